@@ -1,0 +1,3 @@
+"""Strictly ordered message consumption for Python at native speed."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,99 @@
+"""Time as an argument: the clocks that everything else is handed."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import threading
+import time
+from typing import Protocol
+
+# CLOCK_BOOTTIME also counts while the host sleeps, so a lease ages during a suspend
+# (semantics 2); where it is missing, the monotonic clock is the nearest thing.
+CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(Protocol):
+    """What the client and the broker know of time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds on a clock that never jumps; only differences mean anything."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for timestamps people read; decides nothing."""
+
+    async def sleep_ms(self, delay_ms: int) -> None:
+        """Return once `delay_ms` have passed on this clock."""
+
+
+class SystemClock:
+    """The machine's own time."""
+
+    def now_ms(self) -> int:
+        return time.clock_gettime_ns(CLOCK_ID) // 1_000_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    async def sleep_ms(self, delay_ms: int) -> None:
+        await asyncio.sleep(max(delay_ms, 0) / 1000)
+
+
+class ManualClock:
+    """A clock that stands still until `advance` moves it; for tests, from any thread.
+
+    Args:
+        now_ms: where the monotonic reading starts, ms.
+        wall_ms: where the wall reading starts, ms since 1970.
+    """
+
+    def __init__(self, now_ms: int = 1_000_000, wall_ms: int = 1_700_000_000_000) -> None:
+        self._lock = threading.Lock()
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._order = itertools.count()
+        self._sleepers: list[
+            tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]
+        ] = []
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    async def sleep_ms(self, delay_ms: int) -> None:
+        if delay_ms <= 0:
+            await asyncio.sleep(0)
+            return
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            entry = (self._now_ms + delay_ms, next(self._order), loop, woken)
+            heapq.heappush(self._sleepers, entry)
+        await woken
+
+    def advance(self, delta_ms: int) -> None:
+        """Move both readings forward by `delta_ms` and wake every sleeper that is due."""
+        if delta_ms < 0:
+            raise ValueError("a monotonic clock does not go back; use jump_wall")
+        due: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        with self._lock:
+            self._now_ms += delta_ms
+            self._wall_ms += delta_ms
+            while self._sleepers and self._sleepers[0][0] <= self._now_ms:
+                _, _, loop, woken = heapq.heappop(self._sleepers)
+                due.append((loop, woken))
+        for loop, woken in due:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_wake, woken)
+
+    def jump_wall(self, delta_ms: int) -> None:
+        """Move only the wall reading, either way, as an operator's clock change does."""
+        self._wall_ms += delta_ms
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():  # the sleeper may have been cancelled between due and now
+        woken.set_result(None)

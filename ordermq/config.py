@@ -1,0 +1,322 @@
+"""Settings: frozen dataclasses, RocketMQ's names, the unit in the name.
+
+A value out of its range raises `ConfigError` at construction, naming field and range.
+Defaults come from `semantics.md` (the section is on each class).
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+
+from ordermq.errors import ConfigError
+
+DAY_MS = 86_400_000
+_C = TypeVar("_C")
+
+
+def _require_range(config: object, **ranges: tuple[int, int]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ConfigError(f"{type(config).__name__}.{name}={value!r}: expected {low}..{high}")
+
+
+def _require_choice(config: object, **choices: type[StrEnum]) -> None:
+    for name, choice in choices.items():
+        value = getattr(config, name)
+        try:
+            object.__setattr__(config, name, choice(value))
+        except ValueError:
+            allowed = ", ".join(repr(member.value) for member in choice)
+            raise ConfigError(
+                f"{type(config).__name__}.{name}={value!r}: expected one of {allowed}"
+            ) from None
+
+
+class MessageModel(StrEnum):
+    """Who gets a message: one member of the group, or every member."""
+
+    CLUSTERING = "clustering"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a group without a stored offset begins (semantics 6)."""
+
+    LAST_OFFSET = "last_offset"
+    FIRST_OFFSET = "first_offset"
+    TIMESTAMP = "timestamp"
+
+
+class Allocation(StrEnum):
+    """How the queues of a topic are shared among the members (semantics 6)."""
+
+    AVG = "avg"
+    AVG_BY_CIRCLE = "avg_by_circle"
+
+
+class Durability(StrEnum):
+    """When the embedded broker acknowledges a write."""
+
+    FSYNC = "fsync"  # after the disk has it
+    OS = "os"  # after the operating system has it: survives kill -9, not a power cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotingConfig:
+    """Connections and requests (protocol 1.6)."""
+
+    connect_timeout_ms: int = 3_000  # to open a connection
+    request_timeout_ms: int = 3_000  # route, heartbeat, member list
+    offset_timeout_ms: int = 5_000  # query and commit of consumer offsets
+    lock_timeout_ms: int = 1_000  # lock and unlock of queues
+    reconnect_delay_ms: int = 200  # pause after a failed connect, doubled up to 16 times this
+    max_frame_bytes: int = 16_777_216  # a longer frame closes the connection
+    heartbeat_interval_ms: int = 30_000
+    route_interval_ms: int = 30_000  # how often known topics' routes are asked again
+
+    def __post_init__(self) -> None:
+        _require_range(
+            self,
+            connect_timeout_ms=(1, DAY_MS),
+            request_timeout_ms=(1, DAY_MS),
+            offset_timeout_ms=(1, DAY_MS),
+            lock_timeout_ms=(1, DAY_MS),
+            reconnect_delay_ms=(1, DAY_MS),
+            max_frame_bytes=(1_024, 1 << 30),
+            heartbeat_interval_ms=(10, DAY_MS),
+            route_interval_ms=(10, DAY_MS),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullConfig:
+    """Flow control of the pull loop, per queue (semantics 7)."""
+
+    pull_batch_size: int = 32  # messages, asked for in one pull
+    pull_batch_bytes: int = 262_144  # asked for; RocketMQ's broker does not read it
+    pull_threshold_for_queue: int = 1_000  # messages buffered; pulling pauses above it
+    pull_threshold_size_for_queue_mib: int = 100  # MiB of bodies buffered, likewise
+    pull_delay_on_error_ms: int = 1_000  # pause after a failed pull
+    broker_suspend_ms: int = 15_000  # how long the broker may hold an empty pull
+    pull_timeout_ms: int = 30_000  # when an unanswered pull is given up
+
+    def __post_init__(self) -> None:
+        _require_range(
+            self,
+            pull_batch_size=(1, 1_024),
+            pull_batch_bytes=(1, 16_000_000),
+            pull_threshold_for_queue=(1, 65_535),
+            pull_threshold_size_for_queue_mib=(1, 1_024),
+            pull_delay_on_error_ms=(1, DAY_MS),
+            broker_suspend_ms=(1, DAY_MS),
+            pull_timeout_ms=(1, DAY_MS),
+        )
+        if self.pull_timeout_ms <= self.broker_suspend_ms:
+            raise ConfigError(
+                f"PullConfig.pull_timeout_ms={self.pull_timeout_ms}: expected more than "
+                f"broker_suspend_ms={self.broker_suspend_ms}, or every idle pull times out"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseConfig:
+    """Queue leases (semantics 3.2, 10.3).
+
+    A broker that says how long its own locks live (the embedded one does) shortens both
+    times to half and a third of that, so that a client always stops before another starts.
+    """
+
+    lock_max_live_ms: int = 30_000  # a lease ends so long after the send of its last grant
+    lock_interval_ms: int = 20_000  # renewal
+    lease_margin_ms: int = 2_000  # stop this long before the end; a fifth of short leases
+    lock_retry_ms: int = 200  # a refused lock is asked for again; brokers may wake us sooner
+
+    def __post_init__(self) -> None:
+        _require_range(
+            self,
+            lock_max_live_ms=(100, DAY_MS),
+            lock_interval_ms=(10, DAY_MS),
+            lease_margin_ms=(0, DAY_MS),
+            lock_retry_ms=(10, DAY_MS),
+        )
+        if self.lock_interval_ms >= self.lock_max_live_ms:
+            raise ConfigError(
+                f"LeaseConfig.lock_interval_ms={self.lock_interval_ms}: expected less than "
+                f"lock_max_live_ms={self.lock_max_live_ms}, or leases end between renewals"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeConfig:
+    """The orderly consume service (semantics 4)."""
+
+    consume_thread_count: int = 20  # worker threads that run listeners
+    consume_message_batch_max_size: int = 1  # messages a listener call
+    auto_commit: bool = True
+    commit_interval_ms: int = 5_000  # how often done offsets go to the broker; 0 = every batch
+    max_time_consume_continuously_ms: int = 60_000  # then other queues get the thread
+    suspend_current_queue_time_ms: int = 1_000  # pause after SUSPEND, clamped to 10..30000
+    max_attempts: int = 0  # tries of one message before `on_failure`; 0 = without end
+    drain_timeout_ms: int = 30_000  # a revoked queue still running after this is reported
+
+    def __post_init__(self) -> None:
+        _require_range(
+            self,
+            consume_thread_count=(1, 1_000),
+            consume_message_batch_max_size=(1, 1_024),
+            commit_interval_ms=(0, DAY_MS),
+            max_time_consume_continuously_ms=(1, DAY_MS),
+            suspend_current_queue_time_ms=(10, 30_000),
+            max_attempts=(0, 1 << 31),
+            drain_timeout_ms=(1, DAY_MS),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceConfig:
+    """Sharing queues among the members (semantics 6)."""
+
+    allocation: Allocation = Allocation.AVG
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    consume_timestamp_ms: int = 0  # ms since 1970, for TIMESTAMP
+    rebalance_interval_ms: int = 20_000  # between passes nothing asked for
+    rebalance_min_interval_ms: int = 5  # between passes at all; a storm of notices makes one
+
+    def __post_init__(self) -> None:
+        _require_choice(self, allocation=Allocation, consume_from_where=ConsumeFromWhere)
+        _require_range(
+            self,
+            consume_timestamp_ms=(0, 1 << 62),
+            rebalance_interval_ms=(10, DAY_MS),
+            rebalance_min_interval_ms=(1, DAY_MS),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """Everything a push consumer can be told, by duty."""
+
+    message_model: MessageModel = MessageModel.CLUSTERING
+    remoting: RemotingConfig = field(default_factory=RemotingConfig)
+    pull: PullConfig = field(default_factory=PullConfig)
+    lease: LeaseConfig = field(default_factory=LeaseConfig)
+    consume: ConsumeConfig = field(default_factory=ConsumeConfig)
+    rebalance: RebalanceConfig = field(default_factory=RebalanceConfig)
+
+    def __post_init__(self) -> None:
+        _require_choice(self, message_model=MessageModel)
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """Build from flat settings, as `ConsumerConfig.of(pull_batch_size=64)`.
+
+        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
+        """
+        return _from_flat(cls, settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendConfig:
+    """Sending (semantics 8)."""
+
+    send_timeout_ms: int = 3_000  # one try
+    retry_times: int = 5  # re-sends of one message to the same queue after a time-out
+    retry_delay_ms: int = 100  # before the first of them, doubled each time up to 16 times this
+    max_message_bytes: int = 4_194_304  # body, before compression
+    max_batch_bytes: int = 262_144  # bodies `send_many` joins into one request of a queue
+    default_topic_queue_nums: int = 4  # queues asked for when the topic is created by a send
+
+    def __post_init__(self) -> None:
+        _require_range(
+            self,
+            send_timeout_ms=(1, DAY_MS),
+            retry_times=(0, 1_000),
+            retry_delay_ms=(1, DAY_MS),
+            max_message_bytes=(1, 16_000_000),
+            max_batch_bytes=(1, 16_000_000),
+            default_topic_queue_nums=(1, 65_535),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """Everything a producer can be told, by duty."""
+
+    remoting: RemotingConfig = field(default_factory=RemotingConfig)
+    send: SendConfig = field(default_factory=SendConfig)
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """Build from flat settings, as `ProducerConfig.of(send_timeout_ms=500)`.
+
+        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
+        """
+        return _from_flat(cls, settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The embedded broker."""
+
+    broker_name: str = "embedded"
+    cluster_name: str = "DefaultCluster"
+    durability: Durability = Durability.FSYNC
+    lock_max_live_ms: int = 60_000  # a queue lock not renewed for so long is anybody's
+    auto_create_topics: bool = True
+    default_queue_count: int = 8  # of a topic created by its first send, at most
+    client_expiry_ms: int = 120_000  # a member without heartbeat is dropped
+    client_scan_interval_ms: int = 10_000  # how often members and locks are swept
+    pull_recheck_interval_ms: int = 5_000  # sweep of held pulls
+    max_message_bytes: int = 4_194_304
+    max_frame_bytes: int = 16_777_216
+    max_pull_messages: int = 1_024  # in one answer, whatever was asked for
+    max_pull_bytes: int = 1_048_576  # likewise
+    group_commit_max: int = 4_096  # writes joined into one transaction
+    retry_max_times: int = 16  # of a group, before the dead-letter topic
+
+    def __post_init__(self) -> None:
+        _require_choice(self, durability=Durability)
+        _require_range(
+            self,
+            lock_max_live_ms=(100, DAY_MS),
+            default_queue_count=(1, 65_535),
+            client_expiry_ms=(10, DAY_MS),
+            client_scan_interval_ms=(10, DAY_MS),
+            pull_recheck_interval_ms=(10, DAY_MS),
+            max_message_bytes=(1, 16_000_000),
+            max_frame_bytes=(1_024, 1 << 30),
+            max_pull_messages=(1, 65_535),
+            max_pull_bytes=(1, 16_000_000),
+            group_commit_max=(1, 1 << 20),
+            retry_max_times=(0, 1 << 31),
+        )
+
+
+def _from_flat(cls: type[_C], settings: dict[str, Any]) -> _C:
+    own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    parts: dict[str, Any] = {}
+    home: dict[str, str] = {}
+    for name, part in own.items():
+        if isinstance(part.default_factory, type):
+            parts[name] = {}
+            home |= {f.name: name for f in fields(part.default_factory)}
+    direct: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in own:
+            direct[name] = value
+        elif name in home:
+            parts[home[name]][name] = value
+        else:
+            near = difflib.get_close_matches(name, [*own, *home], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint}")
+    for name, values in parts.items():
+        factory = own[name].default_factory
+        if name in direct and values:
+            raise ConfigError(f"{cls.__name__}: give {name!r} whole or its settings, not both")
+        if name not in direct and callable(factory):
+            direct[name] = factory(**values)
+    return cls(**direct)

@@ -1,0 +1,21 @@
+"""Extensions only; the metadata is in pyproject.toml."""
+
+import runpy
+
+from setuptools import Extension, setup
+
+CORE = runpy.run_path("ext/c_core.py")
+
+setup(
+    ext_modules=[
+        Extension(
+            "ordermq.core._cython",
+            sources=["ext/cython/_cython.pyx", *CORE["SOURCES"]],
+            depends=[*CORE["HEADERS"], *CORE["CYTHON_PARTS"]],
+            include_dirs=[CORE["INCLUDE_DIR"]],
+            extra_compile_args=CORE["COMPILE_ARGS"],
+            extra_link_args=CORE["LINK_ARGS"],
+        )
+    ],
+    cffi_modules=["ext/cffi/build.py:FFI"],
+)
