@@ -1,0 +1,72 @@
+"""Which topic and group names a broker takes (protocol section 6)."""
+
+from __future__ import annotations
+
+import re
+
+from ordermq.errors import ConfigError
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+AUTO_CREATE_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+MAX_TOPIC_LENGTH = 127
+MAX_GROUP_LENGTH = 120  # longer ones make a retry topic nobody may send to
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SEND_FORBIDDEN = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+_RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
+
+
+def check_topic(name: str) -> str:
+    """Return `name` if a broker takes it as a topic.
+
+    Raises: ConfigError: empty, longer than 127, or a character out of `%|a-zA-Z0-9_-`.
+    """
+    return _check(name, "topic", MAX_TOPIC_LENGTH)
+
+
+def check_sendable_topic(name: str) -> str:
+    """Return `name` if a client may send to it: a topic that is not the broker's own."""
+    if name in _SEND_FORBIDDEN:
+        raise ConfigError(f"topic {name!r} belongs to the broker: send to a topic of your own")
+    return check_topic(name)
+
+
+def check_group(name: str) -> str:
+    """Return `name` if a client may use it as its group.
+
+    Raises: ConfigError: as `check_topic`, at most 120 long, or reserved.
+    """
+    if name in _RESERVED_GROUPS:
+        raise ConfigError(f"group {name!r} is reserved: choose a name of your own")
+    return _check(name, "group", MAX_GROUP_LENGTH)
+
+
+def retry_topic(group: str) -> str:
+    """Where messages of `group` wait for another try."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages go that `group` gave up."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def _check(name: str, kind: str, longest: int) -> str:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{kind} name {name!r}: expected 1..{longest} characters")
+    if len(name) > longest:
+        raise ConfigError(f"{kind} name of {len(name)} characters: expected 1..{longest}")
+    if not _ALLOWED.fullmatch(name):
+        raise ConfigError(f"{kind} name {name!r}: expected letters, digits and any of % | _ -")
+    return name

@@ -1,0 +1,69 @@
+"""Message properties: their names, and the text form they travel in (protocol 2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ordermq.errors import ConfigError, ProtocolError
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+UNIQ_KEY = "UNIQ_KEY"
+SHARDING_KEY = "__SHARDINGKEY"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+
+MAX_BYTES = 32_767  # the length travels as a signed 16-bit number
+_NAME_END = "\x01"
+_VALUE_END = "\x02"
+
+
+def encode(properties: Mapping[str, str]) -> str:
+    """Join properties into their text form; empty values are left out, as readers drop them.
+
+    Raises: ConfigError: a name or value that would tear the list apart.
+    """
+    parts: list[str] = []
+    for name, value in properties.items():
+        if not value:
+            continue
+        if not name or _torn(name) or _torn(value):
+            raise ConfigError(
+                f"property {name!r}={value!r}: names must not be empty, and neither names nor "
+                "values may hold the characters U+0001 and U+0002"
+            )
+        parts.append(name + _NAME_END + value + _VALUE_END)
+    return "".join(parts)
+
+
+def _torn(text: str) -> bool:
+    return _NAME_END in text or _VALUE_END in text
+
+
+def decode(text: str) -> dict[str, str]:
+    """Parse the text form as Java does: pieces without a name or a value vanish."""
+    found: dict[str, str] = {}
+    for piece in text.split(_VALUE_END):
+        name, separator, value = piece.partition(_NAME_END)
+        if separator and name and value:
+            found[name] = value
+    return found
+
+
+def decode_bytes(data: bytes) -> dict[str, str]:
+    """Parse the stored form.
+
+    Raises: ProtocolError: not UTF-8.
+    """
+    try:
+        return decode(data.decode())
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"message properties are not UTF-8: {error}") from None

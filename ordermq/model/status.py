@@ -1,0 +1,41 @@
+"""What a listener may answer, and what a producer gets back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ordermq.model.message_queue import MessageQueue
+
+
+class ConsumeResult(StrEnum):
+    """A listener's answer for its batch (semantics 4.4)."""
+
+    SUCCESS = "SUCCESS"
+    SUSPEND = "SUSPEND"  # try the batch again after a pause
+    COMMIT = "COMMIT"  # manual mode: everything handed out so far is done
+    ROLLBACK = "ROLLBACK"  # manual mode: everything not committed comes again
+
+
+class SendStatus(StrEnum):
+    """How durable the broker says a stored message is (protocol 3.1)."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """An acknowledged send.
+
+    `message_id` is ours (UNIQ_KEY), `offset_message_id` the broker's; `queue_offset` is where
+    the message lies in `message_queue`.
+    """
+
+    message_queue: MessageQueue
+    queue_offset: int
+    message_id: str
+    offset_message_id: str
+    status: SendStatus = SendStatus.SEND_OK
