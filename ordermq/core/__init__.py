@@ -1,0 +1,68 @@
+"""The core: offset map, process queue, lock table, message index. Chosen once, here.
+
+| file | what |
+|---|---|
+| interface.py | the contract; annotate with its protocols |
+| reference.py | the oracle: dicts and sorted(), straight from the semantics |
+| _cython (ext/cython) | the C core bound for CPython |
+| cffi_binding.py | the same C core through cffi |
+| status.py | C status -> exception |
+
+`ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from types import ModuleType
+from typing import Final
+
+from ordermq.core import interface
+from ordermq.errors import ConfigError
+
+__all__ = [
+    "IMPLEMENTATION",
+    "LockTable",
+    "OffsetMap",
+    "ProcessQueue",
+    "index_messages",
+    "interface",
+]
+
+_MODULES: Final = {
+    "cython": "ordermq.core._cython",
+    "cffi": "ordermq.core.cffi_binding",
+    "reference": "ordermq.core.reference",
+}
+
+
+def _choose() -> tuple[str, ModuleType]:
+    forced = os.environ.get("ORDERMQ_CORE")
+    if forced:
+        if forced not in _MODULES:
+            raise ConfigError(f"ORDERMQ_CORE={forced!r}: expected one of {', '.join(_MODULES)}")
+        return forced, importlib.import_module(_MODULES[forced])
+    reasons = []
+    for name in ("cython", "cffi"):
+        try:
+            return name, importlib.import_module(_MODULES[name])
+        except ImportError as error:
+            reasons.append(f"{name}: {error}")
+    warnings.warn(
+        "ordermq runs on its reference core, which is slow and meant for tests only "
+        f"({'; '.join(reasons)}). Build the native core: pip install ordermq, or in a "
+        "checkout: python setup.py build_ext --inplace",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return "reference", importlib.import_module(_MODULES["reference"])
+
+
+IMPLEMENTATION, _core = _choose()
+
+OffsetMap: type[interface.OffsetMap] = _core.OffsetMap
+ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
+LockTable: type[interface.LockTable] = _core.LockTable
+index_messages: interface.IndexMessages = _core.index_messages

@@ -1,0 +1,79 @@
+"""What the C core's numbers mean: omq_status -> exception, message fault -> text.
+
+The one table of both bindings. The reference raises through it too, so that the three
+cores fail alike.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ordermq.errors import ProtocolError, StateError
+
+OK: Final = 0
+NO_MEMORY: Final = 1
+OUT_OF_RANGE: Final = 2
+WRONG_SHAPE: Final = 3
+DUPLICATE: Final = 4
+MALFORMED: Final = 5
+
+MAX_OFFSET: Final = 2**63 - 2  # the greatest offset: one more must still be an int64
+
+_EXCEPTIONS: Final[dict[int, tuple[type[Exception], str]]] = {
+    NO_MEMORY: (MemoryError, "no memory; what was done stays done, the call may be repeated"),
+    OUT_OF_RANGE: (ValueError, "an argument is out of its range"),
+    WRONG_SHAPE: (
+        StateError,
+        "a queue holds either objects and batches or columns, as its first put chose; "
+        "use the put and take of that shape, or another queue",
+    ),
+    DUPLICATE: (ValueError, "an entry comes twice"),
+}
+
+# omq_fault: what is wrong with a stored record
+TRAILING: Final = 1
+RECORD_SIZE: Final = 2
+TRUNCATED: Final = 3
+MAGIC: Final = 4
+FIXED_PART: Final = 5
+QUEUE_OFFSET: Final = 6
+BODY_SIZE: Final = 7
+TOPIC_SIZE: Final = 8
+PROPERTY_SIZE: Final = 9
+RECORD_END: Final = 10
+
+_FAULTS: Final[dict[int, str]] = {
+    TRAILING: "fewer bytes than a record size follow the last record",
+    RECORD_SIZE: "its size field is below the smallest record",
+    TRUNCATED: "its size field reaches past the end of the body",
+    MAGIC: "its magic code is neither v1 nor v2",
+    FIXED_PART: "its hosts leave no room for the fixed fields",
+    QUEUE_OFFSET: "its queue offset is negative or too great",
+    BODY_SIZE: "its body length is negative or reaches past the record",
+    TOPIC_SIZE: "its topic length is out of range or reaches past the record",
+    PROPERTY_SIZE: "its properties length is negative or reaches past the record",
+    RECORD_END: "its fields end before the record does",
+}
+
+
+def failure(status: int, where: str) -> Exception:
+    """Return the exception for a status other than OK.
+
+    Args: where: the operation and its object, the start of the text.
+    """
+    kind, text = _EXCEPTIONS[status]
+    return kind(f"{where}: {text}")
+
+
+def malformed(fault: int, record: int, position: int) -> ProtocolError:
+    """Return the error for a malformed pull body.
+
+    Args:
+        fault: an omq_fault.
+        record: index of the bad record, from 0.
+        position: bytes from the start of the body to the field at fault.
+    """
+    return ProtocolError(
+        f"pull body: record {record}, byte {position}: {_FAULTS[fault]}; "
+        "nothing of this body was used, pull it again or look at the broker's store"
+    )
