@@ -1,0 +1,291 @@
+"""The JSON bodies of requests and answers, typed (protocol section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from ordermq.errors import ProtocolError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import Subscription
+
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+
+def load_object(body: bytes, what: str) -> dict[str, Any]:
+    """Parse a body that must be a JSON object.
+
+    Raises: ProtocolError: it is not.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProtocolError(f"{what}: the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{what}: the body is a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def _member(source: Mapping[str, Any], name: str, kind: type, what: str) -> Any:
+    value = source.get(name)
+    if not isinstance(value, kind):
+        raise ProtocolError(f"{what}: member {name!r} is {value!r}, expected a {kind.__name__}")
+    return value
+
+
+def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
+    return {
+        "brokerName": queue.broker_name,
+        "queueId": queue.queue_id,
+        "topic": queue.topic,
+    }
+
+
+def queue_from_json(value: object, what: str) -> MessageQueue:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{what}: {value!r} is not a message queue")
+    return MessageQueue(
+        _member(value, "topic", str, what),
+        _member(value, "brokerName", str, what),
+        _member(value, "queueId", int, what),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """One broker of a route: addresses by broker id, 0 is the master."""
+
+    broker_name: str
+    addresses: Mapping[int, str]
+    cluster: str = ""
+
+    @property
+    def master(self) -> str | None:
+        return self.addresses.get(0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """How many queues of a topic one broker holds."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = PERM_READ | PERM_WRITE
+    topic_sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Answer of GET_ROUTEINFO_BY_TOPIC."""
+
+    brokers: tuple[BrokerData, ...]
+    queues: tuple[QueueData, ...]
+    order_conf: str | None = None
+
+    @classmethod
+    def from_body(cls, body: bytes) -> TopicRoute:
+        what = "topic route"
+        value = load_object(body, what)
+        brokers = []
+        for item in _member(value, "brokerDatas", list, what):
+            addresses = _member(item, "brokerAddrs", dict, what)
+            try:
+                by_id = {int(number): str(address) for number, address in addresses.items()}
+            except ValueError:
+                raise ProtocolError(f"{what}: broker ids {sorted(addresses)!r}") from None
+            name = _member(item, "brokerName", str, what)
+            brokers.append(BrokerData(name, by_id, str(item.get("cluster") or "")))
+        queues = [
+            QueueData(
+                _member(item, "brokerName", str, what),
+                _member(item, "readQueueNums", int, what),
+                _member(item, "writeQueueNums", int, what),
+                _member(item, "perm", int, what),
+                int(item.get("topicSysFlag") or 0),
+            )
+            for item in _member(value, "queueDatas", list, what)
+        ]
+        return cls(tuple(brokers), tuple(queues), value.get("orderTopicConf") or None)
+
+    def to_body(self) -> bytes:
+        value: dict[str, Any] = {
+            "brokerDatas": [
+                {
+                    "brokerAddrs": {str(number): a for number, a in broker.addresses.items()},
+                    "brokerName": broker.broker_name,
+                    "cluster": broker.cluster,
+                    "enableActingMaster": False,
+                }
+                for broker in self.brokers
+            ],
+            "filterServerTable": {},
+            "queueDatas": [
+                {
+                    "brokerName": queue.broker_name,
+                    "perm": queue.perm,
+                    "readQueueNums": queue.read_queue_nums,
+                    "topicSysFlag": queue.topic_sys_flag,
+                    "writeQueueNums": queue.write_queue_nums,
+                }
+                for queue in self.queues
+            ],
+        }
+        if self.order_conf:
+            value["orderTopicConf"] = self.order_conf
+        return orjson.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatch:
+    """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
+
+    group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...]
+
+    @classmethod
+    def from_body(cls, body: bytes) -> LockBatch:
+        what = "lock batch"
+        value = load_object(body, what)
+        return cls(
+            _member(value, "consumerGroup", str, what),
+            _member(value, "clientId", str, what),
+            tuple(queue_from_json(item, what) for item in _member(value, "mqSet", list, what)),
+        )
+
+    def to_body(self) -> bytes:
+        return orjson.dumps(
+            {
+                "clientId": self.client_id,
+                "consumerGroup": self.group,
+                "mqSet": [queue_to_json(queue) for queue in self.queues],
+                "onlyThisBroker": False,
+            }
+        )
+
+
+def locked_queues_to_body(queues: Iterable[MessageQueue]) -> bytes:
+    """Answer body of LOCK_BATCH_MQ."""
+    return orjson.dumps({"lockOKMQSet": [queue_to_json(queue) for queue in queues]})
+
+
+def locked_queues_from_body(body: bytes) -> list[MessageQueue]:
+    what = "lock answer"
+    value = load_object(body, what).get("lockOKMQSet") or []
+    if not isinstance(value, list):
+        raise ProtocolError(f"{what}: lockOKMQSet is a {type(value).__name__}")
+    return [queue_from_json(item, what) for item in value]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """One consumer group of a heartbeat."""
+
+    group: str
+    subscriptions: tuple[Subscription, ...]
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Body of HEART_BEAT: who I am and what I want."""
+
+    client_id: str
+    consumers: tuple[ConsumerData, ...] = ()
+    producer_groups: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def from_body(cls, body: bytes) -> Heartbeat:
+        what = "heartbeat"
+        value = load_object(body, what)
+        return cls(
+            _member(value, "clientID", str, what),
+            tuple(_consumer_from_json(item) for item in value.get("consumerDataSet") or ()),
+            tuple(
+                _member(item, "groupName", str, what)
+                for item in value.get("producerDataSet") or ()
+            ),
+        )
+
+    def to_body(self) -> bytes:
+        return orjson.dumps(
+            {
+                "clientID": self.client_id,
+                "consumerDataSet": [_consumer_to_json(data) for data in self.consumers],
+                "heartbeatFingerprint": 0,
+                "producerDataSet": [{"groupName": name} for name in self.producer_groups],
+                "withoutSub": False,
+            }
+        )
+
+
+def _consumer_to_json(data: ConsumerData) -> dict[str, Any]:
+    return {
+        "consumeFromWhere": data.consume_from_where,
+        "consumeType": data.consume_type,
+        "groupName": data.group,
+        "messageModel": data.message_model,
+        "subscriptionDataSet": [subscription_to_json(item) for item in data.subscriptions],
+        "unitMode": False,
+    }
+
+
+def subscription_to_json(subscription: Subscription) -> dict[str, Any]:
+    return {
+        "classFilterMode": False,
+        "codeSet": list(subscription.tag_hashes),
+        "expressionType": "TAG",
+        "subString": subscription.expression,
+        "subVersion": subscription.version,
+        "tagsSet": list(subscription.tags),
+        "topic": subscription.topic,
+    }
+
+
+def _consumer_from_json(value: object) -> ConsumerData:
+    what = "heartbeat"
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{what}: {value!r} is not a consumer")
+    subscriptions = []
+    for item in value.get("subscriptionDataSet") or ():
+        if not isinstance(item, dict):
+            raise ProtocolError(f"{what}: {item!r} is not a subscription")
+        if (item.get("expressionType") or "TAG") != "TAG":
+            raise ProtocolError(
+                f"{what}: expression type {item['expressionType']!r} is not supported, only TAG"
+            )
+        subscriptions.append(
+            Subscription(
+                _member(item, "topic", str, what),
+                _member(item, "subString", str, what),
+                tuple(str(tag) for tag in item.get("tagsSet") or ()),
+                int(item.get("subVersion") or 0),
+            )
+        )
+    return ConsumerData(
+        _member(value, "groupName", str, what),
+        tuple(subscriptions),
+        str(value.get("consumeType") or "CONSUME_PASSIVELY"),
+        str(value.get("messageModel") or "CLUSTERING"),
+        str(value.get("consumeFromWhere") or "CONSUME_FROM_LAST_OFFSET"),
+    )
+
+
+def client_ids_to_body(client_ids: Iterable[str]) -> bytes:
+    """Answer body of GET_CONSUMER_LIST_BY_GROUP."""
+    return orjson.dumps({"consumerIdList": list(client_ids)})
+
+
+def client_ids_from_body(body: bytes) -> list[str]:
+    value = load_object(body, "consumer list").get("consumerIdList") or []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ProtocolError(f"consumer list: {value!r} is not a list of client ids")
+    return sorted(set(value))

@@ -1,0 +1,281 @@
+"""The named fields of each request and answer, typed (protocol section 3).
+
+Each class lists its fields once, with the name on the wire; `to_ext` and `from_ext` follow.
+Booleans travel as `true` and `false`, numbers decimal, absent ones not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from ordermq.errors import ProtocolError
+
+
+def _ext(name: str, **options: Any) -> Any:
+    return field(metadata={"ext": name}, **options)
+
+
+def _read_bool(text: str) -> bool:
+    return text.lower() == "true"
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "bool": _read_bool}
+
+
+class Header:
+    """What all headers can do; subclasses are dataclasses of `_ext` fields."""
+
+    _plan: ClassVar[list[tuple[str, str, Callable[[str], Any], bool]] | None] = None
+
+    @classmethod
+    def _layout(cls) -> list[tuple[str, str, Callable[[str], Any], bool]]:
+        plan = cls.__dict__.get("_plan")
+        if plan is None:
+            plan = [
+                (
+                    part.name,
+                    part.metadata.get("ext", part.name),
+                    _READERS[str(part.type).split(" ")[0]],
+                    part.default is MISSING,
+                )
+                for part in fields(cls)  # type: ignore[arg-type]
+            ]
+            cls._plan = plan
+        return plan
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> Self:
+        """Read the fields.
+
+        Raises: ProtocolError: a required one is missing, or a number is none.
+        """
+        values: dict[str, Any] = {}
+        for name, wire, read, required in cls._layout():
+            text = ext.get(wire)
+            if text is None or (text == "" and read is not str):
+                if required:
+                    raise ProtocolError(f"{cls.__name__}: field {wire!r} ({name}) is missing")
+                continue
+            try:
+                values[name] = read(text)
+            except ValueError:
+                raise ProtocolError(
+                    f"{cls.__name__}: field {wire!r} ({name}) is {text!r}, not a number"
+                ) from None
+        return cls(**values)
+
+    def to_ext(self) -> dict[str, str]:
+        """Write the fields that have a value."""
+        ext: dict[str, str] = {}
+        for name, wire, read, _ in self._layout():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if read is str:
+                ext[wire] = value
+            elif read is int:
+                ext[wire] = str(int(value))
+            else:
+                ext[wire] = "true" if value else "false"
+        return ext
+
+
+@dataclass(slots=True)
+class RouteHeader(Header):
+    """GET_ROUTEINFO_BY_TOPIC 105."""
+
+    topic: str
+    accept_standard_json: bool | None = _ext("acceptStandardJsonOnly", default=None)
+
+
+@dataclass(slots=True)
+class SendHeader(Header):
+    """SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320: names shortened to a letter."""
+
+    producer_group: str = _ext("a")
+    topic: str = _ext("b")
+    queue_id: int = _ext("e")
+    sys_flag: int = _ext("f", default=0)
+    born_timestamp_ms: int = _ext("g", default=0)
+    flag: int = _ext("h", default=0)
+    default_topic: str = _ext("c", default="TBW102")
+    default_topic_queue_nums: int = _ext("d", default=4)
+    properties: str = _ext("i", default="")
+    reconsume_times: int = _ext("j", default=0)
+    unit_mode: bool | None = _ext("k", default=None)
+    max_reconsume_times: int | None = _ext("l", default=None)
+    batch: bool | None = _ext("m", default=None)
+    broker_name: str | None = _ext("n", default=None)
+
+
+@dataclass(slots=True)
+class LongSendHeader(Header):
+    """SEND_MESSAGE 10: the same with long names."""
+
+    producer_group: str = _ext("producerGroup")
+    topic: str = _ext("topic")
+    queue_id: int = _ext("queueId")
+    sys_flag: int = _ext("sysFlag", default=0)
+    born_timestamp_ms: int = _ext("bornTimestamp", default=0)
+    flag: int = _ext("flag", default=0)
+    default_topic: str = _ext("defaultTopic", default="TBW102")
+    default_topic_queue_nums: int = _ext("defaultTopicQueueNums", default=4)
+    properties: str = _ext("properties", default="")
+    reconsume_times: int = _ext("reconsumeTimes", default=0)
+    unit_mode: bool | None = _ext("unitMode", default=None)
+    max_reconsume_times: int | None = _ext("maxReconsumeTimes", default=None)
+    batch: bool | None = _ext("batch", default=None)
+    broker_name: str | None = _ext("bname", default=None)
+
+    def short(self) -> SendHeader:
+        """The same fields as the class the send processor works on."""
+        return SendHeader(**{part.name: getattr(self, part.name) for part in fields(self)})
+
+
+@dataclass(slots=True)
+class SendReplyHeader(Header):
+    """Answer to a send; batches join their ids with commas."""
+
+    message_id: str = _ext("msgId")
+    queue_id: int = _ext("queueId")
+    queue_offset: int = _ext("queueOffset")
+    transaction_id: str | None = _ext("transactionId", default=None)
+    region: str | None = _ext("MSG_REGION", default=None)
+    trace_on: str | None = _ext("TRACE_ON", default=None)
+
+
+@dataclass(slots=True)
+class PullHeader(Header):
+    """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361."""
+
+    group: str = _ext("consumerGroup")
+    topic: str
+    queue_id: int = _ext("queueId")
+    queue_offset: int = _ext("queueOffset")
+    max_messages: int = _ext("maxMsgNums")
+    sys_flag: int = _ext("sysFlag")
+    commit_offset: int = _ext("commitOffset", default=0)
+    suspend_timeout_ms: int = _ext("suspendTimeoutMillis", default=0)
+    subscription: str | None = None
+    subscription_version: int = _ext("subVersion", default=0)
+    expression_type: str | None = _ext("expressionType", default=None)
+    max_bytes: int | None = _ext("maxMsgBytes", default=None)
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
+class PullReplyHeader(Header):
+    """Answer to a pull; all four are needed with codes 0, 19, 20 and 21."""
+
+    next_begin_offset: int = _ext("nextBeginOffset")
+    min_offset: int = _ext("minOffset")
+    max_offset: int = _ext("maxOffset")
+    suggested_broker_id: int = _ext("suggestWhichBrokerId", default=0)
+
+
+@dataclass(slots=True)
+class QueryOffsetHeader(Header):
+    """QUERY_CONSUMER_OFFSET 14."""
+
+    group: str = _ext("consumerGroup")
+    topic: str
+    queue_id: int = _ext("queueId")
+    set_zero_if_not_found: bool | None = _ext("setZeroIfNotFound", default=None)
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
+class UpdateOffsetHeader(Header):
+    """UPDATE_CONSUMER_OFFSET 15; the three last are ours and make it conditional."""
+
+    group: str = _ext("consumerGroup")
+    topic: str
+    queue_id: int = _ext("queueId")
+    commit_offset: int = _ext("commitOffset")
+    broker_name: str | None = _ext("bname", default=None)
+    epoch: int | None = _ext("omqEpoch", default=None)
+    client_id: str | None = _ext("omqClientId", default=None)
+    reset: bool | None = _ext("omqReset", default=None)
+
+
+@dataclass(slots=True)
+class QueueHeader(Header):
+    """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
+
+    topic: str
+    queue_id: int = _ext("queueId")
+    committed: bool | None = None
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
+class SearchOffsetHeader(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP 29."""
+
+    topic: str
+    queue_id: int = _ext("queueId")
+    timestamp_ms: int = _ext("timestamp")
+    boundary: str | None = _ext("boundaryType", default=None)
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
+class OffsetReplyHeader(Header):
+    """Answer of 14, 29, 30 and 31."""
+
+    offset: int
+
+
+@dataclass(slots=True)
+class GroupHeader(Header):
+    """GET_CONSUMER_LIST_BY_GROUP 38, NOTIFY_CONSUMER_IDS_CHANGED 40, and others of one group."""
+
+    group: str = _ext("consumerGroup")
+
+
+@dataclass(slots=True)
+class UnregisterHeader(Header):
+    """UNREGISTER_CLIENT 35."""
+
+    client_id: str = _ext("clientID")
+    producer_group: str | None = _ext("producerGroup", default=None)
+    consumer_group: str | None = _ext("consumerGroup", default=None)
+
+
+@dataclass(slots=True)
+class SendBackHeader(Header):
+    """CONSUMER_SEND_MSG_BACK 36."""
+
+    physical_offset: int = _ext("offset")
+    group: str
+    delay_level: int = _ext("delayLevel")
+    origin_message_id: str | None = _ext("originMsgId", default=None)
+    origin_topic: str | None = _ext("originTopic", default=None)
+    unit_mode: bool | None = _ext("unitMode", default=None)
+    max_reconsume_times: int | None = _ext("maxReconsumeTimes", default=None)
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
+class LockExtHeader(Header):
+    """Our optional fields of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ, both ways.
+
+    In a lock request `epochs` is "1": tell me the epochs. In its answer and in an unlock
+    request it joins one epoch a queue with commas, in the order of the body's queues.
+    """
+
+    epochs: str | None = _ext("omqEpochs", default=None)
+    lease_ms: int | None = _ext("omqLeaseMs", default=None)
+    broker_id: str | None = _ext("omqBrokerId", default=None)
+
+    def epoch_list(self) -> list[int]:
+        """`epochs` as numbers.
+
+        Raises: ProtocolError: one is not a number.
+        """
+        try:
+            return [int(text) for text in self.epochs.split(",")] if self.epochs else []
+        except ValueError:
+            raise ProtocolError(f"omqEpochs is {self.epochs!r}, not numbers") from None
