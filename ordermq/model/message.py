@@ -138,14 +138,14 @@ class MessageBatch(Sequence["MessageView"]):
     Raises: ProtocolError: a record is torn. O(n) native at construction.
     """
 
-    __slots__ = ("body", "index", "queue", "offsets", "body_sizes")
+    __slots__ = ("body", "columns", "queue", "offsets", "body_sizes")
 
     def __init__(self, queue: MessageQueue, body: bytes, tags: Sequence[bytes] = ()) -> None:
         self.queue = queue
         self.body = body
-        self.index: MessageIndex = index_messages(body, tags)
-        self.offsets: memoryview = self.index.offsets
-        self.body_sizes: memoryview = self.index.body_sizes
+        self.columns: MessageIndex = index_messages(body, tags)
+        self.offsets: memoryview = self.columns.offsets
+        self.body_sizes: memoryview = self.columns.body_sizes
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -226,7 +226,7 @@ class MessageView:
     def __init__(self, batch: MessageBatch, position: int) -> None:
         self._batch = batch
         self._position = position
-        self._start: int = batch.index.positions[position]
+        self._start: int = batch.columns.positions[position]
 
     def __repr__(self) -> str:
         return f"<MessageView {self._batch.queue} offset={self.queue_offset}>"
@@ -244,16 +244,16 @@ class MessageView:
     @property
     def body(self) -> memoryview:
         """The body as stored, not copied."""
-        index = self._batch.index
-        start = index.body_positions[self._position]
+        columns = self._batch.columns
+        start = columns.body_positions[self._position]
         return memoryview(self._batch.body)[start : start + self._batch.body_sizes[self._position]]
 
     @cached_property
     def properties(self) -> dict[str, str]:
         """All properties, the protocol's own among them."""
-        index = self._batch.index
-        start = index.property_positions[self._position]
-        size = index.property_sizes[self._position]
+        columns = self._batch.columns
+        start = columns.property_positions[self._position]
+        size = columns.property_sizes[self._position]
         return props.decode_bytes(bytes(self._batch.body[start : start + size]))
 
     @property
@@ -336,7 +336,7 @@ class MessageView:
 
     @cached_property
     def _head(self) -> tuple[int, int, int, int, int, int, int, int, int]:
-        return _HEAD.unpack_from(self._batch.body, self._start)  # type: ignore[return-value]
+        return _HEAD.unpack_from(self._batch.body, self._start)
 
     @property
     def _after_born(self) -> int:

@@ -50,16 +50,17 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
     language = get("language", "JAVA")
     ext = get("extFields") or {}
     remark = get("remark")
-    numbers = (get("code"), get("opaque", 0), get("flag", 0), get("version", 0))
-    for number in numbers:
-        if type(number) is not int:
-            raise ProtocolError(f"command header holds {number!r} where a number belongs")
+    code, opaque, flag, version = get("code"), get("opaque", 0), get("flag", 0), get("version", 0)
+    if not (type(code) is type(opaque) is type(flag) is type(version) is int):
+        raise ProtocolError(
+            f"command header: code, opaque, flag, version are {(code, opaque, flag, version)!r}, "
+            "expected numbers"
+        )
     if not isinstance(ext, dict) or not (remark is None or isinstance(remark, str)):
         raise ProtocolError("command header: extFields must be an object, remark a text")
     for name, value in ext.items():
         if type(value) is not str:
             ext[name] = _as_text(name, value)
-    code, opaque, flag, version = numbers
     return Command(
         code,
         ext,

@@ -151,7 +151,7 @@ class PullHeader(Header):
     """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361."""
 
     group: str = _ext("consumerGroup")
-    topic: str
+    topic: str = _ext("topic")
     queue_id: int = _ext("queueId")
     queue_offset: int = _ext("queueOffset")
     max_messages: int = _ext("maxMsgNums")
@@ -180,7 +180,7 @@ class QueryOffsetHeader(Header):
     """QUERY_CONSUMER_OFFSET 14."""
 
     group: str = _ext("consumerGroup")
-    topic: str
+    topic: str = _ext("topic")
     queue_id: int = _ext("queueId")
     set_zero_if_not_found: bool | None = _ext("setZeroIfNotFound", default=None)
     broker_name: str | None = _ext("bname", default=None)
@@ -191,7 +191,7 @@ class UpdateOffsetHeader(Header):
     """UPDATE_CONSUMER_OFFSET 15; the three last are ours and make it conditional."""
 
     group: str = _ext("consumerGroup")
-    topic: str
+    topic: str = _ext("topic")
     queue_id: int = _ext("queueId")
     commit_offset: int = _ext("commitOffset")
     broker_name: str | None = _ext("bname", default=None)
@@ -204,7 +204,7 @@ class UpdateOffsetHeader(Header):
 class QueueHeader(Header):
     """GET_MAX_OFFSET 30, GET_MIN_OFFSET 31, GET_EARLIEST_MSG_STORETIME 32."""
 
-    topic: str
+    topic: str = _ext("topic")
     queue_id: int = _ext("queueId")
     committed: bool | None = None
     broker_name: str | None = _ext("bname", default=None)
@@ -214,7 +214,7 @@ class QueueHeader(Header):
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP 29."""
 
-    topic: str
+    topic: str = _ext("topic")
     queue_id: int = _ext("queueId")
     timestamp_ms: int = _ext("timestamp")
     boundary: str | None = _ext("boundaryType", default=None)
@@ -249,7 +249,7 @@ class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK 36."""
 
     physical_offset: int = _ext("offset")
-    group: str
+    group: str = _ext("group")
     delay_level: int = _ext("delayLevel")
     origin_message_id: str | None = _ext("originMsgId", default=None)
     origin_topic: str | None = _ext("originTopic", default=None)

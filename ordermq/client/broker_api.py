@@ -1,0 +1,295 @@
+"""Requests to brokers: one typed method each; an answer that is not success raises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ordermq.client.connections import Connections
+from ordermq.config import RemotingConfig
+from ordermq.errors import BrokerError, Fenced
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import (
+    Heartbeat,
+    LockBatch,
+    client_ids_from_body,
+    locked_queues_from_body,
+)
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.headers import (
+    GroupHeader,
+    Header,
+    LockExtHeader,
+    OffsetReplyHeader,
+    PullHeader,
+    PullReplyHeader,
+    QueryOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    SendHeader,
+    SendReplyHeader,
+    UnregisterHeader,
+    UpdateOffsetHeader,
+)
+
+_STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+_PULLED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LockGrant:
+    """What a lock request got.
+
+    Args:
+        granted: the queues now ours, with their epochs; 0 from a broker without epochs.
+        lease_ms: how long the broker keeps them without renewal; None if it did not say.
+        broker_id: identity of the broker's store; None from a broker that keeps no locks.
+    """
+
+    granted: dict[MessageQueue, int]
+    lease_ms: int | None
+    broker_id: str | None
+
+
+class BrokerApi:
+    """All requests of one client; `address` is the broker's each time."""
+
+    def __init__(self, connections: Connections, config: RemotingConfig, client_id: str) -> None:
+        self._connections = connections
+        self._config = config
+        self._client_id = client_id
+
+    async def send(
+        self, address: str, header: SendHeader, body: bytes, timeout_ms: int
+    ) -> tuple[int, SendReplyHeader]:
+        """Store a message, or a batch (protocol 3.3); the response code says how durably.
+
+        Raises: BrokerError, RequestTimeout (outcome unknown), ConnectFailed (likewise).
+        """
+        code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
+        command = Command.request(code, header.to_ext(), body)
+        answer = await self._connections.request(address, command, timeout_ms)
+        if answer.code not in _STORED:
+            raise BrokerError(
+                answer.remark or "the broker refused the message",
+                response_code=answer.code,
+                topic=header.topic,
+                broker=header.broker_name,
+                queue_id=header.queue_id,
+                address=address,
+            )
+        return answer.code, SendReplyHeader.from_ext(answer.ext)
+
+    async def send_oneway(self, address: str, header: SendHeader, body: bytes) -> None:
+        """Send without an answer; nothing is known of the outcome."""
+        connection = await self._connections.get(address)
+        await connection.writable()
+        connection.send_oneway(
+            Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
+        )
+
+    async def pull(
+        self, address: str, header: PullHeader, timeout_ms: int
+    ) -> tuple[int, PullReplyHeader, bytes]:
+        """Pull (protocol 3.4): code 0, 19, 20 or 21, the offsets, the stored records.
+
+        Raises: BrokerError: any other code.
+        """
+        command = Command.request(RequestCode.PULL_MESSAGE, header.to_ext())
+        answer = await self._connections.request(address, command, timeout_ms)
+        if answer.code not in _PULLED:
+            raise BrokerError(
+                answer.remark or "the broker refused the pull",
+                response_code=answer.code,
+                topic=header.topic,
+                broker=header.broker_name,
+                queue_id=header.queue_id,
+                group=header.group,
+                offset=header.queue_offset,
+                address=address,
+            )
+        return answer.code, PullReplyHeader.from_ext(answer.ext), answer.body
+
+    async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
+        """The group's stored offset of a queue; None if it has none (protocol 3.5)."""
+        header = QueryOffsetHeader(
+            group, queue.topic, queue.queue_id, broker_name=queue.broker_name
+        )
+        command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
+        timeout_ms = self._config.offset_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        self._check(answer, "the broker did not tell the consumer offset", address, queue, group)
+        return OffsetReplyHeader.from_ext(answer.ext).offset
+
+    async def update_offset(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        epoch: int = 0,
+        reset: bool = False,
+    ) -> None:
+        """Store a consumer offset and await the acknowledgement.
+
+        Args:
+            epoch: not 0 makes it conditional on that lock epoch (semantics 10.3).
+            reset: a wanted backward move.
+        Raises: Fenced: the epoch is not the current one. BrokerError: refused otherwise.
+        """
+        header = UpdateOffsetHeader(
+            group, queue.topic, queue.queue_id, offset, broker_name=queue.broker_name
+        )
+        if epoch:
+            header.epoch, header.client_id = epoch, self._client_id
+        if reset:
+            header.reset = True
+        command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext())
+        timeout_ms = self._config.offset_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        if answer.code == ResponseCode.OMQ_FENCED:
+            raise Fenced(
+                f"commit refused by the broker, {answer.remark}: the queue has a newer owner, "
+                "who goes on from the last committed offset",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                group=group,
+                offset=offset,
+                epoch=epoch,
+            )
+        self._check(answer, "the broker did not take the consumer offset", address, queue, group)
+
+    async def lock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> LockGrant:
+        """Take or renew the locks of queues of one broker (semantics 3.1)."""
+        ext = LockExtHeader(epochs="1").to_ext()
+        body = LockBatch(group, self._client_id, tuple(queues)).to_body()
+        command = Command.request(RequestCode.LOCK_BATCH_MQ, ext, body)
+        timeout_ms = self._config.lock_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker refused the lock request", address, group=group)
+        granted = locked_queues_from_body(answer.body)
+        told = LockExtHeader.from_ext(answer.ext)
+        epochs = told.epoch_list()
+        if len(epochs) != len(granted):  # a plain broker knows no epochs
+            epochs = [0] * len(granted)
+        return LockGrant(
+            dict(zip(granted, epochs, strict=True)), told.lease_ms, told.broker_id
+        )
+
+    async def unlock(
+        self, address: str, group: str, queues: Sequence[MessageQueue], epochs: Sequence[int]
+    ) -> None:
+        """Release locks we hold and await the acknowledgement.
+
+        Args:
+            epochs: one a queue; 0 where the broker gave none.
+        """
+        ext = (
+            LockExtHeader(epochs=",".join(map(str, epochs))).to_ext() if all(epochs) else None
+        )
+        body = LockBatch(group, self._client_id, tuple(queues)).to_body()
+        command = Command.request(RequestCode.UNLOCK_BATCH_MQ, ext, body)
+        timeout_ms = self._config.lock_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker refused the unlock request", address, group=group)
+
+    async def max_offset(self, address: str, queue: MessageQueue) -> int:
+        """The offset the next message of the queue will get."""
+        return await self._queue_offset(address, queue, RequestCode.GET_MAX_OFFSET)
+
+    async def min_offset(self, address: str, queue: MessageQueue) -> int:
+        """The oldest offset the broker still has."""
+        return await self._queue_offset(address, queue, RequestCode.GET_MIN_OFFSET)
+
+    async def search_offset(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time, ms since 1970."""
+        header = SearchOffsetHeader(
+            queue.topic, queue.queue_id, timestamp_ms, broker_name=queue.broker_name
+        )
+        return await self._offset(
+            address, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header
+        )
+
+    async def heartbeat(self, address: str, heartbeat: Heartbeat) -> None:
+        """Tell the broker who we are; it registers us before it answers."""
+        command = Command.request(RequestCode.HEART_BEAT, body=heartbeat.to_body())
+        timeout_ms = self._config.request_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker refused the heartbeat", address)
+
+    async def unregister(
+        self,
+        address: str,
+        *,
+        consumer_group: str | None = None,
+        producer_group: str | None = None,
+    ) -> None:
+        """Leave a group."""
+        header = UnregisterHeader(self._client_id, producer_group, consumer_group)
+        command = Command.request(RequestCode.UNREGISTER_CLIENT, header.to_ext())
+        timeout_ms = self._config.request_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker refused to unregister us", address)
+
+    async def consumer_ids(self, address: str, group: str) -> list[str]:
+        """The client ids of a group's live members, sorted."""
+        command = Command.request(
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(group).to_ext()
+        )
+        timeout_ms = self._config.request_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker did not list the members", address, group=group)
+        return client_ids_from_body(answer.body)
+
+    async def _queue_offset(self, address: str, queue: MessageQueue, code: RequestCode) -> int:
+        header = QueueHeader(
+            queue.topic, queue.queue_id, committed=True, broker_name=queue.broker_name
+        )
+        return await self._offset(address, queue, code, header)
+
+    async def _offset(
+        self, address: str, queue: MessageQueue, code: RequestCode, header: Header
+    ) -> int:
+        timeout_ms = self._config.offset_timeout_ms
+        command = Command.request(code, header.to_ext())
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, f"the broker did not answer {code.name}", address, queue)
+        return OffsetReplyHeader.from_ext(answer.ext).offset
+
+    @staticmethod
+    def _check(
+        answer: Command,
+        failure: str,
+        address: str,
+        queue: MessageQueue | None = None,
+        group: str | None = None,
+    ) -> None:
+        if answer.code == ResponseCode.SUCCESS:
+            return
+        raise BrokerError(
+            f"{failure}: {answer.remark}" if answer.remark else failure,
+            response_code=answer.code,
+            topic=queue.topic if queue else None,
+            broker=queue.broker_name if queue else None,
+            queue_id=queue.queue_id if queue else None,
+            group=group,
+            address=address,
+        )

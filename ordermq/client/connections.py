@@ -1,0 +1,117 @@
+"""One connection an address, opened when needed, replaced when it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ordermq.clock import Clock
+from ordermq.config import RemotingConfig
+from ordermq.errors import ConnectFailed, StateError
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.connection import Connection
+
+_log = logging.getLogger("ordermq.client")
+_MAX_BACKOFF = 16
+
+
+class Connections:
+    """The connections of one client; use it on the I/O thread.
+
+    Args:
+        on_request: called with each request a broker makes; returns the answer or None.
+        on_lost: called with an address whose connection ended without our asking.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        config: RemotingConfig,
+        on_request: Callable[[Command], Command | None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._open: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._not_before_ms: dict[str, tuple[int, int]] = {}  # address -> (when, pause)
+        self._closed = False
+
+    async def get(self, address: str) -> Connection:
+        """The open connection to `address`.
+
+        Raises: ConnectFailed: it cannot be opened, or a try failed a moment ago.
+        """
+        if self._closed:
+            raise StateError("the client is closed", address=address)
+        connection = self._open.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._connect(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(address, None))
+        # Shielded: one impatient caller must not cancel the connect of all the others.
+        return await asyncio.shield(opening)
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """Send to `address` and await the answer (see `Connection.request`)."""
+        connection = await self.get(address)
+        await connection.writable()
+        return await connection.begin_request(command, timeout_ms)
+
+    async def close(self) -> None:
+        """Close all; later calls raise `StateError`."""
+        self._closed = True
+        for opening in list(self._opening.values()):
+            opening.cancel()
+        await asyncio.gather(
+            *(connection.close() for connection in self._open.values()), return_exceptions=True
+        )
+        self._open.clear()
+
+    async def _connect(self, address: str) -> Connection:
+        when, pause = self._not_before_ms.get(address, (0, self._config.reconnect_delay_ms))
+        if (wait := when - self._clock.now_ms()) > 0:
+            await self._clock.sleep_ms(wait)
+        try:
+            connection = await Connection.open(address, self._clock, self._config, self)
+        except ConnectFailed:
+            longest = self._config.reconnect_delay_ms * _MAX_BACKOFF
+            self._not_before_ms[address] = (
+                self._clock.now_ms() + pause,
+                min(pause * 2, longest),
+            )
+            raise
+        self._not_before_ms.pop(address, None)
+        self._open[address] = connection
+        return connection
+
+    # ConnectionEvents
+
+    def on_request(self, connection: Connection, command: Command) -> None:
+        answer = self._on_request(command)
+        if command.is_oneway:
+            return
+        if answer is None:
+            name = RequestCode(command.code).name if command.code in _KNOWN else "unknown"
+            answer = command.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f" request type {command.code} ({name}) not supported",
+            )
+        connection.respond(answer)
+
+    def on_closed(self, connection: Connection, error: Exception | None) -> None:
+        if self._open.get(connection.address) is connection:
+            del self._open[connection.address]
+        if not self._closed:
+            _log.info("%s: connection lost (%s)", connection.address, error or "closed by peer")
+            self._on_lost(connection.address)
+
+
+_KNOWN = frozenset(RequestCode)

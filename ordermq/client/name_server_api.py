@@ -1,0 +1,71 @@
+"""Requests to the name server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ordermq.client.connections import Connections
+from ordermq.config import RemotingConfig
+from ordermq.errors import BrokerError, ConfigError, RemotingError, RouteError
+from ordermq.remoting.bodies import TopicRoute
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.connection import split_address
+from ordermq.remoting.headers import RouteHeader
+
+
+def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
+    """`host:port;host:port` or a list of them.
+
+    Raises: ConfigError: empty, or not host:port.
+    """
+    parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
+    addresses = tuple(part.strip() for part in parts if part.strip())
+    if not addresses:
+        raise ConfigError("name_servers is empty: expected host:port, as 127.0.0.1:9876")
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
+class NameServerApi:
+    """Asks the first name server that answers."""
+
+    def __init__(
+        self, connections: Connections, addresses: Sequence[str], config: RemotingConfig
+    ) -> None:
+        self.addresses = tuple(addresses)
+        self._connections = connections
+        self._config = config
+
+    async def topic_route(self, topic: str) -> TopicRoute | None:
+        """The route of a topic, None if no broker has it (yet).
+
+        Raises:
+            RouteError: no name server could be asked; the last one's error is the cause.
+            BrokerError: it answered with an error of its own.
+        """
+        ext = RouteHeader(topic, accept_standard_json=True).to_ext()
+        failure: RemotingError | None = None
+        for address in self.addresses:
+            command = Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+            try:
+                answer = await self._connections.request(
+                    address, command, self._config.request_timeout_ms
+                )
+            except RemotingError as error:
+                failure = error
+                continue
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            if answer.code != ResponseCode.SUCCESS:
+                raise BrokerError(
+                    answer.remark or "the name server refused the route request",
+                    response_code=answer.code,
+                    topic=topic,
+                    address=address,
+                )
+            return TopicRoute.from_body(answer.body)
+        raise RouteError(
+            f"no name server answers ({'; '.join(self.addresses)}): {failure}", topic=topic
+        ) from failure

@@ -1,0 +1,106 @@
+"""Which broker holds which queue, asked of the name servers and kept fresh."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ordermq.client.name_server_api import NameServerApi
+from ordermq.errors import OrderMQError, RouteError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, TopicRoute
+
+_log = logging.getLogger("ordermq.client")
+
+
+def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
+    """The queues a producer may choose from, sorted: writable, and with a live master.
+
+    An order configuration alone defines them where the topic has one (semantics 8).
+    """
+    if route.order_conf:
+        found = []
+        for part in route.order_conf.split(";"):
+            name, _, count = part.partition(":")
+            if name and count.isdecimal():
+                found += [MessageQueue(topic, name, number) for number in range(int(count))]
+        return sorted(found)
+    masters = {broker.broker_name for broker in route.brokers if broker.master}
+    return sorted(
+        MessageQueue(topic, data.broker_name, number)
+        for data in route.queues
+        if data.perm & PERM_WRITE and data.broker_name in masters
+        for number in range(data.write_queue_nums)
+    )
+
+
+def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
+    """The queues a group shares, sorted: readable ones."""
+    return sorted(
+        MessageQueue(topic, data.broker_name, number)
+        for data in route.queues
+        if data.perm & PERM_READ
+        for number in range(data.read_queue_nums)
+    )
+
+
+class Routes:
+    """The routes of the topics this client uses; on the I/O thread.
+
+    Args:
+        on_change: called with a topic whose route differs from the one known before.
+    """
+
+    def __init__(self, name_servers: NameServerApi, on_change: Callable[[str], None]) -> None:
+        self._name_servers = name_servers
+        self._on_change = on_change
+        self._routes: dict[str, TopicRoute] = {}
+        self._masters: dict[str, str] = {}
+        self._watched: set[str] = set()
+
+    async def get(self, topic: str) -> TopicRoute | None:
+        """The route, from memory or from the name server; None if no broker has the topic."""
+        self._watched.add(topic)
+        known = self._routes.get(topic)
+        return known if known is not None else await self.refresh(topic)
+
+    async def refresh(self, topic: str) -> TopicRoute | None:
+        """Ask the name server now."""
+        self._watched.add(topic)
+        route = await self._name_servers.topic_route(topic)
+        if route is None:
+            return self._routes.get(topic)
+        before = self._routes.get(topic)
+        self._routes[topic] = route
+        for broker in route.brokers:
+            if broker.master:
+                self._masters[broker.broker_name] = broker.master
+        if before is not None and before != route:
+            _log.info("route of topic %s changed", topic)
+            self._on_change(topic)
+        return route
+
+    async def refresh_all(self) -> None:
+        """Ask for every topic in use; a name server that does not answer changes nothing."""
+        for topic in sorted(self._watched):
+            try:
+                await self.refresh(topic)
+            except OrderMQError as error:
+                _log.warning("route of topic %s not refreshed: %s", topic, error)
+
+    def master_of(self, broker_name: str) -> str:
+        """The address of a broker's master.
+
+        Raises: RouteError: no route names it.
+        """
+        address = self._masters.get(broker_name)
+        if address is None:
+            raise RouteError(
+                "no route names a master of this broker: is it registered with the name server?",
+                broker=broker_name,
+            )
+        return address
+
+    def masters(self) -> list[str]:
+        """The addresses of all masters the watched topics need, sorted."""
+        return sorted(set(self._masters.values()))

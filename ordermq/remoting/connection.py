@@ -1,0 +1,231 @@
+"""An open connection: requests out, answers matched by opaque, the peer's requests handed on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Protocol
+
+from ordermq.clock import Clock
+from ordermq.config import RemotingConfig
+from ordermq.errors import ConfigError, ConnectFailed, ProtocolError, RequestTimeout
+from ordermq.remoting.command import ONEWAY_FLAG, Command
+from ordermq.remoting.framing import Framer, encode
+
+_log = logging.getLogger("ordermq.remoting")
+_EXPIRY_TICK_MS = 100  # how late a time-out may be noticed
+
+
+class ConnectionEvents(Protocol):
+    """What the owner of a connection is told, on the loop's thread."""
+
+    def on_request(self, connection: Connection, command: Command) -> None:
+        """The peer asks something, as that the group's members changed."""
+
+    def on_closed(self, connection: Connection, error: Exception | None) -> None:
+        """The connection ended; its pending requests have already failed."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, an IPv6 host in brackets.
+
+    Raises: ConfigError: anything else.
+    """
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"address {address!r}: expected host:port, as 127.0.0.1:9876")
+    return host.strip("[]"), int(port)
+
+
+class _Pending:
+    __slots__ = ("answer", "code", "deadline_ms", "heard_bytes")
+
+    def __init__(
+        self, answer: asyncio.Future[Command], code: int, deadline_ms: int, heard_bytes: int
+    ) -> None:
+        self.answer = answer
+        self.code = code
+        self.deadline_ms = deadline_ms
+        self.heard_bytes = heard_bytes
+
+
+class Connection(asyncio.Protocol):
+    """One TCP connection to a broker or name server; use it on its loop's thread only.
+
+    Make one with `Connection.open`.
+    """
+
+    def __init__(
+        self, address: str, clock: Clock, config: RemotingConfig, events: ConnectionEvents
+    ) -> None:
+        self.address = address
+        self._clock = clock
+        self._events = events
+        self._framer = Framer(config.max_frame_bytes)
+        self._pending: dict[int, _Pending] = {}
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._expiry: asyncio.Task[None] | None = None
+        self._heard_bytes = 0
+        self._error: Exception | None = None
+        self._ended = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls, address: str, clock: Clock, config: RemotingConfig, events: ConnectionEvents
+    ) -> Connection:
+        """Connect.
+
+        Raises: ConnectFailed: refused, unknown host, or no answer in `connect_timeout_ms`.
+        """
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await asyncio.wait_for(
+                loop.create_connection(lambda: cls(address, clock, config, events), host, port),
+                config.connect_timeout_ms / 1000,
+            )
+        except (OSError, TimeoutError) as error:
+            raise ConnectFailed(
+                f"cannot connect: {str(error) or type(error).__name__}; is the server running "
+                "there, and the address right?",
+                address=address,
+            ) from error
+        return connection
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def request(self, command: Command, timeout_ms: int) -> Command:
+        """Send and await the answer, whatever its code.
+
+        Raises:
+            RequestTimeout: no answer in `timeout_ms`; the outcome is unknown.
+            ConnectFailed: the connection is or was closed meanwhile.
+        """
+        return await self.begin_request(command, timeout_ms)
+
+    def begin_request(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
+        """Put the request on the wire now; the future ends as `request` does."""
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        if not self.is_open:
+            answer.set_exception(self._closed_error())
+            return answer
+        deadline = self._clock.now_ms() + timeout_ms
+        self._pending[command.opaque] = _Pending(
+            answer, command.code, deadline, self._heard_bytes
+        )
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().create_task(self._expire())
+        assert self._transport is not None
+        self._transport.write(encode(command))
+        return answer
+
+    def send_oneway(self, command: Command) -> None:
+        """Send without an answer.
+
+        Raises: ConnectFailed: the connection is closed.
+        """
+        if not self.is_open:
+            raise self._closed_error()
+        assert self._transport is not None
+        command.flag |= ONEWAY_FLAG
+        self._transport.write(encode(command))
+
+    def respond(self, command: Command) -> None:
+        """Answer a request of the peer; dropped if the connection is gone, like the request."""
+        if self._transport is not None and self.is_open:
+            self._transport.write(encode(command))
+
+    async def writable(self) -> None:
+        """Return once the peer takes bytes again (back-pressure)."""
+        await self._writable.wait()
+
+    async def close(self) -> None:
+        """Close; pending requests fail with `ConnectFailed`."""
+        if self._transport is not None:
+            self._transport.close()
+            await self._ended.wait()
+
+    def abort(self, error: Exception) -> None:
+        """Cut the connection because of `error`, which pending requests then see."""
+        self._error = self._error or error
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_bytes += len(data)
+        try:
+            commands = self._framer.feed(data)
+        except ProtocolError as error:
+            _log.warning("%s: closing, %s", self.address, error)
+            self.abort(error)
+            return
+        for command in commands:
+            if command.is_response:
+                self._settle(command)
+            else:
+                self._events.on_request(self, command)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._error = self._error or error
+        self._writable.set()
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        pending, self._pending = self._pending, {}
+        for waiting in pending.values():
+            if not waiting.answer.done():
+                waiting.answer.set_exception(self._closed_error())
+        self._ended.set()
+        self._events.on_closed(self, self._error)
+
+    def _settle(self, command: Command) -> None:
+        waiting = self._pending.pop(command.opaque, None)
+        if waiting is None:
+            # The request timed out before; its caller has already been told.
+            _log.debug("%s: answer to no pending request, opaque %d", self.address, command.opaque)
+        elif not waiting.answer.done():
+            waiting.answer.set_result(command)
+
+    def _closed_error(self) -> ConnectFailed:
+        why = f": {self._error}" if self._error else ""
+        return ConnectFailed(f"the connection is closed{why}", address=self.address)
+
+    async def _expire(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            while self._pending:
+                await self._clock.sleep_ms(_EXPIRY_TICK_MS)
+                self._expire_due(self._clock.now_ms())
+            self._expiry = None
+
+    def _expire_due(self, now_ms: int) -> None:
+        due = [opaque for opaque, item in self._pending.items() if item.deadline_ms <= now_ms]
+        for opaque in due:
+            waiting = self._pending.pop(opaque)
+            if waiting.answer.done():  # its caller was cancelled
+                continue
+            error = RequestTimeout(
+                f"request {waiting.code} had no answer in time: its outcome is unknown",
+                address=self.address,
+            )
+            waiting.answer.set_exception(error)
+            if self._heard_bytes == waiting.heard_bytes:
+                # Not one byte since the request left: a dead line, which TCP may take
+                # minutes to notice. Pending requests fail now and the next one reconnects.
+                self.abort(error)
