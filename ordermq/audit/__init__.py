@@ -1,0 +1,56 @@
+"""The history checker: did a run keep the promises of semantics section 11?
+
+| file | holds |
+|---|---|
+| history.py | reading JSONL files of many processes as one sequence of events |
+| ledger.py | what is remembered of a queue: arrays of ints, never an object a message |
+| checker.py | the rules I1-I9, one method an event type |
+| report.py | what came out: violations, counts, duplicates by cause, hand-offs |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from ordermq.audit.checker import Checker
+from ordermq.audit.history import Event, Histories, HistoryError, Path
+from ordermq.audit.ledger import QueueName
+from ordermq.audit.report import AuditReport, Evidence, HandOff, Violation
+
+__all__ = [
+    "AuditReport",
+    "Evidence",
+    "HandOff",
+    "HistoryError",
+    "QueueName",
+    "Violation",
+    "audit",
+]
+
+
+def audit(
+    history: Path | Iterable[Path] | Iterable[Event],
+    *,
+    subscription_tags: Collection[str] | None = None,
+    start_offsets: int | Mapping[QueueName, int] | None = None,
+    complete: bool = True,
+) -> AuditReport:
+    """Check a history against I1-I9 (semantics 11). O(events + messages).
+
+    Args:
+        history: one file, several files of one host (broker, consumers, harness), or events.
+        subscription_tags: tags the group asked for; None for all. Needs `tags` in STORE.
+        start_offsets: the first offset a group owes, for every queue or by
+            (group, topic, broker, queue); None takes a group's first commit before its
+            first START, else the oldest message.
+        complete: the run came to rest, so a message nobody finished is a loss (I4).
+    Raises: HistoryError: a line that is no event, other than the cut last line of a killed
+        process.
+    """
+    histories = Histories(history)
+    checker = Checker(
+        subscription_tags=subscription_tags, start_offsets=start_offsets, complete=complete
+    )
+    for t, ref, event in histories:
+        checker.feed(t, ref, event)
+    return checker.report(histories)
