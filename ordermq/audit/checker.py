@@ -266,7 +266,7 @@ class Checker:
         cause = Cause.NONE
         if old is not None:
             cause = self._why_it_ended(old, ledger)
-            if old.ended is Cause.NONE and old.client != client:
+            if old.ended is Cause.NONE and old.client != client and not ledger.broker_seen:
                 self._check_old_lease(t, ref, ledger, old, client)
             generation = ledger.begin_generation(cause)
         if not ledger.broker_seen:
@@ -491,11 +491,13 @@ class Checker:
                 self._duplicates[cause] += 1
                 if tenure in self._change_of:
                     self._change_of[tenure].duplicates += 1
+                if generation < ledger.done_in[i]:
+                    continue  # a stopped member's late END; the newer one counts
             else:
                 flags[i] |= DONE
                 ledger.delivered += 1
-                ledger.done_by[i] = ref
-                ledger.done_in[i] = generation
+            ledger.done_by[i] = ref
+            ledger.done_in[i] = generation
         ledger.deliveries += max(done, 0)
 
     def _on_rollback(self, t: int, ref: int, event: Event) -> None:

@@ -163,7 +163,7 @@ class Ledger(_Columns):
     def __init__(self, name: QueueName) -> None:
         super().__init__()
         self.name = name
-        self.done_by = array("q")  # ref of the first successful END
+        self.done_by = array("q")  # ref of the newest successful END
         self.done_in = array("I")  # generation of it
         self.causes: list[Cause] = [Cause.NONE]  # what began each generation
         self.start: int | None = None  # first offset owed

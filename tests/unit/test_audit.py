@@ -1,0 +1,630 @@
+"""One bad history for each invariant, and good ones that look like them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from audit_histories import Run, close_all, two_members
+
+from ordermq.audit import AuditReport, HistoryError, audit
+from ordermq.audit.report import HandOffKind
+from ordermq.events import EventType, History
+
+
+def broken(report: AuditReport) -> list[str]:
+    return [violation.invariant for violation in report.violations]
+
+
+def sound(run: Run) -> AuditReport:
+    report = audit(close_all(run).events)
+    assert report.ok, "\n".join(map(str, report.violations))
+    return report
+
+
+# -- bad histories -------------------------------------------------------------------------
+
+
+def an_offset_below_the_last_one_started() -> Run:
+    run = two_members(stored=2)
+    run.consume("a", 1)
+    run.consume("a", 0)
+    run.commit("a", 2)
+    return run
+
+
+def a_first_attempt_at_an_offset_already_attempted_first() -> Run:
+    run = two_members(stored=1)
+    run.start("a", 0)
+    run.end("a", done=0)
+    run.consume("a", 0, attempt=0)
+    return run
+
+
+def a_batch_that_is_not_ascending() -> Run:
+    run = two_members(stored=2)
+    run.consume("a", 1, 0)
+    return run
+
+
+def two_listener_calls_at_once_in_one_epoch() -> Run:
+    run = two_members(stored=2)
+    run.record("a", "START", offs=[0], keys=["k0"], attempt=0)
+    run.record("a", "START", offs=[1], keys=["k1"], attempt=0)
+    run.record("a", "END", offs=[0], done=1)
+    run.record("a", "END", offs=[1], done=1)
+    return run
+
+
+def two_listener_calls_of_one_key_at_once() -> Run:
+    run = two_members(stored=3, keys=["k", "other", "k"])
+    run.consume("a", 0)
+    run.record("a", "START", offs=[1], keys=["other"], attempt=0, lane=1)
+    run.record("a", "START", offs=[2], keys=["k"], attempt=0, lane=1)
+    run.record("a", "START", offs=[2], keys=["k"], attempt=1, lane=1)
+    run.record("a", "END", offs=[1], done=1)
+    run.record("a", "END", offs=[2], done=1)
+    return run
+
+
+def a_member_starts_while_another_within_its_lease_still_runs() -> Run:
+    # The broker let go by itself: had member a unlocked under its listener, I9 would speak too.
+    run = two_members(stored=2)
+    run.consume("a", 0)
+    run.commit("a", 1)
+    run.start("a", 1)
+    run.release("a")
+    run.t += 1
+    run.lock("b", 2)
+    run.consume("b", 1)
+    return run
+
+
+def a_key_overtaken_by_its_successor() -> Run:
+    run = two_members(stored=2, keys=["k", "k"])
+    run.start("a", 0)
+    run.end("a", done=0)
+    run.consume("a", 1)
+    run.record("a", "RESET", off=0)
+    run.consume("a", 0, 1)
+    run.commit("a", 2)
+    return run
+
+
+def a_key_overtaken_in_another_epoch() -> Run:
+    run = two_members(stored=3, keys=["k", "x", "k"])
+    run.start("a", 0)
+    run.crash("a")
+    run.wait_ms(60_000)
+    run.lock("b", 2)
+    run.consume("b", 1)
+    run.consume("b", 2)
+    run.record("b", "RESET", off=0)
+    run.consume("b", 0, 1, 2)
+    return run
+
+
+def a_commit_beyond_an_unfinished_message() -> Run:
+    run = two_members(stored=3)
+    run.consume("a", 0)
+    run.commit("a", 2)
+    run.consume("a", 1, 2)
+    run.commit("a", 3)
+    return run
+
+
+def a_message_nobody_finished() -> Run:
+    run = two_members(stored=3)
+    run.consume("a", 0)
+    run.consume("a", 1)
+    run.commit("a", 2)
+    return run
+
+
+def a_whole_queue_nobody_held() -> Run:
+    run = two_members(stored=1)
+    run.store(0, keys=["k"], queue=1)
+    run.consume("a", 0)
+    return run
+
+
+def a_finished_message_started_again_in_one_epoch() -> Run:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.consume("a", 0, attempt=1)
+    run.commit("a", 1)
+    return run
+
+
+def a_message_started_again_below_the_committed_offset() -> Run:
+    run = two_members(stored=2)
+    run.consume("a", 0, 1)
+    run.commit("a", 2)
+    run.crash("a")
+    run.wait_ms(60_000)
+    run.lock("b", 2)
+    run.consume("b", 1)
+    return run
+
+
+def a_grant_while_another_member_has_the_lease() -> Run:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.commit("a", 1)
+    run.grant("b", 2)
+    return run
+
+
+def an_epoch_that_does_not_rise() -> Run:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.commit("a", 1)
+    run.unlock("a")
+    run.lock("b", 1)
+    return run
+
+
+def a_start_after_the_lease() -> Run:
+    run = two_members(stored=1)
+    run.wait_ms(31_000)
+    run.consume("a", 0)
+    return run
+
+
+def a_commit_sent_after_the_lease() -> Run:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.wait_ms(31_000)
+    run.commit("a", 1)
+    return run
+
+
+def a_start_in_an_epoch_never_granted() -> Run:
+    run = two_members(stored=1)
+    run.epochs["a"] = 7
+    run.consume("a", 0)
+    return run
+
+
+def a_start_after_the_unlock() -> Run:
+    run = two_members(stored=1)
+    run.unlock("a")
+    run.consume("a", 0)
+    return run
+
+
+def a_committed_offset_that_goes_back() -> Run:
+    run = two_members(stored=2)
+    run.consume("a", 0, 1)
+    run.commit("a", 2)
+    run.commit("a", 1)
+    return run
+
+
+def a_commit_of_an_old_epoch_accepted() -> Run:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.record("a", "COMMIT_SENT", off=1)
+    run.record("a", "COMMIT_ACK", off=1)
+    run.record("a", "UNLOCK")
+    run.release("a")
+    run.lock("b", 2)
+    run.accept("a", 1)
+    return run
+
+
+def an_unlock_while_the_listener_runs() -> Run:
+    run = two_members(stored=1)
+    run.start("a", 0)
+    run.unlock("a")
+    run.end("a")
+    return run
+
+
+def an_unlock_before_the_commit_is_acknowledged() -> Run:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.record("a", "COMMIT_SENT", off=1)
+    run.unlock("a")
+    return run
+
+
+BAD: list[tuple[str, Callable[[], Run]]] = [
+    ("I1", an_offset_below_the_last_one_started),
+    ("I1", a_first_attempt_at_an_offset_already_attempted_first),
+    ("I1", a_batch_that_is_not_ascending),
+    ("I2", two_listener_calls_at_once_in_one_epoch),
+    ("I2", two_listener_calls_of_one_key_at_once),
+    ("I2", a_member_starts_while_another_within_its_lease_still_runs),
+    ("I3", a_key_overtaken_by_its_successor),
+    ("I3", a_key_overtaken_in_another_epoch),
+    ("I4", a_commit_beyond_an_unfinished_message),
+    ("I4", a_message_nobody_finished),
+    ("I4", a_whole_queue_nobody_held),
+    ("I5", a_finished_message_started_again_in_one_epoch),
+    ("I5", a_message_started_again_below_the_committed_offset),
+    ("I6", a_grant_while_another_member_has_the_lease),
+    ("I6", an_epoch_that_does_not_rise),
+    ("I7", a_start_after_the_lease),
+    ("I7", a_commit_sent_after_the_lease),
+    ("I7", a_start_in_an_epoch_never_granted),
+    ("I7", a_start_after_the_unlock),
+    ("I8", a_committed_offset_that_goes_back),
+    ("I8", a_commit_of_an_old_epoch_accepted),
+    ("I9", an_unlock_while_the_listener_runs),
+    ("I9", an_unlock_before_the_commit_is_acknowledged),
+]
+
+
+@pytest.mark.parametrize(
+    ("invariant", "history"), BAD, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_bad_history_breaks_its_invariant_and_no_other(
+    invariant: str, history: Callable[[], Run]
+) -> None:
+    report = audit(close_all(history()).events)
+    assert broken(report) == [invariant], "\n".join(map(str, report.violations))
+    assert report.violation is not None
+    assert report.violation.sentence
+    assert report.violation.events
+
+
+def test_every_invariant_has_a_bad_history() -> None:
+    assert {invariant for invariant, _ in BAD} == {f"I{number}" for number in range(1, 10)}
+
+
+# -- good histories ------------------------------------------------------------------------
+
+
+def test_a_graceful_hand_off_is_sound_and_repeats_nothing() -> None:
+    run = two_members()
+    run.consume("a", 0, 1)
+    run.commit("a", 2)
+    run.unlock("a")
+    run.lock("b", 2)
+    run.consume("b", 2, 3)
+    run.commit("b", 4)
+    report = sound(run)
+    assert sum(report.duplicates.values()) == 0
+    assert (report.stored, report.delivered, report.committed) == (4, 4, 4)
+    [hand_off] = report.hand_offs
+    assert (hand_off.old, hand_off.new, hand_off.duplicates) == ("a", "b", 0)
+    assert hand_off.unlock_to_lock_ms == 3
+    assert hand_off.silence_ms == 8
+
+
+def test_a_member_that_closes_left_and_one_that_goes_on_was_joined() -> None:
+    left = two_members(stored=1)
+    left.consume("a", 0)
+    left.commit("a", 1)
+    left.unlock("a")
+    left.lock("b", 2)
+    assert sound(left).hand_offs[0].kind is HandOffKind.LEAVE
+
+    joined = two_members(stored=1)
+    joined.consume("a", 0)
+    joined.commit("a", 1)
+    joined.unlock("a")
+    joined.lock("b", 2)
+    joined.record("a", "LOCK_OK", queue=1, sent=joined.t, lease_ms=30_000, epoch=9)
+    assert sound(joined).hand_offs[0].kind is HandOffKind.JOIN
+
+
+def test_messages_of_a_crashed_member_may_come_twice() -> None:
+    run = two_members()
+    run.consume("a", 0)
+    run.commit("a", 1)
+    run.consume("a", 1)
+    run.start("a", 2)
+    run.crash("a")
+    run.wait_ms(60_000)
+    run.lock("b", 2)
+    run.consume("b", 1, 2)
+    run.consume("b", 3)
+    run.commit("b", 4)
+    report = sound(run)
+    assert report.duplicates["crash of a member"] == 1
+    assert report.crashes == 1
+    [hand_off] = report.hand_offs
+    assert (hand_off.kind, hand_off.duplicates) == (HandOffKind.CRASH, 1)
+
+
+def test_a_history_without_close_is_a_crash(tmp_path: Path) -> None:
+    run = two_members()
+    run.consume("a", 0, 1)
+    run.start("a", 2)
+    run.wait_ms(60_000)
+    run.lock("b", 2)
+    run.consume("b", 0, 1, 2, 3)
+    run.close("b")
+    files = write(run, tmp_path)
+    report = audit(files)
+    assert report.ok, report.violation
+    assert report.crashes == 2  # a, and the broker
+    assert report.duplicates["crash of a member"] == 2
+    assert report.hand_offs[0].kind is HandOffKind.CRASH
+
+
+def test_a_member_stopped_past_its_lease_may_end_its_batch_but_not_commit_it() -> None:
+    run = two_members()
+    run.consume("a", 0)
+    run.commit("a", 1)
+    run.start("a", 1)
+    run.wait_ms(61_000)  # SIGSTOP
+    run.lock("b", 2)
+    run.start("b", 1, 2)
+    run.end("a")
+    run.record("a", "LOCK_LOST")
+    run.end("b")
+    run.consume("b", 3)
+    run.commit("b", 4)
+    report = sound(run)
+    assert report.duplicates["lease lost"] == 1
+    assert report.hand_offs[0].kind is HandOffKind.EXPIRY
+
+
+def test_a_commit_of_an_old_epoch_may_be_sent_back_fenced() -> None:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.record("a", "COMMIT_SENT", off=1)  # no ACK: the broker refused it
+    run.wait_ms(60_000)
+    run.record("a", "LOCK_LOST")
+    run.lock("b", 2)
+    run.consume("b", 0)
+    run.commit("b", 1)
+    sound(run)
+
+
+def test_a_restarted_broker_forgets_locks_and_grants_them_at_once() -> None:
+    run = two_members()
+    run.consume("a", 0)
+    run.commit("a", 1)
+    run.consume("a", 1)
+    run.restart_broker("broker-2")
+    run.lock("b", 2)
+    run.consume("b", 1, 2, 3)
+    run.commit("b", 4)
+    run.record("a", "LOCK_LOST")
+    report = sound(run)
+    assert report.duplicates["broker restart"] == 1
+    assert report.hand_offs[0].kind is HandOffKind.BROKER
+
+
+def test_the_same_member_may_repeat_after_a_broker_restart_under_a_new_epoch() -> None:
+    run = two_members(stored=2)
+    run.consume("a", 0)
+    run.restart_broker("broker-2")
+    run.record("a", "LOCK_LOST")
+    run.lock("a", 2)
+    run.consume("a", 0, 1)
+    report = sound(run)
+    assert report.duplicates["broker restart"] == 1
+    assert report.hand_offs == ()
+
+
+def test_a_partial_end_lets_the_rest_come_again() -> None:
+    run = two_members()
+    run.start("a", 0, 1, 2)
+    run.end("a", done=1)
+    run.consume("a", 1, 2, 3, attempt=1)
+    run.commit("a", 4)
+    sound(run)
+
+
+def test_a_suspended_batch_may_come_in_smaller_pieces() -> None:
+    run = two_members()
+    for attempt in range(3):
+        run.start("a", 0, 1, 2, attempt=attempt)
+        run.end("a", done=0)
+    run.consume("a", 0, 1, attempt=3)
+    run.consume("a", 2, attempt=3)
+    run.consume("a", 3)
+    run.commit("a", 4)
+    sound(run)
+
+
+def test_a_member_may_leave_with_a_failing_message_uncommitted() -> None:
+    run = two_members(stored=2)
+    run.consume("a", 0)
+    run.start("a", 1)
+    run.end("a", done=0)
+    run.commit("a", 1)
+    run.unlock("a")
+    run.lock("b", 2)
+    run.consume("b", 1)
+    run.commit("b", 2)
+    sound(run)
+
+
+def test_messages_of_other_tags_are_nobodys_loss() -> None:
+    run = Run()
+    run.store(0, 1, 2, 3, keys=["k"] * 4, tags=["paid", "lost", "paid", None])
+    run.open("a")
+    run.lock("a", 1)
+    run.consume("a", 0)
+    run.consume("a", 2)
+    run.commit("a", 4)
+    close_all(run)
+    assert audit(run.events, subscription_tags=["paid"]).ok
+    assert broken(audit(run.events)) == ["I3", "I4"]
+
+
+def test_a_rollback_repeats_finished_messages_with_a_reason() -> None:
+    run = two_members(stored=2)
+    run.consume("a", 0)
+    run.consume("a", 1)
+    run.record("a", "ROLLBACK")
+    run.consume("a", 0, 1)
+    run.commit("a", 2)
+    assert sound(run).duplicates["rollback"] == 2
+
+
+def test_a_reset_may_go_back_and_forth() -> None:
+    run = two_members()
+    run.consume("a", 0, 1)
+    run.commit("a", 2)
+    run.record("a", "RESET", off=0)
+    run.consume("a", 0)
+    run.commit("a", 1)
+    run.record("a", "RESET", off=3)
+    run.consume("a", 3)
+    run.commit("a", 4)
+    report = sound(run)
+    assert report.duplicates["reset"] == 1
+
+
+def test_a_group_that_begins_at_the_end_owes_nothing_before() -> None:
+    run = two_members()
+    run.commit("a", 2)
+    run.consume("a", 2, 3)
+    run.commit("a", 4)
+    sound(run)
+    assert broken(audit(run.events, start_offsets=0)) == ["I4"]
+
+
+def test_a_diverted_message_is_settled_and_lets_its_key_go_on() -> None:
+    run = two_members(stored=2, keys=["k", "k"])
+    run.start("a", 0)
+    run.end("a", done=0)
+    run.record("a", "DIVERT", offs=[0], keys=["k"])
+    run.consume("a", 1)
+    run.commit("a", 2)
+    report = sound(run)
+    assert (report.delivered, report.diverted) == (1, 1)
+
+
+def test_keys_run_beside_each_other_in_key_mode() -> None:
+    run = two_members(stored=3, keys=["x", "y", "x"])
+    run.record("a", "START", offs=[0], keys=["x"], attempt=0, lane=1)
+    run.record("a", "START", offs=[1], keys=["y"], attempt=0, lane=1)
+    run.record("a", "END", offs=[0], done=1)
+    run.record("a", "START", offs=[2], keys=["x"], attempt=0, lane=1)
+    run.record("a", "END", offs=[2], done=1)
+    run.record("a", "END", offs=[1], done=1)
+    run.commit("a", 3)
+    sound(run)
+
+
+def test_a_message_may_start_before_the_broker_has_written_its_line() -> None:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.consume("a", 1)
+    run.commit("a", 2)
+    run.store(1, keys=["k0"])
+    sound(run)
+
+
+def test_a_run_cut_short_is_not_asked_for_its_last_messages() -> None:
+    run = two_members()
+    run.consume("a", 0)
+    assert broken(audit(run.events)) == ["I4"]
+    assert audit(run.events, complete=False).ok
+
+
+def test_a_history_without_a_broker_is_checked_by_the_clients_leases() -> None:
+    run = Run(broker=None)
+    run.open("a")
+    run.open("b")
+    run.lock("a", 1)
+    run.consume("a", 0)
+    run.lock("b", 2)
+    assert broken(audit(run.events)) == ["I6"]
+
+
+# -- files ---------------------------------------------------------------------------------
+
+
+def write(run: Run, folder: Path) -> list[Path]:
+    """A file for each process, as `History` would have written it."""
+    files: dict[str, list[str]] = {}
+    for event in run.events:
+        files.setdefault(event["p"], []).append(json.dumps(event) + "\n")
+    paths = []
+    for process, lines in files.items():
+        path = folder / f"{process}.jsonl"
+        path.write_text("".join(lines))
+        paths.append(path)
+    return paths
+
+
+def test_files_of_several_processes_are_merged_by_time(tmp_path: Path) -> None:
+    run = a_commit_beyond_an_unfinished_message()
+    report = audit(write(run, tmp_path))
+    assert broken(report) == ["I4"]
+    assert report.violation is not None
+    store, sent, acknowledged = report.violation.events
+    assert Path(store.file).name == "broker-1.jsonl"
+    assert store.event["type"] == "STORE"
+    assert (Path(sent.file).name, sent.line, sent.event["type"]) == ("a.jsonl", 5, "COMMIT_SENT")
+    assert acknowledged.event["client"] == "a"
+
+
+def test_the_cut_last_line_of_a_killed_process_is_passed_over(tmp_path: Path) -> None:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    files = write(run, tmp_path)
+    whole = files[1].read_bytes()
+    files[1].write_bytes(whole + b'{"p":"a","seq":9,"t":12')
+    assert audit(files).ok
+    cut_by_a_kill = whole + b'{"p":"a","seq":9,"t":12' + whole.splitlines(keepends=True)[0]
+    files[1].write_bytes(cut_by_a_kill)
+    assert audit(files).ok
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("{]", "not a JSON line"),
+        ("[1]", "expected an object"),
+        ('{"p":"a","t":1,"type":"STRAT"}', "unknown event type 'STRAT'"),
+        ('{"p":"a","type":"OPEN"}', "without the time t"),
+        ('{"p":"a","t":1,"type":"START"}', "START without a queue"),
+        ('{"p":"a","t":1,"type":"START","queue":0,"offs":3}', "START without offs"),
+        ('{"p":"a","t":1,"type":"COMMIT_ACK","queue":0}', "COMMIT_ACK without off"),
+        ('{"p":"a","t":1,"type":"END","queue":0,"offs":[1]}', "END without done"),
+    ],
+)
+def test_any_other_bad_line_is_an_error_that_names_it(
+    tmp_path: Path, line: str, fault: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"p":"a","seq":0,"t":1,"type":"OPEN"}\n' + line + "\n")
+    with pytest.raises(HistoryError, match=r"bad\.jsonl:2: ") as caught:
+        audit(path)
+    assert fault in str(caught.value)
+
+
+def test_what_history_records_audit_reads(tmp_path: Path) -> None:
+    queue = {"group": "g", "topic": "t", "broker": "b", "queue": 3, "epoch": 5}
+    with History(tmp_path / "broker.jsonl", "broker") as broker:
+        broker.record(EventType.STORE, topic="t", broker="b", queue=3, offs=[7], keys=["k"])
+        broker.record(EventType.LOCK_OK, **queue, client="c", lease_ms=1_000)
+        with History(tmp_path / "c.jsonl", "c") as client:
+            now = int(json.loads((tmp_path / "c.jsonl").read_text())["t"])
+            client.record(EventType.LOCK_OK, **queue, sent=now, lease_ms=60_000)
+            client.record(EventType.START, **queue, offs=[7], keys=["k"], attempt=0)
+            client.record(EventType.END, **queue, offs=[7], done=1)
+            client.record(EventType.COMMIT_SENT, **queue, off=8)
+            broker.record(EventType.COMMIT_ACK, **queue, client="c", off=8)
+            client.record(EventType.COMMIT_ACK, **queue, off=8)
+            client.record(EventType.UNLOCK, **queue)
+    report = audit([tmp_path / "broker.jsonl", tmp_path / "c.jsonl"])
+    assert report.ok, report.violation
+    assert (report.stored, report.delivered, report.committed) == (1, 1, 1)
+    assert report.to_dict()["messages"]["deliveries"] == 1
+
+
+def test_offsets_far_from_zero_and_below_the_first_seen_cost_no_more() -> None:
+    run = Run(broker=None)
+    run.open("a")
+    run.lock("a", 1)
+    far = 10**12
+    run.record("a", "RESET", off=far + 50_000)
+    run.consume("a", far + 50_000)
+    run.record("a", "RESET", off=far)
+    run.consume("a", far)
+    report = audit(run.events)
+    assert report.ok, report.violation
+    assert report.delivered == 2
