@@ -185,9 +185,9 @@ class ProcessQueue(Protocol):
     def remove(self, offsets: Iterable[int]) -> int:
         """Drop finished messages in any order; return the watermark (concurrent mode).
 
-        Drops those in P or C. Every offset below the watermark is done: it is min(P ∪ C), or
-        max_offset + 1 once all are gone, and -1 (no effect) if P and C were empty before.
-        Offsets below it are ignored from now on when they are put again.
+        Drops those in P or C. Every offset below the watermark is done: it is the smallest
+        offset left in either, max_offset + 1 once all are gone, and -1 (no effect) if both
+        were empty before. Offsets below it are ignored from now on when they are put again.
         """
 
     def clear(self) -> None:

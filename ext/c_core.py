@@ -1,0 +1,32 @@
+"""The C core's files and flags; setup.py and ext/cffi/build.py read this through runpy.
+
+Paths count from the repository root.
+"""
+
+INCLUDE_DIR = "ext/core"
+SOURCES = [
+    "ext/core/offset_map.c",
+    "ext/core/process_queue.c",
+    "ext/core/lock_table.c",
+    "ext/core/message_codec.c",
+    "ext/core/check.c",
+]
+PUBLIC_HEADER = "ext/core/ordermq.h"
+HEADERS = [
+    PUBLIC_HEADER,
+    "ext/core/bytes.h",
+    "ext/core/lock_table.h",
+    "ext/core/mutex.h",
+    "ext/core/offset_map.h",
+    "ext/core/process_queue.h",
+]
+CYTHON_PARTS = [
+    "ext/cython/libordermq.pxd",
+    "ext/cython/arguments.pyx",
+    "ext/cython/offset_map.pyx",
+    "ext/cython/process_queue.pyx",
+    "ext/cython/lock_table.pyx",
+    "ext/cython/message_codec.pyx",
+]
+COMPILE_ARGS = ["-O3", "-std=c11", "-pthread"]
+LINK_ARGS = ["-pthread"]

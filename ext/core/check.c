@@ -1,0 +1,209 @@
+/* Every invariant, for tests. Each function returns NULL or what is broken. */
+#include <stdlib.h>
+
+#include "lock_table.h"
+#include "process_queue.h"
+
+#define REQUIRE(holds, text) \
+    do {                     \
+        if (!(holds)) {      \
+            return text;     \
+        }                    \
+    } while (0)
+
+/* ---- offset map ---- */
+
+typedef struct {
+    const omq_leaf *next_leaf; /* the leaf that the walk must meet next */
+    size_t entries;
+} walk;
+
+/* Walk a subtree whose offsets lie in low .. high. */
+static const char *check_node(walk *state, const void *node, int height, int64_t low,
+                              int64_t high) {
+    if (height == 0) {
+        const omq_leaf *leaf = node;
+        REQUIRE(leaf == state->next_leaf, "a leaf's link skips or repeats a leaf of the tree");
+        REQUIRE(leaf->begin <= leaf->end && leaf->end <= OMQ_LEAF_CAPACITY,
+                "a leaf's window lies outside of it");
+        for (uint32_t i = leaf->begin; i < leaf->end; i++) {
+            REQUIRE(low <= leaf->offsets[i] && leaf->offsets[i] <= high,
+                    "an offset lies outside the keys above it");
+            REQUIRE(i == leaf->begin || leaf->offsets[i - 1] < leaf->offsets[i],
+                    "the offsets of a leaf do not ascend");
+        }
+        REQUIRE(leaf->next == NULL || leaf->next->previous == leaf, "leaf links disagree");
+        state->entries += leaf->end - leaf->begin;
+        state->next_leaf = leaf->next;
+        return NULL;
+    }
+    const omq_inner *inner = node;
+    REQUIRE(inner->count > 0 && inner->count <= OMQ_INNER_CAPACITY, "an inner node's count");
+    for (uint32_t i = 0; i < inner->count; i++) {
+        int64_t from = i == 0 ? low : inner->keys[i];
+        int64_t to = i + 1 == inner->count ? high : inner->keys[i + 1] - 1;
+        REQUIRE(low <= from && from <= to && to <= high, "the keys of an inner node");
+        const char *broken = check_node(state, inner->children[i], height - 1, from, to);
+        if (broken != NULL) {
+            return broken;
+        }
+    }
+    return NULL;
+}
+
+const char *omq_offset_map_check(const omq_offset_map *map) {
+    walk state = {map->head, 0};
+    REQUIRE(map->head != NULL && map->head->previous == NULL, "the head leaf has a previous one");
+    REQUIRE(map->tail != NULL && map->tail->next == NULL, "the tail leaf has a next one");
+    REQUIRE(map->height >= 0 && map->height <= OMQ_MAX_HEIGHT, "the height");
+    REQUIRE(map->height == 0 || ((const omq_inner *)map->root)->count >= 2,
+            "the root has a single child");
+    const char *broken = check_node(&state, map->root, map->height, 0, INT64_MAX - 1);
+    if (broken != NULL) {
+        return broken;
+    }
+    REQUIRE(state.next_leaf == NULL, "leaves are linked that the tree does not hold");
+    REQUIRE(state.entries == map->count, "the count differs from the entries");
+    for (const omq_leaf *leaf = map->head; map->height > 0 && leaf != NULL; leaf = leaf->next) {
+        REQUIRE(leaf->begin < leaf->end, "an empty leaf is not the only one");
+    }
+    return NULL;
+}
+
+/* ---- process queue ---- */
+
+/* Add up bytes, and messages a slot (NULL: none), of one map. */
+static const char *check_messages(const omq_process_queue *queue, const omq_offset_map *map,
+                                  uint32_t *messages, uint64_t *bytes) {
+    for (const omq_leaf *leaf = map->head; leaf != NULL; leaf = leaf->next) {
+        for (uint32_t i = leaf->begin; i < leaf->end; i++) {
+            *bytes += leaf->sizes[i];
+            REQUIRE(leaf->offsets[i] <= queue->max_offset, "an offset is above max_offset");
+            if (messages != NULL) {
+                uint32_t slot = omq_token_slot(leaf->tokens[i]);
+                REQUIRE(slot < queue->slot_count, "a token names no slot");
+                messages[slot]++;
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *check_lists(const omq_process_queue *queue) {
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < queue->slot_count; i++) {
+        live += queue->slots[i].messages > 0;
+    }
+    uint32_t listed = 0;
+    uint32_t emptied = 0;
+    for (uint32_t at = queue->emptied_slot; at != OMQ_NO_SLOT; at = queue->slots[at].next) {
+        REQUIRE(queue->slots[at].messages == 0, "a live slot is on the emptied list");
+        REQUIRE(++listed <= queue->slot_count, "the emptied list is a ring");
+        emptied++;
+    }
+    for (uint32_t at = queue->free_slot; at != OMQ_NO_SLOT; at = queue->slots[at].next) {
+        REQUIRE(queue->slots[at].messages == 0, "a live slot is on the free list");
+        REQUIRE(++listed <= queue->slot_count, "the free list is a ring");
+    }
+    REQUIRE(live + listed == queue->slot_count, "a slot is lost, or on both lists");
+    REQUIRE(atomic_load(&queue->to_collect) == emptied, "the count of slots to collect");
+    return NULL;
+}
+
+static const char *check_contents(const omq_process_queue *queue, uint32_t *messages) {
+    uint64_t bytes = 0;
+    const char *broken = check_messages(queue, &queue->pending, messages, &bytes);
+    if (broken == NULL) {
+        broken = check_messages(queue, &queue->consuming, messages, &bytes);
+    }
+    if (broken != NULL) {
+        return broken;
+    }
+    REQUIRE(bytes == queue->size_bytes, "size_bytes is not the sum of the sizes");
+    for (uint32_t i = 0; messages != NULL && i < queue->slot_count; i++) {
+        REQUIRE(messages[i] == queue->slots[i].messages, "a slot's count of messages");
+    }
+    for (const omq_leaf *leaf = queue->consuming.head; leaf != NULL; leaf = leaf->next) {
+        for (uint32_t i = leaf->begin; i < leaf->end; i++) {
+            omq_item item;
+            REQUIRE(!omq_offset_map_find(&queue->pending, leaf->offsets[i], &item),
+                    "an offset is both pending and consuming");
+        }
+    }
+    return NULL;
+}
+
+static const char *check_queue(const omq_process_queue *queue) {
+    const char *broken = omq_offset_map_check(&queue->pending);
+    if (broken == NULL) {
+        broken = omq_offset_map_check(&queue->consuming);
+    }
+    if (broken == NULL) {
+        broken = check_lists(queue);
+    }
+    if (broken != NULL) {
+        return broken;
+    }
+    REQUIRE(queue->shape != OMQ_SHAPE_NONE || queue->pending.count == 0,
+            "messages without a shape");
+    REQUIRE(queue->floor >= 0, "the floor is negative");
+    if (queue->shape != OMQ_SHAPE_BATCHES) {
+        return check_contents(queue, NULL);
+    }
+    uint32_t *messages = calloc((size_t)queue->slot_count + 1, sizeof *messages);
+    REQUIRE(messages != NULL, "no memory to check");
+    broken = check_contents(queue, messages);
+    free(messages);
+    return broken;
+}
+
+const char *omq_process_queue_check(omq_process_queue *queue) {
+    omq_mutex_lock(&queue->mutex);
+    const char *broken = check_queue(queue);
+    omq_mutex_unlock(&queue->mutex);
+    return broken;
+}
+
+/* ---- lock table ---- */
+
+static const char *check_group(const omq_lock_table *table, const omq_lock_group *group) {
+    size_t count = 0;
+    for (size_t i = 0; i < group->capacity; i++) {
+        const omq_lock *lock = group->places + i;
+        if (lock->epoch == 0) {
+            continue;
+        }
+        count++;
+        REQUIRE(lock->group == group->id, "a lock lies in another group");
+        REQUIRE(lock->epoch < table->next_epoch, "an epoch was not given out yet");
+        size_t at = omq_lock_home(group, lock->queue);
+        for (; at != i; at = (at + 1) & (group->capacity - 1)) {
+            REQUIRE(group->places[at].epoch != 0, "probing cannot reach a lock");
+            REQUIRE(group->places[at].queue != lock->queue, "a queue has two locks");
+        }
+    }
+    REQUIRE(count == group->count, "a group's count of locks");
+    REQUIRE(count > 0 && count < group->capacity, "a group is empty or full");
+    return NULL;
+}
+
+static const char *check_table(const omq_lock_table *table) {
+    size_t count = 0;
+    for (size_t i = 0; i < table->group_count; i++) {
+        const char *broken = check_group(table, table->groups + i);
+        if (broken != NULL) {
+            return broken;
+        }
+        REQUIRE(i == 0 || table->groups[i - 1].id < table->groups[i].id, "groups do not ascend");
+        count += table->groups[i].count;
+    }
+    REQUIRE(count == table->count, "the count differs from the locks");
+    return NULL;
+}
+
+const char *omq_lock_table_check(omq_lock_table *table) {
+    omq_mutex_lock(&table->mutex);
+    const char *broken = check_table(table);
+    omq_mutex_unlock(&table->mutex);
+    return broken;
+}

@@ -1,0 +1,349 @@
+#include "lock_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_PLACES = 8, FIRST_GROUPS = 8 };
+
+/* now - granted may not fit an int64 if the clock jumps from end to end. */
+static bool is_expired(const omq_lock_table *table, const omq_lock *lock, int64_t now_ms) {
+    return now_ms > lock->granted_ms &&
+           (uint64_t)now_ms - (uint64_t)lock->granted_ms > (uint64_t)table->lease_ms;
+}
+
+/* ---- the locks of one group ---- */
+
+size_t omq_lock_home(const omq_lock_group *group, uint64_t queue) {
+    return (size_t)(queue * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (group->capacity - 1);
+}
+
+/* The place of a queue, or the free one where it would go. */
+static omq_lock *place_of(const omq_lock_group *group, uint64_t queue) {
+    size_t at = omq_lock_home(group, queue);
+    while (group->places[at].epoch != 0 && group->places[at].queue != queue) {
+        at = (at + 1) & (group->capacity - 1);
+    }
+    return group->places + at;
+}
+
+static omq_status grow_group(omq_lock_group *group) {
+    omq_lock_group grown = *group;
+    grown.capacity = group->capacity * 2;
+    grown.places = calloc(grown.capacity, sizeof *grown.places);
+    if (grown.places == NULL) {
+        return OMQ_NO_MEMORY;
+    }
+    for (size_t i = 0; i < group->capacity; i++) {
+        if (group->places[i].epoch != 0) {
+            *place_of(&grown, group->places[i].queue) = group->places[i];
+        }
+    }
+    free(group->places);
+    *group = grown;
+    return OMQ_OK;
+}
+
+/* Free a place and move up what probing had pushed past it. */
+static void free_place(omq_lock_group *group, size_t at) {
+    size_t mask = group->capacity - 1;
+    for (size_t next = (at + 1) & mask; group->places[next].epoch != 0; next = (next + 1) & mask) {
+        size_t home = omq_lock_home(group, group->places[next].queue);
+        if (((next - home) & mask) >= ((next - at) & mask)) {
+            group->places[at] = group->places[next];
+            at = next;
+        }
+    }
+    group->places[at] = (omq_lock){0};
+    group->count--;
+}
+
+/* ---- groups ---- */
+
+/* The first group with an id >= `id`. */
+static size_t group_position(const omq_lock_table *table, uint64_t id) {
+    size_t at = 0;
+    size_t left = table->group_count;
+    while (left > 0) {
+        size_t half = left / 2;
+        bool is_below = table->groups[at + half].id < id;
+        at += is_below ? half + 1 : 0;
+        left = is_below ? left - half - 1 : half;
+    }
+    return at;
+}
+
+static omq_lock_group *find_group(const omq_lock_table *table, uint64_t id) {
+    size_t at = group_position(table, id);
+    return at < table->group_count && table->groups[at].id == id ? table->groups + at : NULL;
+}
+
+static omq_lock_group *add_group(omq_lock_table *table, uint64_t id) {
+    if (table->group_count == table->group_capacity) {
+        size_t capacity = table->group_capacity == 0 ? FIRST_GROUPS : table->group_capacity * 2;
+        omq_lock_group *groups = realloc(table->groups, capacity * sizeof *groups);
+        if (groups == NULL) {
+            return NULL;
+        }
+        table->groups = groups;
+        table->group_capacity = capacity;
+    }
+    omq_lock *places = calloc(FIRST_PLACES, sizeof *places);
+    if (places == NULL) {
+        return NULL;
+    }
+    omq_lock_group *group = table->groups + group_position(table, id);
+    size_t after = (size_t)(table->groups + table->group_count - group);
+    memmove(group + 1, group, after * sizeof *group);
+    *group = (omq_lock_group){id, places, FIRST_PLACES, 0};
+    table->group_count++;
+    return group;
+}
+
+static void delete_group(omq_lock_table *table, omq_lock_group *group) {
+    free(group->places);
+    table->group_count--;
+    size_t after = (size_t)(table->groups + table->group_count - group);
+    memmove(group, group + 1, after * sizeof *group);
+}
+
+static void delete_lock(omq_lock_table *table, omq_lock_group *group, const omq_lock *lock) {
+    free_place(group, (size_t)(lock - group->places));
+    table->count--;
+}
+
+static omq_lock *find_lock(const omq_lock_table *table, uint64_t group_id, uint64_t queue) {
+    const omq_lock_group *group = find_group(table, group_id);
+    omq_lock *lock = group == NULL ? NULL : place_of(group, queue);
+    return lock == NULL || lock->epoch == 0 ? NULL : lock;
+}
+
+/* Store a lock whose place is free. */
+static omq_status add_lock(omq_lock_table *table, omq_lock_group *group, const omq_lock *lock) {
+    if ((group->count + 1) * 4 > group->capacity * 3 && grow_group(group) != OMQ_OK) {
+        return OMQ_NO_MEMORY;
+    }
+    *place_of(group, lock->queue) = *lock;
+    group->count++;
+    table->count++;
+    return OMQ_OK;
+}
+
+/* ---- life ---- */
+
+omq_lock_table *omq_lock_table_new(int64_t lease_ms, uint64_t first_epoch) {
+    omq_lock_table *table = calloc(1, sizeof *table);
+    if (table != NULL && omq_mutex_init(&table->mutex) != 0) {
+        free(table);
+        return NULL;
+    }
+    if (table != NULL) {
+        table->lease_ms = lease_ms;
+        table->next_epoch = first_epoch;
+    }
+    return table;
+}
+
+static void delete_groups(omq_lock_table *table) {
+    for (size_t i = 0; i < table->group_count; i++) {
+        free(table->groups[i].places);
+    }
+    free(table->groups);
+    table->groups = NULL;
+    table->group_count = 0;
+    table->group_capacity = 0;
+    table->count = 0;
+}
+
+void omq_lock_table_free(omq_lock_table *table) {
+    if (table != NULL) {
+        delete_groups(table);
+        omq_mutex_destroy(&table->mutex);
+        free(table);
+    }
+}
+
+/* ---- operations ---- */
+
+/* The table of semantics 3.1, one row: epoch, or 0 if refused. */
+static omq_status try_lock(omq_lock_table *table, omq_lock_group *group, const omq_lock *asked,
+                           uint64_t *epoch) {
+    omq_lock *held = place_of(group, asked->queue);
+    bool is_live = held->epoch != 0 && !is_expired(table, held, asked->granted_ms);
+    *epoch = 0;
+    if (is_live && held->owner != asked->owner) {
+        return OMQ_OK;
+    }
+    omq_lock granted = *asked;
+    granted.epoch = is_live ? held->epoch : table->next_epoch;
+    if (held->epoch != 0) {
+        *held = granted;
+    } else if (add_lock(table, group, &granted) != OMQ_OK) {
+        return OMQ_NO_MEMORY;
+    }
+    table->next_epoch += !is_live;
+    *epoch = granted.epoch;
+    return OMQ_OK;
+}
+
+omq_status omq_lock_table_try_lock(omq_lock_table *table, uint64_t group_id,
+                                   const uint64_t *queues, size_t count, uint64_t owner,
+                                   int64_t now_ms, uint64_t *epochs) {
+    omq_status status = OMQ_OK;
+    omq_mutex_lock(&table->mutex);
+    omq_lock_group *group = find_group(table, group_id);
+    if (group == NULL && count > 0) {
+        group = add_group(table, group_id);
+        status = group == NULL ? OMQ_NO_MEMORY : OMQ_OK;
+    }
+    for (size_t i = 0; status == OMQ_OK && i < count; i++) {
+        omq_lock asked = {group_id, queues[i], owner, 0, now_ms};
+        status = try_lock(table, group, &asked, epochs + i);
+    }
+    if (group != NULL && group->count == 0) {
+        delete_group(table, group); /* only after NO_MEMORY */
+    }
+    omq_mutex_unlock(&table->mutex);
+    return status;
+}
+
+void omq_lock_table_unlock(omq_lock_table *table, uint64_t group_id, const uint64_t *queues,
+                           size_t count, uint64_t owner, const uint64_t *epochs, bool *unlocked) {
+    omq_mutex_lock(&table->mutex);
+    omq_lock_group *group = find_group(table, group_id);
+    for (size_t i = 0; i < count; i++) {
+        const omq_lock *held = group == NULL ? NULL : place_of(group, queues[i]);
+        uint64_t epoch = epochs == NULL ? 0 : epochs[i];
+        unlocked[i] = held != NULL && held->epoch != 0 && held->owner == owner &&
+                      (epoch == 0 || epoch == held->epoch);
+        if (unlocked[i]) {
+            delete_lock(table, group, held);
+        }
+    }
+    if (group != NULL && group->count == 0) {
+        delete_group(table, group);
+    }
+    omq_mutex_unlock(&table->mutex);
+}
+
+bool omq_lock_table_holder(omq_lock_table *table, uint64_t group, uint64_t queue, omq_lock *lock) {
+    omq_mutex_lock(&table->mutex);
+    const omq_lock *held = find_lock(table, group, queue);
+    if (held != NULL) {
+        *lock = *held;
+    }
+    omq_mutex_unlock(&table->mutex);
+    return held != NULL;
+}
+
+bool omq_lock_table_is_current(omq_lock_table *table, uint64_t group, uint64_t queue,
+                               uint64_t owner, uint64_t epoch, int64_t now_ms) {
+    omq_mutex_lock(&table->mutex);
+    const omq_lock *held = find_lock(table, group, queue);
+    bool is_current = held != NULL && held->owner == owner && held->epoch == epoch &&
+                      !is_expired(table, held, now_ms);
+    omq_mutex_unlock(&table->mutex);
+    return is_current;
+}
+
+bool omq_lock_table_is_all_expired(omq_lock_table *table, uint64_t group_id, int64_t now_ms) {
+    bool has_live = false;
+    omq_mutex_lock(&table->mutex);
+    const omq_lock_group *group = find_group(table, group_id);
+    for (size_t i = 0; group != NULL && !has_live && i < group->capacity; i++) {
+        has_live = group->places[i].epoch != 0 && !is_expired(table, group->places + i, now_ms);
+    }
+    omq_mutex_unlock(&table->mutex);
+    return !has_live;
+}
+
+size_t omq_lock_table_sweep(omq_lock_table *table, int64_t now_ms, omq_lock *locks,
+                            size_t capacity) {
+    size_t swept = 0;
+    omq_mutex_lock(&table->mutex);
+    for (size_t at = table->group_count; at-- > 0;) {
+        omq_lock_group *group = table->groups + at;
+        for (size_t i = 0; i < group->capacity && swept < capacity;) {
+            const omq_lock *held = group->places + i;
+            if (held->epoch != 0 && is_expired(table, held, now_ms)) {
+                locks[swept++] = *held;
+                delete_lock(table, group, held); /* may move another lock to this place */
+            } else {
+                i++;
+            }
+        }
+        if (group->count == 0) {
+            delete_group(table, group);
+        }
+    }
+    omq_mutex_unlock(&table->mutex);
+    return swept;
+}
+
+size_t omq_lock_table_snapshot(omq_lock_table *table, omq_lock *locks, size_t capacity) {
+    size_t written = 0;
+    omq_mutex_lock(&table->mutex);
+    for (size_t at = 0; at < table->group_count; at++) {
+        const omq_lock_group *group = table->groups + at;
+        for (size_t i = 0; i < group->capacity && written < capacity; i++) {
+            if (group->places[i].epoch != 0) {
+                locks[written++] = group->places[i];
+            }
+        }
+    }
+    size_t count = table->count;
+    omq_mutex_unlock(&table->mutex);
+    return count;
+}
+
+static omq_status restore_lock(omq_lock_table *table, const omq_lock *lock) {
+    if (lock->epoch == 0 || lock->epoch >= table->next_epoch) {
+        return OMQ_OUT_OF_RANGE;
+    }
+    omq_lock_group *group = find_group(table, lock->group);
+    if (group == NULL) {
+        group = add_group(table, lock->group);
+    }
+    if (group == NULL) {
+        return OMQ_NO_MEMORY;
+    }
+    return place_of(group, lock->queue)->epoch != 0 ? OMQ_DUPLICATE : add_lock(table, group, lock);
+}
+
+omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, size_t count,
+                                  uint64_t next_epoch) {
+    omq_status status = OMQ_OK;
+    omq_mutex_lock(&table->mutex);
+    omq_lock_table built = {.next_epoch = table->next_epoch};
+    if (next_epoch > built.next_epoch) {
+        built.next_epoch = next_epoch;
+    }
+    for (size_t i = 0; status == OMQ_OK && i < count; i++) {
+        status = restore_lock(&built, locks + i);
+    }
+    if (status == OMQ_OK) {
+        delete_groups(table);
+        table->groups = built.groups;
+        table->group_count = built.group_count;
+        table->group_capacity = built.group_capacity;
+        table->count = built.count;
+        table->next_epoch = built.next_epoch;
+    } else {
+        delete_groups(&built);
+    }
+    omq_mutex_unlock(&table->mutex);
+    return status;
+}
+
+size_t omq_lock_table_count(omq_lock_table *table) {
+    omq_mutex_lock(&table->mutex);
+    size_t count = table->count;
+    omq_mutex_unlock(&table->mutex);
+    return count;
+}
+
+uint64_t omq_lock_table_next_epoch(omq_lock_table *table) {
+    omq_mutex_lock(&table->mutex);
+    uint64_t epoch = table->next_epoch;
+    omq_mutex_unlock(&table->mutex);
+    return epoch;
+}

@@ -1,0 +1,294 @@
+/* The C core of ordermq: offset map, process queue, lock table, message index.
+ *
+ * The core stores uint64 tokens, never objects; it calls nothing upward and reads no clock.
+ * Offsets are queue offsets, 0 .. INT64_MAX - 1; times are int64 milliseconds of the
+ * caller's clock. No function keeps a pointer it was given, unless it says so. Where it says
+ * "any thread", the object's own mutex makes the call atomic.
+ * The semantics are those of ordermq/core/interface.py.
+ */
+#ifndef ORDERMQ_H
+#define ORDERMQ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* <declarations>: ext/cffi/build.py reads from here, libordermq.pxd says the same. */
+
+typedef enum {
+    OMQ_OK = 0,
+    OMQ_NO_MEMORY = 1,    /* what was done stays done and consistent; the call may be repeated */
+    OMQ_OUT_OF_RANGE = 2, /* nothing was done; so the next two */
+    OMQ_WRONG_SHAPE = 3,  /* batches and columns in one process queue */
+    OMQ_DUPLICATE = 4,
+    OMQ_MALFORMED = 5     /* omq_message_fault says where */
+} omq_status;
+
+/* ---- offset map: int64 offset -> uint64 token, ascending. One thread at a time. ---- */
+
+typedef struct omq_offset_map omq_offset_map;
+
+typedef struct {
+    int64_t offset;
+    uint64_t token;
+} omq_entry;
+
+/* Make an empty map; NULL without memory. The caller frees it. */
+omq_offset_map *omq_offset_map_new(void);
+
+/* Free a map; NULL is allowed. O(n). */
+void omq_offset_map_free(omq_offset_map *map);
+
+/* Store a token; is_new tells whether the offset was absent, else its token is replaced.
+ * NO_MEMORY (nothing stored), OUT_OF_RANGE. O(1) past the end, else O(log n). */
+omq_status omq_offset_map_put(omq_offset_map *map, int64_t offset, uint64_t token, bool *is_new);
+
+/* Write the token of an offset; false if there is none. O(log n). */
+bool omq_offset_map_get(const omq_offset_map *map, int64_t offset, uint64_t *token);
+
+/* Delete an entry; false if there is none. O(log n). */
+bool omq_offset_map_remove(omq_offset_map *map, int64_t offset);
+
+/* Move the smallest entries, up to `limit`, to `entries` (caller's); return how many. O(limit). */
+size_t omq_offset_map_pop_first(omq_offset_map *map, omq_entry *entries, size_t limit);
+
+/* Write the smallest or greatest entry; false if the map is empty. O(1). */
+bool omq_offset_map_first(const omq_offset_map *map, omq_entry *entry);
+bool omq_offset_map_last(const omq_offset_map *map, omq_entry *entry);
+
+/* Write the greatest entry <= offset, or the smallest >= offset; false if none. O(log n). */
+bool omq_offset_map_floor(const omq_offset_map *map, int64_t offset, omq_entry *entry);
+bool omq_offset_map_ceiling(const omq_offset_map *map, int64_t offset, omq_entry *entry);
+
+/* Copy offsets >= start, ascending, up to `capacity`; return how many. O(log n + capacity). */
+size_t omq_offset_map_read(const omq_offset_map *map, int64_t start, int64_t *offsets,
+                           size_t capacity);
+
+/* Entries. O(1). */
+size_t omq_offset_map_count(const omq_offset_map *map);
+
+/* Delete everything. O(n). */
+void omq_offset_map_clear(omq_offset_map *map);
+
+/* For tests: NULL, or the first invariant found broken (static text). O(n). */
+const char *omq_offset_map_check(const omq_offset_map *map);
+
+/* ---- process queue: any thread. ---- */
+
+typedef struct omq_process_queue omq_process_queue;
+
+/* A run of neighbours in one batch: messages first .. first + count - 1 of the slot. */
+typedef struct {
+    uint32_t slot;
+    uint32_t first;
+    uint32_t count;
+} omq_segment;
+
+/* What a queue holds, read at one moment; an offset is -1 where there is none. */
+typedef struct {
+    size_t pending;   /* messages; so the next */
+    size_t consuming;
+    uint64_t size_bytes;
+    int64_t first_pending;
+    int64_t last_pending;
+    int64_t first_consuming;
+    int64_t last_consuming;
+    int64_t max_offset; /* greatest buffered since the last clear or reset */
+    int64_t floor;      /* puts below it are ignored */
+    uint64_t duplicates_ignored;
+    bool is_dispatched;
+} omq_process_queue_state;
+
+/* Make an empty queue; NULL without memory. The caller frees it. */
+omq_process_queue *omq_process_queue_new(void);
+
+/* Free a queue, which no thread may be using; NULL is allowed. O(n). */
+void omq_process_queue_free(omq_process_queue *queue);
+
+/* Buffer messages under the caller's tokens. The arrays have `count` members and are copied;
+ * sizes (bytes, <= INT32_MAX) may be NULL for zeros. Offsets already buffered, or below the
+ * floor, are ignored. dispatch: the caller must now submit one consume request.
+ * NO_MEMORY (a prefix may be buffered), OUT_OF_RANGE, WRONG_SHAPE.
+ * Any thread. O(count) ascending, else O(count log n). */
+omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t *offsets,
+                                         const uint64_t *tokens, const uint32_t *sizes,
+                                         size_t count, bool *dispatch);
+
+/* The same for one batch: message i is known as (slot, i). The queue chooses the slot and
+ * writes it, or UINT32_MAX if it buffered nothing; the caller keeps slot -> batch until
+ * collect hands the slot back. slot is written on NO_MEMORY too. count < UINT32_MAX. */
+omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
+                                       const uint32_t *sizes, size_t count, uint32_t *slot,
+                                       bool *dispatch);
+
+/* Move the `limit` (>= 1) smallest pending messages to consuming; write their offsets and
+ * tokens, ascending (caller's, room for `limit`), and how many. None: the dispatch flag is
+ * cleared under the same lock as put sets it, so no wake-up is lost.
+ * NO_MEMORY (only if none could be moved), OUT_OF_RANGE, WRONG_SHAPE. Any thread. O(limit). */
+omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *offsets,
+                                          uint64_t *tokens, size_t limit, size_t *taken);
+
+/* The same for batches: write the runs (caller's, room for `limit`), and how many runs. */
+omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment *segments,
+                                           size_t limit, size_t *count);
+
+/* Drop consuming; return its greatest offset + 1, or -1 if it was empty.
+ * Any thread. O(consuming). */
+int64_t omq_process_queue_commit(omq_process_queue *queue);
+
+/* Move every consuming offset >= start (INT64_MIN: all) back to pending; write how many.
+ * NO_MEMORY (the greatest may be moved). Any thread. O(moved log n), all onto none O(1). */
+omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t start,
+                                             size_t *moved);
+
+/* Move those of `offsets` that are consuming back to pending; write how many.
+ * NO_MEMORY (some may be moved). Any thread. O(count log n). */
+omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,
+                                        size_t count, size_t *moved);
+
+/* Drop these offsets from pending and consuming; return the watermark, below which all is
+ * done, or -1 if both were empty before. Any thread. O(count log n). */
+int64_t omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count);
+
+/* Drop everything and forget max_offset; flag and floor stay. Any thread. O(n). */
+void omq_process_queue_clear(omq_process_queue *queue);
+
+/* Clear, and set the floor, 0 .. INT64_MAX. OUT_OF_RANGE. Any thread. O(n). */
+omq_status omq_process_queue_reset(omq_process_queue *queue, int64_t floor);
+
+/* Set the dispatch flag if a message is pending and it is clear; return whether set. Any thread. */
+bool omq_process_queue_begin_dispatch(omq_process_queue *queue);
+
+/* Clear the dispatch flag. Any thread. */
+void omq_process_queue_end_dispatch(omq_process_queue *queue);
+
+/* Hand back one slot without buffered messages: the caller forgets its batch, and a later
+ * put_batch may choose the slot again. False if there is none; then no lock is taken.
+ * Any thread, but the caller must not let a put_batch of its own come between this call and
+ * the forgetting. O(1). */
+bool omq_process_queue_collect(omq_process_queue *queue, uint32_t *slot);
+
+/* Whether an offset is pending. Any thread. O(log n). */
+bool omq_process_queue_is_pending(omq_process_queue *queue, int64_t offset);
+
+/* Write the state. Any thread. O(1). */
+void omq_process_queue_read(omq_process_queue *queue, omq_process_queue_state *state);
+
+/* For tests: NULL, or the first invariant found broken (static text). Any thread. O(n). */
+const char *omq_process_queue_check(omq_process_queue *queue);
+
+/* ---- lock table: any thread. Groups, queues and owners are the caller's ids. ---- */
+
+typedef struct omq_lock_table omq_lock_table;
+
+typedef struct {
+    uint64_t group;
+    uint64_t queue;
+    uint64_t owner;
+    uint64_t epoch; /* >= 1 */
+    int64_t granted_ms;
+} omq_lock;
+
+/* Make an empty table; NULL without memory. lease_ms >= 0, first_epoch >= 1 (the caller has
+ * checked). The caller frees it. */
+omq_lock_table *omq_lock_table_new(int64_t lease_ms, uint64_t first_epoch);
+
+/* Free a table, which no thread may be using; NULL is allowed. */
+void omq_lock_table_free(omq_lock_table *table);
+
+/* Grant or renew each of `count` queues; write its epoch, or 0 where another owner is live.
+ * A grant is expired when now_ms - granted_ms > lease_ms. NO_MEMORY (a prefix may be
+ * granted). Any thread, one lock for all. O(count). */
+omq_status omq_lock_table_try_lock(omq_lock_table *table, uint64_t group, const uint64_t *queues,
+                                   size_t count, uint64_t owner, int64_t now_ms,
+                                   uint64_t *epochs);
+
+/* Delete each entry that is this owner's and of its epoch; `epochs` may be NULL, and an epoch
+ * 0, for any. Write whether it was deleted. Any thread, one lock for all. O(count). */
+void omq_lock_table_unlock(omq_lock_table *table, uint64_t group, const uint64_t *queues,
+                           size_t count, uint64_t owner, const uint64_t *epochs, bool *unlocked);
+
+/* Write the entry of a queue, expired or not; false if there is none. Any thread. O(1). */
+bool omq_lock_table_holder(omq_lock_table *table, uint64_t group, uint64_t queue, omq_lock *lock);
+
+/* Whether the owner holds the queue live in this epoch. Any thread. O(1). */
+bool omq_lock_table_is_current(omq_lock_table *table, uint64_t group, uint64_t queue,
+                               uint64_t owner, uint64_t epoch, int64_t now_ms);
+
+/* Whether the group holds nothing live. Any thread. O(entries of the group). */
+bool omq_lock_table_is_all_expired(omq_lock_table *table, uint64_t group, int64_t now_ms);
+
+/* Delete expired entries, up to `capacity`, and write them; return how many. Fewer than
+ * `capacity` means that none is left. Any thread. O(n). */
+size_t omq_lock_table_sweep(omq_lock_table *table, int64_t now_ms, omq_lock *locks,
+                            size_t capacity);
+
+/* Write every entry, up to `capacity`; return how many there are. Any thread. O(n). */
+size_t omq_lock_table_snapshot(omq_lock_table *table, omq_lock *locks, size_t capacity);
+
+/* Replace all entries; the next epoch becomes next_epoch if that is greater.
+ * NO_MEMORY, OUT_OF_RANGE (an epoch), DUPLICATE: nothing was done. Any thread. O(count). */
+omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, size_t count,
+                                  uint64_t next_epoch);
+
+/* Entries, and the epoch of the next new holder. Any thread. O(1). */
+size_t omq_lock_table_count(omq_lock_table *table);
+uint64_t omq_lock_table_next_epoch(omq_lock_table *table);
+
+/* For tests: NULL, or the first invariant found broken (static text). Any thread. O(n). */
+const char *omq_lock_table_check(omq_lock_table *table);
+
+/* ---- message index: pure functions on bytes, any thread. ---- */
+
+/* What is wrong with a stored record. */
+typedef enum {
+    OMQ_FAULT_TRAILING = 1,       /* fewer bytes than a record size are left */
+    OMQ_FAULT_RECORD_SIZE = 2,    /* below the smallest record */
+    OMQ_FAULT_TRUNCATED = 3,      /* the record reaches past the body */
+    OMQ_FAULT_MAGIC = 4,          /* neither v1 nor v2 */
+    OMQ_FAULT_FIXED_PART = 5,     /* the hosts leave no room for the fixed fields */
+    OMQ_FAULT_QUEUE_OFFSET = 6,   /* negative, or INT64_MAX */
+    OMQ_FAULT_BODY_SIZE = 7,      /* negative or past the record; so the next two */
+    OMQ_FAULT_TOPIC_SIZE = 8,
+    OMQ_FAULT_PROPERTY_SIZE = 9,
+    OMQ_FAULT_RECORD_END = 10     /* the fields end before the record */
+} omq_fault;
+
+typedef struct {
+    omq_fault fault;
+    size_t record;   /* index of the record, from 0 */
+    size_t position; /* bytes from the start of the body to the field at fault */
+} omq_message_fault;
+
+/* Columns of the caller, a row a kept record. Positions and sizes are bytes, positions from
+ * the start of the pull body. */
+typedef struct {
+    int64_t *offsets;
+    uint32_t *positions;
+    uint32_t *body_positions;
+    uint32_t *body_sizes;
+    uint32_t *property_positions;
+    uint32_t *property_sizes;
+} omq_message_columns;
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+} omq_tag;
+
+/* Count records by their size fields, up to the first bad one: rows enough for an index of
+ * the same body. O(records). */
+size_t omq_message_count(const uint8_t *body, size_t size);
+
+/* Index a concatenation of stored records, v1 and v2. With tags (tag_count > 0) only records
+ * whose TAGS is one of them get a row. Write rows and the offset of the last record scanned
+ * (-1: none). The columns have room for omq_message_count rows.
+ * OUT_OF_RANGE: size > UINT32_MAX. MALFORMED: fault is written, the columns are garbage.
+ * O(records), with tags O(property bytes). */
+omq_status omq_message_index(const uint8_t *body, size_t size, const omq_tag *tags,
+                             size_t tag_count, const omq_message_columns *columns, size_t *rows,
+                             int64_t *last_offset, omq_message_fault *fault);
+
+/* </declarations> */
+
+#endif

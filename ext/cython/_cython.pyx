@@ -1,0 +1,30 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The C core bound for CPython. Contracts: ordermq/core/interface.py.
+
+Every call holds the GIL but the long bulk ones: a release costs as much as a small call.
+Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs it.
+"""
+
+cimport cython
+from cpython.array cimport array, clone
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport (
+    INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t,
+)
+from libc.string cimport strchr
+
+cimport libordermq as omq
+
+from array import array as _array
+
+from ordermq.core import status as _status
+
+include "arguments.pyx"
+include "offset_map.pyx"
+include "process_queue.pyx"
+include "lock_table.pyx"
+include "message_codec.pyx"

@@ -1,0 +1,65 @@
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+
+
+cdef enum:
+    GIL_RELEASE_MIN = 4096  # messages: some 10 us of work against the 30 ns of a release
+    SMALL = 64  # messages or queues that a call keeps on the stack
+
+
+cdef int64_t clamped(object value) except? -1:
+    """An int as int64; the nearest one, which is no offset, where it does not fit."""
+    cdef int overflow
+    cdef int64_t result = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow:
+        return INT64_MAX if overflow > 0 else INT64_MIN
+    return result
+
+
+cdef size_t at_least_one(object n, object owner, str operation) except 0:
+    cdef int64_t limit = clamped(n)
+    if limit < 1:
+        raise _status.failure(_status.OUT_OF_RANGE, f"{owner}: {operation} of {n}")
+    return <size_t>limit
+
+
+cdef void *allocate(size_t count, size_t size) except NULL:
+    cdef void *memory = PyMem_Malloc(count * size if count else 1)
+    if memory is NULL:
+        raise MemoryError()
+    return memory
+
+
+cdef array copied_offsets(object offsets):
+    """Any iterable of ints as an array of int64, clamped."""
+    cdef tuple wanted = tuple(offsets)
+    cdef array column = clone(_INT64, len(wanted), zero=False)
+    cdef Py_ssize_t i
+    for i in range(len(wanted)):
+        column.data.as_longlongs[i] = clamped(wanted[i])
+    return column
+
+
+cdef int get_column(
+    object column, Py_buffer *view, const char *formats, Py_ssize_t itemsize, str what
+) except -1:
+    """Fill `view`, which the caller releases, or raise TypeError and leave it unfilled."""
+    try:
+        PyObject_GetBuffer(column, view, PyBUF_FORMAT | PyBUF_ND)
+    except BufferError as error:
+        raise TypeError(f"{what}: expected a contiguous buffer") from error
+    cdef char format = view.format[0] if view.format is not NULL else b"B"
+    cdef bint is_right = view.ndim == 1 and view.itemsize == itemsize and format != 0
+    if is_right and strchr(formats, format) is not NULL and view.format[1] == 0:
+        return 0
+    text = (
+        f"{what}: expected a contiguous buffer of {itemsize}-byte integers "
+        f"({'/'.join(formats.decode())}), got format {view.format.decode()!r}, "
+        f"{view.itemsize} bytes an item"
+    )
+    PyBuffer_Release(view)
+    raise TypeError(text)
+
+
+cdef array _INT64 = _array("q")
+cdef array _UINT64 = _array("Q")

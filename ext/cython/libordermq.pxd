@@ -1,0 +1,140 @@
+# ordermq.h between its <declarations> marks, in Cython's words;
+# tests/architecture/test_declarations.py keeps the two equal.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "stdbool.h" nogil:
+    ctypedef bint bool
+
+
+cdef extern from "ordermq.h" nogil:
+    ctypedef enum omq_status:
+        OMQ_OK
+        OMQ_NO_MEMORY
+        OMQ_OUT_OF_RANGE
+        OMQ_WRONG_SHAPE
+        OMQ_DUPLICATE
+        OMQ_MALFORMED
+
+    ctypedef struct omq_offset_map
+    ctypedef struct omq_entry:
+        int64_t offset
+        uint64_t token
+    omq_offset_map *omq_offset_map_new()
+    void omq_offset_map_free(omq_offset_map *map)
+    omq_status omq_offset_map_put(omq_offset_map *map, int64_t offset, uint64_t token, bool *is_new)
+    bool omq_offset_map_get(const omq_offset_map *map, int64_t offset, uint64_t *token)
+    bool omq_offset_map_remove(omq_offset_map *map, int64_t offset)
+    size_t omq_offset_map_pop_first(omq_offset_map *map, omq_entry *entries, size_t limit)
+    bool omq_offset_map_first(const omq_offset_map *map, omq_entry *entry)
+    bool omq_offset_map_last(const omq_offset_map *map, omq_entry *entry)
+    bool omq_offset_map_floor(const omq_offset_map *map, int64_t offset, omq_entry *entry)
+    bool omq_offset_map_ceiling(const omq_offset_map *map, int64_t offset, omq_entry *entry)
+    size_t omq_offset_map_read(const omq_offset_map *map, int64_t start, int64_t *offsets,
+                               size_t capacity)
+    size_t omq_offset_map_count(const omq_offset_map *map)
+    void omq_offset_map_clear(omq_offset_map *map)
+    const char *omq_offset_map_check(const omq_offset_map *map)
+
+    ctypedef struct omq_process_queue
+    ctypedef struct omq_segment:
+        uint32_t slot
+        uint32_t first
+        uint32_t count
+    ctypedef struct omq_process_queue_state:
+        size_t pending
+        size_t consuming
+        uint64_t size_bytes
+        int64_t first_pending
+        int64_t last_pending
+        int64_t first_consuming
+        int64_t last_consuming
+        int64_t max_offset
+        int64_t floor
+        uint64_t duplicates_ignored
+        bool is_dispatched
+    omq_process_queue *omq_process_queue_new()
+    void omq_process_queue_free(omq_process_queue *queue)
+    omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t *offsets,
+                                             const uint64_t *tokens, const uint32_t *sizes,
+                                             size_t count, bool *dispatch)
+    omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
+                                           const uint32_t *sizes, size_t count, uint32_t *slot,
+                                           bool *dispatch)
+    omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *offsets,
+                                              uint64_t *tokens, size_t limit, size_t *taken)
+    omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment *segments,
+                                               size_t limit, size_t *count)
+    int64_t omq_process_queue_commit(omq_process_queue *queue)
+    omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t start,
+                                                 size_t *moved)
+    omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,
+                                            size_t count, size_t *moved)
+    int64_t omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count)
+    void omq_process_queue_clear(omq_process_queue *queue)
+    omq_status omq_process_queue_reset(omq_process_queue *queue, int64_t floor)
+    bool omq_process_queue_begin_dispatch(omq_process_queue *queue)
+    void omq_process_queue_end_dispatch(omq_process_queue *queue)
+    bool omq_process_queue_collect(omq_process_queue *queue, uint32_t *slot)
+    bool omq_process_queue_is_pending(omq_process_queue *queue, int64_t offset)
+    void omq_process_queue_read(omq_process_queue *queue, omq_process_queue_state *state)
+    const char *omq_process_queue_check(omq_process_queue *queue)
+
+    ctypedef struct omq_lock_table
+    ctypedef struct omq_lock:
+        uint64_t group
+        uint64_t queue
+        uint64_t owner
+        uint64_t epoch
+        int64_t granted_ms
+    omq_lock_table *omq_lock_table_new(int64_t lease_ms, uint64_t first_epoch)
+    void omq_lock_table_free(omq_lock_table *table)
+    omq_status omq_lock_table_try_lock(omq_lock_table *table, uint64_t group,
+                                       const uint64_t *queues, size_t count, uint64_t owner,
+                                       int64_t now_ms, uint64_t *epochs)
+    void omq_lock_table_unlock(omq_lock_table *table, uint64_t group, const uint64_t *queues,
+                               size_t count, uint64_t owner, const uint64_t *epochs,
+                               bool *unlocked)
+    bool omq_lock_table_holder(omq_lock_table *table, uint64_t group, uint64_t queue,
+                               omq_lock *lock)
+    bool omq_lock_table_is_current(omq_lock_table *table, uint64_t group, uint64_t queue,
+                                   uint64_t owner, uint64_t epoch, int64_t now_ms)
+    bool omq_lock_table_is_all_expired(omq_lock_table *table, uint64_t group, int64_t now_ms)
+    size_t omq_lock_table_sweep(omq_lock_table *table, int64_t now_ms, omq_lock *locks,
+                                size_t capacity)
+    size_t omq_lock_table_snapshot(omq_lock_table *table, omq_lock *locks, size_t capacity)
+    omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, size_t count,
+                                      uint64_t next_epoch)
+    size_t omq_lock_table_count(omq_lock_table *table)
+    uint64_t omq_lock_table_next_epoch(omq_lock_table *table)
+    const char *omq_lock_table_check(omq_lock_table *table)
+
+    ctypedef enum omq_fault:
+        OMQ_FAULT_TRAILING
+        OMQ_FAULT_RECORD_SIZE
+        OMQ_FAULT_TRUNCATED
+        OMQ_FAULT_MAGIC
+        OMQ_FAULT_FIXED_PART
+        OMQ_FAULT_QUEUE_OFFSET
+        OMQ_FAULT_BODY_SIZE
+        OMQ_FAULT_TOPIC_SIZE
+        OMQ_FAULT_PROPERTY_SIZE
+        OMQ_FAULT_RECORD_END
+    ctypedef struct omq_message_fault:
+        omq_fault fault
+        size_t record
+        size_t position
+    ctypedef struct omq_message_columns:
+        int64_t *offsets
+        uint32_t *positions
+        uint32_t *body_positions
+        uint32_t *body_sizes
+        uint32_t *property_positions
+        uint32_t *property_sizes
+    ctypedef struct omq_tag:
+        const uint8_t *bytes
+        size_t size
+    size_t omq_message_count(const uint8_t *body, size_t size)
+    omq_status omq_message_index(const uint8_t *body, size_t size, const omq_tag *tags,
+                                 size_t tag_count, const omq_message_columns *columns,
+                                 size_t *rows, int64_t *last_offset, omq_message_fault *fault)

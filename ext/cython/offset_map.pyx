@@ -1,0 +1,104 @@
+@cython.final
+cdef class OffsetMap:
+    """A sorted map of offset -> token; see core/interface.py."""
+
+    cdef omq.omq_offset_map *_map  # owned; freed in __dealloc__; guarded by the GIL
+
+    def __cinit__(self):
+        self._map = omq.omq_offset_map_new()
+        if self._map is NULL:
+            raise MemoryError("no memory for an offset map")
+
+    def __dealloc__(self):
+        omq.omq_offset_map_free(self._map)
+
+    def put(self, offset, token):
+        cdef omq.bool is_new
+        cdef int64_t key = clamped(offset)
+        cdef uint64_t value
+        try:
+            value = token
+        except OverflowError:
+            key = -1
+            value = 0
+        cdef omq.omq_status status = omq.omq_offset_map_put(self._map, key, value, &is_new)
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"put of offset {offset}")
+        return is_new
+
+    def get(self, offset):
+        cdef uint64_t token
+        if omq.omq_offset_map_get(self._map, clamped(offset), &token):
+            return token
+        return None
+
+    def remove(self, offset):
+        return omq.omq_offset_map_remove(self._map, clamped(offset))
+
+    def pop_first(self, n):
+        cdef size_t limit = min(
+            at_least_one(n, "offset map", "pop_first"), omq.omq_offset_map_count(self._map)
+        )
+        cdef omq.omq_entry small[SMALL]
+        cdef omq.omq_entry *entries = small
+        cdef size_t i
+        if limit > SMALL:
+            entries = <omq.omq_entry *>allocate(limit, sizeof(omq.omq_entry))
+        try:
+            limit = omq.omq_offset_map_pop_first(self._map, entries, limit)
+            return [(entries[i].offset, entries[i].token) for i in range(limit)]
+        finally:
+            if entries is not small:
+                PyMem_Free(entries)
+
+    def first(self):
+        cdef omq.omq_entry entry
+        if omq.omq_offset_map_first(self._map, &entry):
+            return (entry.offset, entry.token)
+        return None
+
+    def last(self):
+        cdef omq.omq_entry entry
+        if omq.omq_offset_map_last(self._map, &entry):
+            return (entry.offset, entry.token)
+        return None
+
+    def floor(self, offset):
+        cdef omq.omq_entry entry
+        if omq.omq_offset_map_floor(self._map, clamped(offset), &entry):
+            return (entry.offset, entry.token)
+        return None
+
+    def ceiling(self, offset):
+        cdef omq.omq_entry entry
+        if omq.omq_offset_map_ceiling(self._map, clamped(offset), &entry):
+            return (entry.offset, entry.token)
+        return None
+
+    def clear(self):
+        omq.omq_offset_map_clear(self._map)
+
+    def __len__(self):
+        return omq.omq_offset_map_count(self._map)
+
+    def __contains__(self, offset):
+        cdef uint64_t token
+        return isinstance(offset, int) and omq.omq_offset_map_get(
+            self._map, clamped(offset), &token
+        )
+
+    def __iter__(self):
+        cdef int64_t offsets[SMALL]
+        cdef int64_t start = 0
+        cdef size_t count = SMALL
+        cdef size_t i
+        while count == SMALL:
+            count = omq.omq_offset_map_read(self._map, start, offsets, SMALL)
+            for i in range(count):
+                yield offsets[i]
+            start = offsets[count - 1] + 1 if count > 0 else 0
+
+    def _check(self):
+        cdef const char *broken = omq.omq_offset_map_check(self._map)
+        if broken is not NULL:
+            raise AssertionError(f"{broken.decode()}: {len(self)} entries, {list(self)[:1000]}")

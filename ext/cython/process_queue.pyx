@@ -1,0 +1,337 @@
+@cython.final
+cdef class ProcessQueue:
+    """The buffered messages of one assigned message queue; see core/interface.py."""
+
+    cdef omq.omq_process_queue *_queue  # owned; freed in __dealloc__
+    cdef readonly str name  # "topic@broker/queueId", for errors and repr
+    # By slot, what put_batch got or the list of one put; None in a slot not in use. Guarded by
+    # the GIL: no Python code runs between a native call and the change here that goes with it.
+    cdef list _batches
+
+    def __cinit__(self, str name not None=""):
+        self.name = name
+        self._batches = []
+        self._queue = omq.omq_process_queue_new()
+        if self._queue is NULL:
+            raise MemoryError(f"{name}: no memory for a process queue")
+
+    def __dealloc__(self):
+        omq.omq_process_queue_free(self._queue)
+
+    def __repr__(self):
+        return f"ProcessQueue({self.name!r}, messages={self.message_count})"
+
+    def put(self, messages, sizes=None):
+        cdef tuple pairs = tuple(messages)
+        cdef tuple lengths = None if sizes is None else tuple(sizes)
+        cdef Py_ssize_t count = len(pairs)
+        cdef Py_ssize_t i
+        cdef list batch = []
+        cdef int64_t small[SMALL]
+        cdef uint32_t small_sizes[SMALL]
+        cdef int64_t *offsets = small
+        cdef uint32_t *bytes_ = NULL if lengths is None else small_sizes
+        if lengths is not None and len(lengths) != count:
+            raise ValueError(f"{self.name}: {count} messages, {len(lengths)} sizes")
+        if count > SMALL:
+            offsets = <int64_t *>allocate(count, sizeof(int64_t) + sizeof(uint32_t))
+            bytes_ = NULL if lengths is None else <uint32_t *>(offsets + count)
+        try:
+            for i in range(count):
+                offset, message = pairs[i]
+                offsets[i] = clamped(offset)
+                batch.append(message)
+            if lengths is not None:
+                for i in range(count):
+                    bytes_[i] = size_of(lengths[i])
+            return self._put(batch, offsets, bytes_, count)
+        finally:
+            if offsets is not small:
+                PyMem_Free(offsets)
+
+    def put_batch(self, batch):
+        cdef Py_ssize_t count = len(batch)
+        cdef Py_buffer offsets
+        cdef Py_buffer sizes
+        get_column(batch.offsets, &offsets, b"ql", sizeof(int64_t), "offsets")
+        try:
+            get_column(batch.body_sizes, &sizes, b"IiLl", sizeof(uint32_t), "body_sizes")
+            try:
+                if offsets.shape[0] != count or sizes.shape[0] != count:
+                    raise ValueError(
+                        f"{self.name}: {count} messages, {offsets.shape[0]} offsets, "
+                        f"{sizes.shape[0]} sizes"
+                    )
+                return self._put(
+                    batch, <const int64_t *>offsets.buf, <const uint32_t *>sizes.buf, count
+                )
+            finally:
+                PyBuffer_Release(&sizes)
+        finally:
+            PyBuffer_Release(&offsets)
+
+    cdef bint _put(
+        self, object batch, const int64_t *offsets, const uint32_t *sizes, size_t count
+    ) except -1:
+        cdef uint32_t slot
+        cdef omq.bool dispatch
+        # Slots are used lowest first, so one free place at the end is enough for the next.
+        if not self._batches or self._batches[len(self._batches) - 1] is not None:
+            self._batches.append(None)
+        cdef omq.omq_status status = omq.omq_process_queue_put_batch(
+            self._queue, offsets, sizes, count, &slot, &dispatch
+        )
+        if slot != UINT32_MAX:
+            self._batches[slot] = batch
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"{self.name}: put")
+        return dispatch
+
+    def put_columns(self, offsets, tokens, sizes=None):
+        cdef Py_buffer offset_view
+        cdef Py_buffer token_view
+        cdef Py_buffer size_view
+        get_column(offsets, &offset_view, b"ql", sizeof(int64_t), "offsets")
+        try:
+            get_column(tokens, &token_view, b"QL", sizeof(uint64_t), "tokens")
+            try:
+                if sizes is None:
+                    return self._put_columns(&offset_view, &token_view, NULL)
+                get_column(sizes, &size_view, b"IiLl", sizeof(uint32_t), "sizes")
+                try:
+                    return self._put_columns(&offset_view, &token_view, &size_view)
+                finally:
+                    PyBuffer_Release(&size_view)
+            finally:
+                PyBuffer_Release(&token_view)
+        finally:
+            PyBuffer_Release(&offset_view)
+
+    cdef bint _put_columns(
+        self, Py_buffer *offset_view, Py_buffer *token_view, Py_buffer *size_view
+    ) except -1:
+        cdef Py_ssize_t count = offset_view.shape[0]
+        cdef const int64_t *offsets = <const int64_t *>offset_view.buf
+        cdef const uint64_t *tokens = <const uint64_t *>token_view.buf
+        cdef const uint32_t *sizes = NULL
+        cdef Py_ssize_t size_count = count
+        cdef omq.omq_status status
+        cdef omq.bool dispatch
+        if size_view is not NULL:
+            sizes = <const uint32_t *>size_view.buf
+            size_count = size_view.shape[0]
+        if token_view.shape[0] != count or size_count != count:
+            raise ValueError(
+                f"{self.name}: {count} offsets, {token_view.shape[0]} tokens, {size_count} sizes"
+            )
+        if count < GIL_RELEASE_MIN:
+            status = omq.omq_process_queue_put_columns(
+                self._queue, offsets, tokens, sizes, count, &dispatch
+            )
+        else:
+            with nogil:
+                status = omq.omq_process_queue_put_columns(
+                    self._queue, offsets, tokens, sizes, count, &dispatch
+                )
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"{self.name}: put_columns")
+        return dispatch
+
+    def take(self, n):
+        cdef list taken = []
+        cdef Py_ssize_t i
+        for batch, first, count in self.take_segments(n):
+            if type(batch) is list:
+                taken.extend(batch if len(batch) == count else batch[first : first + count])
+            else:
+                for i in range(first, first + count):
+                    taken.append(batch[i])
+        return taken
+
+    def take_segments(self, n):
+        cdef size_t limit = at_least_one(n, self.name, "take")
+        cdef omq.omq_segment small[SMALL]
+        cdef omq.omq_segment *segments = small
+        cdef omq.omq_process_queue_state state
+        cdef list taken = []
+        cdef size_t count
+        cdef size_t i
+        cdef omq.omq_status status
+        if limit > SMALL:
+            omq.omq_process_queue_read(self._queue, &state)
+            limit = max(1, min(limit, state.pending))
+            segments = <omq.omq_segment *>allocate(limit, sizeof(omq.omq_segment))
+        try:
+            status = omq.omq_process_queue_take_segments(self._queue, segments, limit, &count)
+            if status != omq.OMQ_OK:
+                raise _status.failure(status, f"{self.name}: take")
+            for i in range(count):
+                taken.append((
+                    self._batches[segments[i].slot], segments[i].first, segments[i].count
+                ))
+            return taken
+        finally:
+            if segments is not small:
+                PyMem_Free(segments)
+
+    def take_columns(self, n):
+        cdef size_t limit = at_least_one(n, self.name, "take_columns")
+        cdef omq.omq_process_queue_state state
+        omq.omq_process_queue_read(self._queue, &state)
+        limit = max(1, min(limit, state.pending))
+        cdef array offsets = clone(_INT64, limit, zero=False)
+        cdef array tokens = clone(_UINT64, limit, zero=False)
+        cdef size_t taken
+        cdef omq.omq_status status
+        cdef int64_t *offset_column = <int64_t *>offsets.data.as_longlongs
+        cdef uint64_t *token_column = <uint64_t *>tokens.data.as_ulonglongs
+        if limit < GIL_RELEASE_MIN:
+            status = omq.omq_process_queue_take_columns(
+                self._queue, offset_column, token_column, limit, &taken
+            )
+        else:
+            with nogil:
+                status = omq.omq_process_queue_take_columns(
+                    self._queue, offset_column, token_column, limit, &taken
+                )
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"{self.name}: take_columns")
+        return memoryview(offsets)[:taken], memoryview(tokens)[:taken]
+
+    def commit(self):
+        cdef int64_t next_offset = omq.omq_process_queue_commit(self._queue)
+        self._forget()
+        return next_offset
+
+    cdef int _forget(self) except -1:
+        """Drop the batches that have no message left; see collect in ordermq.h."""
+        cdef uint32_t slot
+        while omq.omq_process_queue_collect(self._queue, &slot):
+            self._batches[slot] = None
+        return 0
+
+    cdef size_t _make_again_from(self, int64_t offset, str operation) except? 0:
+        cdef size_t moved
+        cdef omq.omq_status status = omq.omq_process_queue_make_again_from(
+            self._queue, offset, &moved
+        )
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"{self.name}: {operation}")
+        return moved
+
+    def rollback(self):
+        self._make_again_from(INT64_MIN, "rollback")
+
+    def make_again_from(self, offset):
+        return self._make_again_from(clamped(offset), "make_again_from")
+
+    def make_again(self, offsets):
+        cdef array wanted = copied_offsets(offsets)
+        cdef size_t moved
+        cdef omq.omq_status status = omq.omq_process_queue_make_again(
+            self._queue, <int64_t *>wanted.data.as_longlongs, len(wanted), &moved
+        )
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"{self.name}: make_again")
+        return moved
+
+    def remove(self, offsets):
+        cdef array done = copied_offsets(offsets)
+        cdef int64_t watermark = omq.omq_process_queue_remove(
+            self._queue, <int64_t *>done.data.as_longlongs, len(done)
+        )
+        self._forget()
+        return watermark
+
+    def clear(self):
+        omq.omq_process_queue_clear(self._queue)
+        self._forget()
+
+    def reset(self, next_offset):
+        cdef omq.omq_status status = omq.OMQ_OUT_OF_RANGE
+        if 0 <= next_offset <= INT64_MAX:
+            status = omq.omq_process_queue_reset(self._queue, next_offset)
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"{self.name}: reset to {next_offset}")
+        self._forget()
+
+    def begin_dispatch(self):
+        return omq.omq_process_queue_begin_dispatch(self._queue)
+
+    def end_dispatch(self):
+        omq.omq_process_queue_end_dispatch(self._queue)
+
+    cdef omq.omq_process_queue_state _state(self):
+        cdef omq.omq_process_queue_state state
+        omq.omq_process_queue_read(self._queue, &state)
+        return state
+
+    @property
+    def message_count(self):
+        cdef omq.omq_process_queue_state state = self._state()
+        return state.pending + state.consuming
+
+    @property
+    def size_bytes(self):
+        return self._state().size_bytes
+
+    @property
+    def pending_count(self):
+        return self._state().pending
+
+    @property
+    def consuming_count(self):
+        return self._state().consuming
+
+    @property
+    def max_span(self):
+        cdef omq.omq_process_queue_state state = self._state()
+        return state.last_pending - state.first_pending
+
+    @property
+    def max_offset(self):
+        return self._state().max_offset
+
+    @property
+    def first_pending(self):
+        return self._state().first_pending
+
+    @property
+    def last_pending(self):
+        return self._state().last_pending
+
+    @property
+    def first_consuming(self):
+        return self._state().first_consuming
+
+    @property
+    def last_consuming(self):
+        return self._state().last_consuming
+
+    @property
+    def is_dispatched(self):
+        return self._state().is_dispatched
+
+    @property
+    def duplicates_ignored(self):
+        return self._state().duplicates_ignored
+
+    @property
+    def next_uncommitted(self):
+        return self._state().floor
+
+    def __contains__(self, offset):
+        return isinstance(offset, int) and omq.omq_process_queue_is_pending(
+            self._queue, clamped(offset)
+        )
+
+    def _check(self):
+        cdef const char *broken = omq.omq_process_queue_check(self._queue)
+        if broken is not NULL:
+            raise AssertionError(f"{self!r}: {broken.decode()}: {self._state()}")
+
+
+cdef uint32_t size_of(object size) except? 0:
+    """Bytes of a body; UINT32_MAX, which the core refuses, if out of range."""
+    cdef int64_t value = clamped(size)
+    return <uint32_t>value if 0 <= value <= INT32_MAX else UINT32_MAX
