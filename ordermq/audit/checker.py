@@ -266,9 +266,10 @@ class Checker:
         cause = Cause.NONE
         if old is not None:
             cause = self._why_it_ended(old, ledger)
+            held = cause is Cause.HAND_OFF and old.held
             if old.ended is Cause.NONE and old.client != client and not ledger.broker_seen:
                 self._check_old_lease(t, ref, ledger, old, client)
-            generation = ledger.begin_generation(cause)
+            generation = ledger.begin_generation(Cause.ROLLBACK if held else cause)
         if not ledger.broker_seen:
             self._check_epoch_rises(ledger, client, epoch, ref)
             ledger.epoch, ledger.epoch_ref = max(epoch, ledger.epoch), ref
@@ -315,6 +316,13 @@ class Checker:
         tenure = ledger.tenures.get((event["p"], event.get("epoch", 0)))
         if tenure is None:
             return
+        tenure.unlocked = t
+        if tenure.ended is not Cause.NONE:
+            return
+        if tenure.lease_end is not None and t > tenure.lease_end:
+            # Too late to commit, and nothing left to protect: the lease ended before.
+            self._end(ledger, tenure, Cause.LEASE, ref)
+            return
         for started, offsets, _ in tenure.open.values():
             text = f"{tenure.client} unlocked while its listener ran on {_offsets(offsets)}"
             self._violate("I9", ledger, text, started, ref)
@@ -323,9 +331,7 @@ class Checker:
         if owed > max(tenure.acked, ledger.acked):
             text = f"{tenure.client} unlocked without an acknowledged commit of {owed}"
             self._violate("I9", ledger, text, self._done_by(ledger, owed - 1), ref)
-        tenure.unlocked = t
-        if tenure.ended is Cause.NONE:
-            self._end(ledger, tenure, Cause.HAND_OFF, ref)
+        self._end(ledger, tenure, Cause.HAND_OFF, ref)
 
     def _end(self, ledger: Ledger, tenure: Tenure, cause: Cause, ref: int) -> None:
         tenure.ended, tenure.ended_by = cause, ref
@@ -480,7 +486,10 @@ class Checker:
             if done < len(offsets):
                 tenure.failed.update(offsets[done:])
                 tenure.reopened = offsets[done]
-            if done > 0:
+            # With manual commit a batch counts once the listener says COMMIT (semantics 4.4).
+            held = event.get("detail") == "HOLD" or (tenure.held and done < len(offsets))
+            tenure.held = bool(held)
+            if done > 0 and not held:
                 tenure.done_next = max(tenure.done_next, offsets[done - 1] + 1)
         flags, base = ledger.flags, ledger.base
         generation = tenure.generation if tenure is not None else len(ledger.causes) - 1

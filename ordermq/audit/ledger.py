@@ -117,6 +117,7 @@ class Tenure:
         "first_start",
         "generation",
         "granted_by",
+        "held",
         "last_active",
         "lease_end",
         "loss",
@@ -140,6 +141,7 @@ class Tenure:
         self.started_by = ref
         self.started_first = -1  # highest first offset of a first attempt
         self.reopened: int | None = None  # STARTs may go back to here
+        self.held = False  # finished batches wait for a COMMIT of the listener
         self.done_next = -1  # highest finished offset + 1
         self.acked = -1
         self.commits: dict[int, tuple[int, int, int]] = {}  # off -> SENT ref, lost, newer

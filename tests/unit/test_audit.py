@@ -461,6 +461,31 @@ def test_a_rollback_repeats_finished_messages_with_a_reason() -> None:
     assert sound(run).duplicates["rollback"] == 2
 
 
+def test_batches_held_for_a_manual_commit_may_come_again_at_the_next_holder() -> None:
+    run = two_members(stored=3)
+    run.start("a", 0)
+    run.end("a", detail="COMMIT")
+    run.commit("a", 1)
+    run.start("a", 1)
+    run.end("a", detail="HOLD")
+    run.unlock("a")
+    run.lock("b", 2)
+    run.consume("b", 1, 2)
+    run.commit("b", 3)
+    assert sound(run).duplicates["rollback"] == 1
+
+
+def test_an_unlock_after_the_lease_has_ended_owes_no_commit() -> None:
+    run = two_members(stored=1)
+    run.consume("a", 0)
+    run.wait_ms(31_000)
+    run.unlock("a")
+    run.lock("b", 2)
+    run.consume("b", 0)
+    run.commit("b", 1)
+    assert sound(run).duplicates["lease lost"] == 1
+
+
 def test_a_reset_may_go_back_and_forth() -> None:
     run = two_members()
     run.consume("a", 0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -175,7 +176,7 @@ def two_batches_in_the_wrong_order(events: Events, pick: Callable[[list[int]], i
     ends = _where(events, full)
     pairs = [
         (one, other)
-        for one, other in zip(ends, ends[1:], strict=False)
+        for one, other in itertools.pairwise(ends)
         if events[one]["p"] == events[other]["p"]
         and events[one]["offs"][-1] < events[other]["offs"][0]
         and full(events[one])
@@ -195,7 +196,7 @@ def two_batches_in_the_wrong_order(events: Events, pick: Callable[[list[int]], i
 DEFECTS: dict[str, tuple[Callable[[Events, Callable[[list[int]], int]], None], set[str]]] = {
     "repeat": (a_batch_repeated_in_its_epoch, {"I5"}),
     "unfinished": (a_message_not_finished, {"I1", "I3", "I4", "I9"}),
-    "commit ahead": (a_commit_that_goes_too_far, {"I4"}),
+    "commit ahead": (a_commit_that_goes_too_far, {"I4", "I5"}),
     "commit back": (a_commit_that_goes_back, {"I8"}),
     "no lease": (a_lease_already_over, {"I7"}),
     "stranger": (a_grant_to_a_stranger, {"I6"}),
