@@ -22,7 +22,7 @@ LockEntry: TypeAlias = tuple[str, str, str, int, int]
 
 
 class Batch(Protocol):
-    """What `ProcessQueue.put_batch` takes: messages by index, beside two columns."""
+    """What `ProcessQueue.put_batch` takes: messages by index, beside two columns as long."""
 
     @property
     def offsets(self) -> ReadableBuffer:
