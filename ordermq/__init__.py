@@ -1,3 +1,27 @@
 """Strictly ordered message consumption for Python at native speed."""
 
+from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.consumer.retry import DeadLetter, Retry, Stop
+from ordermq.errors import OrderMQError
+from ordermq.model.message import Message, MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.status import ConsumeResult, SendReceipt, SendStatus
+from ordermq.producer.producer import Producer
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "ConsumeResult",
+    "DeadLetter",
+    "Message",
+    "MessageQueue",
+    "MessageView",
+    "OrderMQError",
+    "Producer",
+    "PushConsumer",
+    "Retry",
+    "SendReceipt",
+    "SendStatus",
+    "Stop",
+    "__version__",
+]

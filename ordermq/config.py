@@ -228,6 +228,7 @@ class SendConfig:
     max_message_bytes: int = 4_194_304  # body, before compression
     max_batch_bytes: int = 262_144  # bodies `send_many` joins into one request of a queue
     default_topic_queue_nums: int = 4  # queues asked for when the topic is created by a send
+    allow_queue_change: bool = False  # go on when a topic's queues change: keys move
 
     def __post_init__(self) -> None:
         _require_range(

@@ -99,9 +99,7 @@ class BrokerApi:
         """Send without an answer; nothing is known of the outcome."""
         connection = await self._connections.get(address)
         await connection.writable()
-        connection.send_oneway(
-            Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
-        )
+        connection.send_oneway(Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body))
 
     async def pull(
         self, address: str, header: PullHeader, timeout_ms: int
@@ -190,9 +188,7 @@ class BrokerApi:
         epochs = told.epoch_list()
         if len(epochs) != len(granted):  # a plain broker knows no epochs
             epochs = [0] * len(granted)
-        return LockGrant(
-            dict(zip(granted, epochs, strict=True)), told.lease_ms, told.broker_id
-        )
+        return LockGrant(dict(zip(granted, epochs, strict=True)), told.lease_ms, told.broker_id)
 
     async def unlock(
         self, address: str, group: str, queues: Sequence[MessageQueue], epochs: Sequence[int]
@@ -202,9 +198,7 @@ class BrokerApi:
         Args:
             epochs: one a queue; 0 where the broker gave none.
         """
-        ext = (
-            LockExtHeader(epochs=",".join(map(str, epochs))).to_ext() if all(epochs) else None
-        )
+        ext = LockExtHeader(epochs=",".join(map(str, epochs))).to_ext() if all(epochs) else None
         body = LockBatch(group, self._client_id, tuple(queues)).to_body()
         command = Command.request(RequestCode.UNLOCK_BATCH_MQ, ext, body)
         timeout_ms = self._config.lock_timeout_ms
@@ -224,9 +218,7 @@ class BrokerApi:
         header = SearchOffsetHeader(
             queue.topic, queue.queue_id, timestamp_ms, broker_name=queue.broker_name
         )
-        return await self._offset(
-            address, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header
-        )
+        return await self._offset(address, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def heartbeat(self, address: str, heartbeat: Heartbeat) -> None:
         """Tell the broker who we are; it registers us before it answers."""

@@ -21,9 +21,7 @@ class Heartbeats:
         describe: makes the heartbeat of this moment.
     """
 
-    def __init__(
-        self, api: BrokerApi, routes: Routes, describe: Callable[[], Heartbeat]
-    ) -> None:
+    def __init__(self, api: BrokerApi, routes: Routes, describe: Callable[[], Heartbeat]) -> None:
         self._api = api
         self._routes = routes
         self._describe = describe

@@ -66,21 +66,21 @@ class ClientInstance:
         """Begin the periodic heartbeat and route refresh."""
         self._loops = [
             self.runtime.spawn(
-                repeat(
-                    self.heartbeats.beat, self.clock, lambda: self.config.heartbeat_interval_ms
-                ),
+                repeat(self.heartbeats.beat, self.clock, lambda: self.config.heartbeat_interval_ms),
                 f"heartbeat {self.client_id}",
             ),
             self.runtime.spawn(
-                repeat(
-                    self.routes.refresh_all, self.clock, lambda: self.config.route_interval_ms
-                ),
+                repeat(self.routes.refresh_all, self.clock, lambda: self.config.route_interval_ms),
                 f"routes {self.client_id}",
             ),
         ]
 
-    async def close(self) -> None:
-        """Stop the loops and close the connections; the caller has unregistered before."""
+    async def stop_loops(self) -> None:
+        """End the periodic heartbeat and route refresh."""
         await cancelled(*self._loops)
         self._loops = []
+
+    async def close(self) -> None:
+        """Stop the loops and close the connections; the caller has unregistered before."""
+        await self.stop_loops()
         await self.connections.close()

@@ -71,11 +71,13 @@ class Routes:
         if route is None:
             return self._routes.get(topic)
         before = self._routes.get(topic)
+        if before == route:
+            return before  # the same object: callers keep what they made of it
         self._routes[topic] = route
         for broker in route.brokers:
             if broker.master:
                 self._masters[broker.broker_name] = broker.master
-        if before is not None and before != route:
+        if before is not None:
             _log.info("route of topic %s changed", topic)
             self._on_change(topic)
         return route

@@ -32,9 +32,7 @@ class Runtime:
         self._pid = os.getpid()
         self._tasks: set[asyncio.Task[Any]] = set()
         started = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(started,), name=name, daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         self._thread.start()
         started.wait()
 

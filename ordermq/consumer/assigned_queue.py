@@ -1,0 +1,422 @@
+"""One assigned message queue: its lease, its state and its process queue, kept together.
+
+Everything that may race about a queue is decided here, under one lock a queue:
+
+* a batch starts only while the queue is ACTIVE and its lease is valid (semantics 10.3 a),
+* a finished batch counts only if the lease it started under still stands (10.3 b),
+* a revoked queue is drained exactly when no batch runs (10.1),
+* a pull answer counts only in the generation that asked for it (I14).
+
+Locks are taken in this order: `AssignedQueue._lock`, then the process queue's own mutex.
+No request, hook, listener or log call happens under either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ordermq.core import ProcessQueue
+from ordermq.model.message import MessageBatch, MessageRun
+from ordermq.model.message_queue import MessageQueue
+
+
+class QueueState(Enum):
+    """Where a queue is between being ours and not (semantics 10.1)."""
+
+    ACTIVE = auto()
+    DRAINING = auto()  # no new batch, no new pull; the running batch may finish and commit
+    GONE = auto()
+
+
+class Refusal(Enum):
+    """Why no batch was handed out; each leaves the dispatch flag cleared."""
+
+    EMPTY = auto()  # nothing pending
+    REVOKED = auto()  # draining or gone
+    PAUSED = auto()
+    LAPSED = auto()  # the lease is over; the buffer was dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work a queue: an epoch and an end on the monotonic clock.
+
+    Args:
+        epoch: grows with each change of owner; the fence token's first half.
+        deadline_ms: counted from the *send* of the granting request (semantics 3.2 R).
+        is_fenced: the broker knows epochs and refuses commits of older ones.
+    """
+
+    epoch: int
+    deadline_ms: int
+    is_fenced: bool
+
+    def is_valid(self, now_ms: int) -> bool:
+        return now_ms < self.deadline_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A batch being consumed, with the lease it started under."""
+
+    messages: MessageRun
+    lease: Lease
+    generation: int
+
+
+class AssignedQueue:
+    """The state of one queue while it is ours; a new object for each assignment.
+
+    Args:
+        on_lapse: called without any lock held, on whichever thread noticed that the lease
+            is over; once a generation.
+        on_drained: called likewise when a revoked queue's running batch has ended.
+        on_room: called likewise when a waiting puller may go on.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        group: str,
+        lease: Lease,
+        start_offset: int,
+        *,
+        on_lapse: Callable[[AssignedQueue, str], None],
+        on_drained: Callable[[AssignedQueue], None],
+        on_room: Callable[[AssignedQueue], None],
+    ) -> None:
+        self.queue = queue
+        self.group = group
+        self.process_queue = ProcessQueue(str(queue))
+        self.process_queue.reset(start_offset)
+        self.attempts: dict[int, int] = {}  # failed tries of buffered offsets; worker only
+        self.isolate_until = -1  # up to this offset, one message a batch; worker only
+        self._on_lapse = on_lapse
+        self._on_drained = on_drained
+        self._on_room = on_room
+        self._lock = threading.Lock()
+        self._state = QueueState.ACTIVE
+        self._lease: Lease | None = lease
+        self._generation = 0
+        self._running = False
+        self._paused = False
+        self._room_below = 0  # a puller waits until fewer messages than this are buffered
+        self._next_pull_offset = start_offset
+        self._done_offset = start_offset
+        self._committed_offset = start_offset
+
+    def __repr__(self) -> str:
+        epoch = self._lease.epoch if self._lease else None
+        return f"<AssignedQueue {self.queue} {self._state.name} epoch={epoch}>"
+
+    # What others may look at; single reads, true at the moment of reading.
+
+    @property
+    def state(self) -> QueueState:
+        return self._state
+
+    @property
+    def lease(self) -> Lease | None:
+        """The current lease, valid or not; None after it was lost."""
+        return self._lease
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever what is buffered or in flight stops counting."""
+        return self._generation
+
+    @property
+    def next_pull_offset(self) -> int:
+        return self._next_pull_offset
+
+    @property
+    def done_offset(self) -> int:
+        """Every offset below it is done; what a commit would store."""
+        return self._done_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """What the broker has acknowledged."""
+        return self._committed_offset
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
+    @property
+    def is_running(self) -> bool:
+        """A listener has a batch of this queue right now."""
+        return self._running
+
+    def is_revoked(self) -> bool:
+        """True as soon as the queue is to move away, or its lease is lost."""
+        return self._state is not QueueState.ACTIVE or self._lease is None
+
+    # The worker's side.
+
+    def begin_batch(self, limit: int, now_ms: int) -> Claim | Refusal:
+        """Claim the next batch for a listener; the only way to start one.
+
+        Args:
+            limit: most messages wanted, >= 1.
+        """
+        with self._lock:
+            lease = self._lease
+            if self._state is not QueueState.ACTIVE:
+                self.process_queue.end_dispatch()
+                return Refusal.REVOKED
+            if lease is None:
+                self.process_queue.end_dispatch()
+                return Refusal.LAPSED
+            if not lease.is_valid(now_ms):
+                self._drop_lease()
+                self.process_queue.end_dispatch()
+            elif self._paused:
+                self.process_queue.end_dispatch()
+                return Refusal.PAUSED
+            else:
+                if self.process_queue.first_pending <= self.isolate_until:
+                    limit = 1
+                segments = self.process_queue.take_segments(limit)
+                if not segments:
+                    return Refusal.EMPTY
+                self._running = True
+                return Claim(MessageRun(segments), lease, self._generation)
+        self._on_lapse(self, "the lease ended before a batch could start")
+        return Refusal.LAPSED
+
+    def end_batch(self, claim: Claim, done: int, now_ms: int, *, hold: bool = False) -> bool:
+        """Settle a claimed batch: its first `done` messages are finished, the rest come again.
+
+        Args:
+            hold: manual mode: finished ones stay uncommitted until `commit_held`.
+        Returns: False if the lease it started under is over: then nothing counts, the queue
+            starts again from the committed offset (semantics 10.3 b).
+        """
+        lapsed = False
+        with self._lock:
+            # The same generation is the same epoch; its lease may have been renewed meanwhile.
+            counts = claim.generation == self._generation and self._lease is not None
+            if counts and not self._is_valid(now_ms):
+                self._drop_lease()
+                counts, lapsed = False, True
+            if counts:
+                if done < len(claim.messages):
+                    self.process_queue.make_again_from(claim.messages[done].queue_offset)
+                if done and not hold:
+                    self._done_offset = self.process_queue.commit()
+            if not counts:
+                self.process_queue.end_dispatch()  # the turn ends here, without a successor
+            drained = self._leave_batch()
+            room = self._has_room()
+        self._tell(lapsed, drained, room)
+        return counts
+
+    def commit_held(self, claim: Claim, now_ms: int) -> bool:
+        """Manual COMMIT: everything handed out so far is done. False as in `end_batch`."""
+        return self.end_batch(claim, len(claim.messages), now_ms)
+
+    def rollback_held(self, claim: Claim) -> bool:
+        """Manual ROLLBACK: everything not committed comes again. False as in `end_batch`."""
+        with self._lock:
+            counts = claim.generation == self._generation and self._lease is not None
+            if counts:
+                self.process_queue.rollback()
+            else:
+                self.process_queue.end_dispatch()
+            drained = self._leave_batch()
+        self._tell(False, drained, False)
+        return counts
+
+    def abandon_turn(self, reason: str) -> None:
+        """End a turn that broke: the lease is given up, so that the queue starts again."""
+        with self._lock:
+            lapsed = self._lease is not None
+            if lapsed:
+                self._drop_lease()
+            self.process_queue.end_dispatch()
+            drained = self._leave_batch()
+        if lapsed:
+            self._on_lapse(self, reason)
+        self._tell(False, drained, False)
+
+    def _is_valid(self, now_ms: int) -> bool:
+        return self._lease is not None and self._lease.is_valid(now_ms)
+
+    def _leave_batch(self) -> bool:
+        self._running = False
+        return self._state is QueueState.DRAINING
+
+    def _has_room(self) -> bool:
+        if self._room_below and self.process_queue.message_count < self._room_below:
+            self._room_below = 0
+            return True
+        return False
+
+    def _tell(self, lapsed: bool, drained: bool, room: bool) -> None:
+        if lapsed:
+            self._on_lapse(self, "the lease ended while a batch ran")
+        if drained:
+            self._on_drained(self)
+        if room:
+            self._on_room(self)
+
+    def _drop_lease(self) -> None:
+        # Another owner may have gone on from the committed offset: neither what is buffered
+        # nor what is being consumed may count any more (semantics 9 #10). The dispatch flag
+        # stays: a request that is queued or running clears it itself, or a second one could
+        # run beside it after the lease is regained.
+        self._lease = None
+        self._generation += 1
+        self._done_offset = self._committed_offset
+        self.process_queue.clear()
+
+    # The puller's side.
+
+    def accept(self, generation: int, batch: MessageBatch, next_offset: int) -> bool:
+        """Buffer a pull answer and move the cursor; stale answers change nothing.
+
+        Returns: True if a consume request must now be submitted.
+        """
+        with self._lock:
+            if generation != self._generation or self._state is not QueueState.ACTIVE:
+                return False
+            self._next_pull_offset = next_offset
+            submit = len(batch) > 0 and self.process_queue.put_batch(batch)
+            if submit and self._paused:
+                self.process_queue.end_dispatch()  # resume() begins it again
+                return False
+            return submit
+
+    def skip_to(self, generation: int, next_offset: int) -> None:
+        """Move the cursor over offsets that hold nothing for us (semantics 7, tag correction).
+
+        With nothing buffered they are done, so that filtered tails do not show as lag.
+        """
+        with self._lock:
+            if generation != self._generation or self._state is not QueueState.ACTIVE:
+                return
+            self._next_pull_offset = next_offset
+            if self.process_queue.message_count == 0:
+                self._done_offset = max(self._done_offset, next_offset)
+
+    def wait_for_room(self, below: int) -> bool:
+        """Ask to be told by `on_room` when fewer than `below` messages are buffered.
+
+        Returns: False if that is so already, and nothing will be told.
+        """
+        with self._lock:
+            if self.process_queue.message_count < below:
+                return False
+            self._room_below = below
+            return True
+
+    # The I/O thread's side: leases.
+
+    def renew(self, generation: int, lease: Lease) -> bool:
+        """Prolong the lease by a newer grant of the same epoch.
+
+        Returns: False if the grant is of another epoch: someone may have owned the queue in
+            between, so the lease is lost all the same.
+        """
+        with self._lock:
+            if generation != self._generation or self._lease is None:
+                return False
+            if self._lease.epoch != lease.epoch:
+                return False
+            if lease.deadline_ms > self._lease.deadline_ms:
+                self._lease = lease
+            return True
+
+    def lapse(self, reason: str, generation: int | None = None) -> None:
+        """Lose the lease now; drops what is buffered. Nothing happens if it is lost already.
+
+        Args:
+            generation: do it only if nothing was lost since that generation.
+        """
+        with self._lock:
+            if self._lease is None or self._state is QueueState.GONE:
+                return
+            if generation is not None and generation != self._generation:
+                return
+            self._drop_lease()
+        self._on_lapse(self, reason)
+
+    def regain(self, lease: Lease, start_offset: int) -> bool:
+        """Begin again under a new lease, from the offset read after it was granted.
+
+        Returns: False if the queue was revoked meanwhile.
+        """
+        with self._lock:
+            if self._state is not QueueState.ACTIVE or self._lease is not None or self._running:
+                return False
+            self._lease = lease
+            self._restart(start_offset)
+            self._committed_offset = start_offset
+            return True
+
+    def reposition(self, generation: int, offset: int) -> bool:
+        """Go on from `offset`, either way; what is buffered is dropped.
+
+        Returns: False if a batch is running, or the queue was lost or revoked meanwhile.
+        """
+        with self._lock:
+            if generation != self._generation or self._state is not QueueState.ACTIVE:
+                return False
+            if self._running:
+                return False
+            self._restart(offset)
+            return True
+
+    def _restart(self, offset: int) -> None:
+        self._generation += 1
+        self._next_pull_offset = self._done_offset = offset
+        self.process_queue.reset(offset)
+        self._room_below = 0
+
+    # The I/O thread's side: commits, pausing, moving away.
+
+    def uncommitted(self, now_ms: int) -> tuple[int, Lease] | None:
+        """What to commit and under which lease; None if there is nothing, or no right to."""
+        with self._lock:
+            lease = self._lease
+            if lease is None or not lease.is_valid(now_ms):
+                return None
+            if self._done_offset == self._committed_offset:
+                return None
+            return self._done_offset, lease
+
+    def committed(self, offset: int, lease: Lease) -> None:
+        """The broker acknowledged `offset` under `lease`."""
+        with self._lock:
+            if self._lease is not None and self._lease.epoch == lease.epoch:
+                self._committed_offset = offset
+
+    def pause(self) -> None:
+        """No new batch until `resume`; pulling stops by flow control, the lease is kept."""
+        with self._lock:
+            self._paused = True
+
+    def resume(self) -> bool:
+        """Go on; True if a consume request must now be submitted."""
+        with self._lock:
+            self._paused = False
+            return self._state is QueueState.ACTIVE and self.process_queue.begin_dispatch()
+
+    def revoke(self) -> bool:
+        """No new batch from here on; True if none is running, else `on_drained` will tell."""
+        with self._lock:
+            if self._state is QueueState.ACTIVE:
+                self._state = QueueState.DRAINING
+            return not self._running
+
+    def discard(self) -> None:
+        """The queue is no longer ours; nothing of it counts any more."""
+        with self._lock:
+            self._state = QueueState.GONE
+            self._lease = None
+            self._generation += 1
+            self.process_queue.clear()

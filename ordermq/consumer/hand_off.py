@@ -1,0 +1,103 @@
+"""Giving a queue up: drain, commit and its ack, unlock and its ack (semantics 10.1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.timers import wait_until_set
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.errors import RemotingError, RouteError
+from ordermq.events import EventType, Recorder
+
+_log = logging.getLogger("ordermq.consumer")
+_COMMIT_RETRY_MS = 100
+
+
+class HandOff:
+    """Releases queues; on the I/O thread.
+
+    The order is the promise: the next owner can only get the lock after our last offset is
+    stored, so it repeats nothing. While a listener runs the lock is kept and renewed; only
+    the loss of the lease ends that wait, never a deadline of ours (semantics 3.2 R).
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        offsets: Offsets,
+        history: Recorder,
+        statistics: ConsumerStatistics,
+        drain_timeout_ms: int,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._offsets = offsets
+        self._history = history
+        self._statistics = statistics
+        self._drain_timeout_ms = drain_timeout_ms
+        self._drained: dict[AssignedQueue, asyncio.Event] = {}
+
+    def on_drained(self, assigned: AssignedQueue) -> None:
+        """The running batch of a revoked queue has ended."""
+        event = self._drained.get(assigned)
+        if event is not None:
+            event.set()
+
+    async def release(self, assigned: AssignedQueue) -> None:
+        """Hand the queue over; returns when it is no longer ours in any way."""
+        event = self._drained.setdefault(assigned, asyncio.Event())
+        try:
+            if not assigned.revoke():
+                await self._await_drained(assigned, event)
+            await self._commit_last(assigned)
+            await self._unlock(assigned)
+        finally:
+            assigned.discard()
+            self._offsets.forget(assigned.queue)
+            del self._drained[assigned]
+        self._statistics.add("hand_offs")
+        _log.info("%s: released at offset %d", assigned.queue, assigned.committed_offset)
+
+    async def _await_drained(self, assigned: AssignedQueue, event: asyncio.Event) -> None:
+        while not await wait_until_set(event, self._client.clock, self._drain_timeout_ms):
+            _log.error(
+                "%s: revoked, but its listener has not returned for %d ms; its lock is kept. "
+                "Let listeners check context.is_revoked()",
+                assigned.queue,
+                self._drain_timeout_ms,
+            )
+
+    async def _commit_last(self, assigned: AssignedQueue) -> None:
+        # A commit that fails is tried until the lease ends: giving up early would only
+        # repeat messages at the next owner, and the lock is still ours anyway.
+        while not await self._offsets.commit(assigned):
+            lease = assigned.lease
+            if lease is None or not lease.is_valid(self._client.clock.now_ms()):
+                return
+            await self._client.clock.sleep_ms(_COMMIT_RETRY_MS)
+
+    async def _unlock(self, assigned: AssignedQueue) -> None:
+        lease, queue = assigned.lease, assigned.queue
+        if lease is None:
+            return
+        self._history.record(
+            EventType.UNLOCK,
+            group=self._group,
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            epoch=lease.epoch,
+        )
+        try:
+            address = self._client.routes.master_of(queue.broker_name)
+            await self._client.api.unlock(
+                address, self._group, [queue], [lease.epoch if lease.is_fenced else 0]
+            )
+        except (RemotingError, RouteError) as error:
+            # The lock then ages out at the broker; the next owner waits so long.
+            _log.warning("%s: unlock failed, the lock expires by itself: %s", queue, error)

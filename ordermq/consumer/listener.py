@@ -1,0 +1,109 @@
+"""What a listener is given, what it may answer, and what the answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ordermq.consumer.assigned_queue import AssignedQueue, Claim
+from ordermq.errors import ConfigError
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.status import ConsumeResult
+
+
+class ConsumeContext:
+    """A listener's second argument: which queue, which try, and whether to go on.
+
+    Args of interest: `suspend_ms` may be set by the listener; -1 takes the consumer's
+    `suspend_current_queue_time_ms`, other values are clamped to 10..30000.
+    """
+
+    __slots__ = ("_assigned", "_claim", "attempt", "suspend_ms")
+
+    def __init__(self, assigned: AssignedQueue, claim: Claim, attempt: int) -> None:
+        self._assigned = assigned
+        self._claim = claim
+        self.attempt = attempt  # failed tries of the first message in this process
+        self.suspend_ms = -1
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        return self._assigned.queue
+
+    def is_revoked(self) -> bool:
+        """True once the queue is to move away or its lease is lost: stop early, return how far.
+
+        After a loss nothing of this batch counts any more.
+        """
+        return self._assigned.is_revoked() or self._assigned.generation != self._claim.generation
+
+    @property
+    def fence_token(self) -> tuple[int, int]:
+        """(lock epoch, first offset of the batch), for conditional writes of your own.
+
+        Epochs of a queue only grow from owner to owner (semantics 10.3): a store that
+        remembers the greatest one seen can refuse a paused former owner.
+        """
+        return self._claim.lease.epoch, self._claim.messages.first_offset
+
+
+ListenerAnswer = ConsumeResult | int | None
+Listener = Callable[
+    [Sequence[MessageView], ConsumeContext], ListenerAnswer | Awaitable[ListenerAnswer]
+]
+
+
+class Settlement(Enum):
+    """What is to be done with a batch after its listener call (semantics 4.4)."""
+
+    DONE = auto()  # commit it
+    HOLD = auto()  # manual mode: finished, committed later
+    RETRY = auto()  # the unfinished part comes again after a pause
+    ROLLBACK = auto()  # manual mode: all that is not committed comes again after a pause
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A listener's answer, understood.
+
+    Args:
+        done: how many messages of the batch, from the first, are finished.
+    """
+
+    settlement: Settlement
+    done: int
+
+
+_AUTO_COMMIT = {
+    ConsumeResult.SUCCESS: Settlement.DONE,
+    ConsumeResult.COMMIT: Settlement.DONE,
+    ConsumeResult.ROLLBACK: Settlement.DONE,  # acks, as in Java; warned once
+    ConsumeResult.SUSPEND: Settlement.RETRY,
+}
+_MANUAL = _AUTO_COMMIT | {
+    ConsumeResult.SUCCESS: Settlement.HOLD,
+    ConsumeResult.ROLLBACK: Settlement.ROLLBACK,
+}
+
+
+def judge(answer: object, size: int, auto_commit: bool) -> Verdict:
+    """Understand a listener's answer for a batch of `size` messages.
+
+    Raises: ConfigError: neither a ConsumeResult, nor None, nor a count in 0..size.
+    """
+    if answer is None:
+        answer = ConsumeResult.SUCCESS
+    if isinstance(answer, ConsumeResult):
+        settlement = (_AUTO_COMMIT if auto_commit else _MANUAL)[answer]
+        done = size if settlement in (Settlement.DONE, Settlement.HOLD) else 0
+        return Verdict(settlement, done)
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer <= size:
+        if answer == size:
+            return judge(ConsumeResult.SUCCESS, size, auto_commit)
+        return Verdict(Settlement.RETRY, answer)
+    raise ConfigError(
+        f"the listener returned {answer!r}: expected None, a ConsumeResult, or how many of the "
+        f"{size} messages are done"
+    )

@@ -1,0 +1,205 @@
+"""Taking, renewing and losing the broker's queue locks (semantics 3.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ordermq.client.broker_api import LockGrant
+from ordermq.client.instance import ClientInstance
+from ordermq.client.timers import wait_until_set
+from ordermq.config import LeaseConfig
+from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.errors import RemotingError, RouteError
+from ordermq.events import EventType, Recorder
+from ordermq.model.message_queue import MessageQueue
+
+_log = logging.getLogger("ordermq.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How long a grant is trusted and how often it is renewed."""
+
+    live_ms: int
+    margin_ms: int
+    renew_ms: int
+
+    @classmethod
+    def of(cls, config: LeaseConfig, broker_lease_ms: int | None) -> LeaseTimes:
+        """Half and a third of the broker's own time, at most the configured ones.
+
+        Java's 60:30:20 s are these ratios: a client stops long before another may start.
+        """
+        live_ms, renew_ms = config.lock_max_live_ms, config.lock_interval_ms
+        if broker_lease_ms:
+            live_ms = min(live_ms, broker_lease_ms // 2)
+            renew_ms = min(renew_ms, broker_lease_ms // 3)
+        return cls(live_ms, min(config.lease_margin_ms, live_ms // 5), max(renew_ms, 1))
+
+    def lease(self, epoch: int, sent_ms: int, is_fenced: bool) -> Lease:
+        """The lease a grant gives, counted from the send of its request."""
+        return Lease(epoch, sent_ms + self.live_ms - self.margin_ms, is_fenced)
+
+
+class Locks:
+    """The leases of one consumer; on the I/O thread.
+
+    Args:
+        held: the queues that are ours now.
+        on_regained: called with a queue that begins again under a new lease.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        config: LeaseConfig,
+        offsets: Offsets,
+        history: Recorder,
+        statistics: ConsumerStatistics,
+        held: Callable[[], Iterable[AssignedQueue]],
+        on_regained: Callable[[AssignedQueue], None],
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._offsets = offsets
+        self._history = history
+        self._statistics = statistics
+        self._held = held
+        self._on_regained = on_regained
+        self._times = LeaseTimes.of(config, None)
+        self._wake = asyncio.Event()
+
+    async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
+        """Ask each broker for the locks of its queues; what was granted."""
+        by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            by_broker[queue.broker_name].append(queue)
+        answers = await asyncio.gather(
+            *(self._acquire_of(broker, wanted) for broker, wanted in by_broker.items())
+        )
+        return {queue: lease for answer in answers for queue, lease in answer.items()}
+
+    def renew_soon(self) -> None:
+        """Renew now instead of at the next interval, as after a reconnect."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Renew for ever: healthy leases in time, lost ones every `lock_retry_ms`."""
+        while True:
+            await wait_until_set(self._wake, self._client.clock, self._pause_ms())
+            self._wake.clear()
+            await self.renew_all()
+
+    async def renew_all(self) -> None:
+        """One round: prolong what is held, try to regain what was lost."""
+        valid: list[AssignedQueue] = []
+        lost: list[AssignedQueue] = []
+        now_ms = self._client.clock.now_ms()
+        for assigned in self._held():
+            if assigned.state is QueueState.GONE:
+                continue
+            lease = assigned.lease
+            if lease is not None and not lease.is_valid(now_ms):
+                assigned.lapse("it could not be renewed in time")
+                lease = None
+            (valid if lease is not None else lost).append(assigned)
+        await asyncio.gather(self._renew(valid), self._regain(lost))
+
+    async def _renew(self, assigned: Sequence[AssignedQueue]) -> None:
+        generations = {item.queue: item.generation for item in assigned}
+        by_broker: dict[str, list[AssignedQueue]] = defaultdict(list)
+        for item in assigned:
+            by_broker[item.queue.broker_name].append(item)
+        for broker, items in by_broker.items():
+            sent_ms = self._client.clock.now_ms()
+            answer = await self._lock(broker, [item.queue for item in items])
+            if answer is None:
+                continue  # not refused, only unasked: the leases age until we get through
+            for item in items:
+                generation = generations[item.queue]
+                epoch = answer.granted.get(item.queue)
+                if epoch is None:
+                    item.lapse("the broker gave its lock to another member", generation)
+                    continue
+                current = item.lease
+                fenced = epoch > 0
+                if current is None:
+                    continue
+                # A plain broker tells no epoch: its grant while ours is valid is a renewal.
+                lease = self._times.lease(epoch or current.epoch, sent_ms, fenced)
+                if not item.renew(generation, lease):
+                    item.lapse("its lock was granted anew, with another epoch", generation)
+
+    async def _regain(self, assigned: Sequence[AssignedQueue]) -> None:
+        wanted = {
+            item.queue: item
+            for item in assigned
+            if item.state is QueueState.ACTIVE and not item.is_running
+        }
+        if not wanted:
+            return
+        for queue, lease in (await self.acquire(list(wanted))).items():
+            item = wanted[queue]
+            try:
+                offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
+            except (RemotingError, RouteError) as error:
+                _log.warning("%s: lock regained, but its offset is not known: %s", queue, error)
+                continue
+            if item.regain(lease, offset):
+                _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, offset)
+                self._on_regained(item)
+
+    async def _acquire_of(
+        self, broker: str, queues: Sequence[MessageQueue]
+    ) -> dict[MessageQueue, Lease]:
+        sent_ms = self._client.clock.now_ms()
+        answer = await self._lock(broker, queues)
+        if answer is None:
+            return {}
+        leases: dict[MessageQueue, Lease] = {}
+        for queue, epoch in answer.granted.items():
+            # Without epochs the time of the grant serves: it too only grows on one host.
+            lease = self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
+            leases[queue] = lease
+            self._history.record(
+                EventType.LOCK_OK,
+                group=self._group,
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue=queue.queue_id,
+                epoch=lease.epoch,
+                sent=sent_ms * 1_000_000,
+                lease_ms=lease.deadline_ms - sent_ms,
+            )
+        return leases
+
+    async def _lock(self, broker: str, queues: Sequence[MessageQueue]) -> LockGrant | None:
+        try:
+            address = self._client.routes.master_of(broker)
+            answer = await self._client.api.lock(address, self._group, queues)
+        except (RemotingError, RouteError) as error:
+            self._statistics.add("lock_errors")
+            _log.warning("%s: lock request failed: %s", broker, error)
+            return None
+        self._times = LeaseTimes.of(self._config, answer.lease_ms)
+        return answer
+
+    def _pause_ms(self) -> int:
+        lost = any(item.lease is None and item.state is QueueState.ACTIVE for item in self._held())
+        if lost:
+            return self._config.lock_retry_ms
+        now_ms = self._client.clock.now_ms()
+        # After a failed renewal the leases are older than one interval: hurry.
+        ages = [lease.deadline_ms - now_ms for item in self._held() if (lease := item.lease)]
+        healthy = self._times.live_ms - self._times.margin_ms - self._times.renew_ms
+        if ages and min(ages) < healthy // 2:
+            return min(self._config.lock_retry_ms, self._times.renew_ms)
+        return self._times.renew_ms

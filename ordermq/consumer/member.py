@@ -1,0 +1,334 @@
+"""A live membership of a group: the parts of a started consumer and what happens between them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.runtime import Runtime
+from ordermq.client.timers import cancelled, repeat
+from ordermq.clock import Clock
+from ordermq.config import ConsumeFromWhere, ConsumerConfig
+from ordermq.consumer.assigned_queue import AssignedQueue, Lease
+from ordermq.consumer.hand_off import HandOff
+from ordermq.consumer.listener import Listener
+from ordermq.consumer.locks import Locks
+from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.orderly import OrderlyService
+from ordermq.consumer.pull import Puller
+from ordermq.consumer.rebalance import Rebalancer
+from ordermq.consumer.retry import FailurePolicy
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.errors import OrderMQError, StateError
+from ordermq.events import EventType, Recorder
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import retry_topic
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.bodies import ConsumerData, Heartbeat
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+
+_log = logging.getLogger("ordermq.consumer")
+_COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
+_FROM_WHERE = {
+    ConsumeFromWhere.LAST_OFFSET: "CONSUME_FROM_LAST_OFFSET",
+    ConsumeFromWhere.FIRST_OFFSET: "CONSUME_FROM_FIRST_OFFSET",
+    ConsumeFromWhere.TIMESTAMP: "CONSUME_FROM_TIMESTAMP",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """What a push consumer was told, once it is complete."""
+
+    group: str
+    client_id: str
+    name_servers: Sequence[str]
+    config: ConsumerConfig
+    subscriptions: Sequence[Subscription]
+    listener: Listener
+    on_failure: FailurePolicy
+    on_assigned: Callable[[MessageQueue], None] | None
+    on_revoked: Callable[[MessageQueue], None] | None
+    clock: Clock
+    history: Recorder
+    statistics: ConsumerStatistics
+
+
+class Member:
+    """Joins on `start`, leaves on `close`; both from any thread but the I/O thread."""
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+        self._config = config = settings.config
+        self._group = group = settings.group
+        self._subscriptions = {item.topic: item for item in settings.subscriptions}
+        self._runtime = Runtime.acquire()
+        self._history = settings.history
+        self._leaving = False
+        statistics = settings.statistics
+        self._client = client = ClientInstance(
+            self._runtime,
+            settings.clock,
+            config.remoting,
+            settings.name_servers,
+            settings.client_id,
+            describe=self._describe,
+            on_request=self._on_request,
+            on_lost=self._on_connection_lost,
+            on_route_change=lambda _: self._rebalancer.wake(),
+        )
+        self._offsets = Offsets(client, group, config.rebalance, self._history, statistics)
+        self._service = OrderlyService(
+            client,
+            group,
+            config.consume,
+            settings.listener,
+            settings.on_failure,
+            self._offsets,
+            self._history,
+            statistics,
+        )
+        self._hand_off = HandOff(
+            client,
+            group,
+            self._offsets,
+            self._history,
+            statistics,
+            config.consume.drain_timeout_ms,
+        )
+        self._locks = Locks(
+            client,
+            group,
+            config.lease,
+            self._offsets,
+            self._history,
+            statistics,
+            held=lambda: self._rebalancer.assigned(),
+            on_regained=self._nudge,
+        )
+        self._rebalancer = Rebalancer(
+            client,
+            group,
+            config,
+            self._subscriptions,
+            self._locks,
+            self._offsets,
+            self._hand_off,
+            make=self._make,
+            on_assigned=self._on_assigned,
+            on_released=self._on_released,
+        )
+        self._pullers: dict[MessageQueue, tuple[Puller, asyncio.Task[None]]] = {}
+        self._loops: list[asyncio.Task[object]] = []
+        self._rejoining: set[str] = set()
+
+    def start(self) -> None:
+        """Announce ourselves and begin; returns once every topic's route was asked for.
+
+        Raises: RouteError: no name server answers.
+        """
+        try:
+            self._runtime.call(self._join())
+        except BaseException:
+            self._runtime.call(self._disconnect())
+            self._end(0.0)
+            raise
+
+    def close(self, timeout_s: float) -> bool:
+        """Leave: tell the group, hand every queue over, disconnect (semantics 10.9).
+
+        The group is told first, so that the others already wait for our locks: each queue
+        moves when its own listener is done, whatever the slowest one does.
+        """
+        self._runtime.call(self._leave_group())
+        released = True
+        try:
+            self._runtime.call(self._rebalancer.release_all(), timeout_s)
+        except TimeoutError:
+            released = False
+            stuck = ", ".join(str(item.queue) for item in self._rebalancer.assigned())
+            _log.error(
+                "closed after %.0f s with listeners running: %s; their locks run out at the broker",
+                timeout_s,
+                stuck,
+            )
+        self._runtime.call(self._disconnect())
+        self._end(timeout_s if released else 0.0)
+        return released
+
+    async def _join(self) -> None:
+        for topic in self._subscriptions:
+            await self._client.routes.get(topic)
+        await self._client.heartbeats.beat()
+        # The heartbeat created the retry topic at the broker; now its route exists.
+        await self._client.routes.get(retry_topic(self._group))
+        self._client.start_loops()
+        spawn, clock, consume = self._runtime.spawn, self._client.clock, self._config.consume
+        self._loops = [
+            spawn(self._rebalancer.run(), f"rebalance {self._group}"),
+            spawn(self._locks.run(), f"locks {self._group}"),
+            spawn(
+                repeat(
+                    lambda: self._offsets.commit_all(self._rebalancer.assigned()),
+                    clock,
+                    lambda: max(consume.commit_interval_ms, _COMMIT_LOOP_MIN_MS),
+                ),
+                f"commits {self._group}",
+            ),
+        ]
+
+    async def _leave_group(self) -> None:
+        self._leaving = True
+        await self._client.stop_loops()  # a heartbeat would make us a member again
+        self._rebalancer.stop_acquiring()
+        for address in self._client.routes.masters():
+            try:
+                await self._client.api.unregister(address, consumer_group=self._group)
+            except OrderMQError as error:
+                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
+
+    async def _disconnect(self) -> None:
+        await cancelled(*self._loops)
+        await cancelled(*(task for _, task in self._pullers.values()))
+        await self._client.close()
+
+    def _end(self, timeout_s: float) -> None:
+        self._service.close(timeout_s)
+        self._history.close()
+        self._runtime.release()
+
+    def assigned_queues(self) -> list[MessageQueue]:
+        async def read() -> list[MessageQueue]:
+            return [item.queue for item in self._rebalancer.assigned() if item.lease]
+
+        return self._runtime.call(read())
+
+    def pause(self, queue: MessageQueue) -> None:
+        self._find(queue).pause()
+
+    def resume(self, queue: MessageQueue) -> None:
+        assigned = self._find(queue)
+        if assigned.resume():
+            self._service.submit(assigned)
+
+    def _find(self, queue: MessageQueue) -> AssignedQueue:
+        assigned = self._rebalancer.find(queue)
+        if assigned is None:
+            raise StateError(
+                "this queue is not assigned to us now; see assigned_queues()",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                group=self._group,
+            )
+        return assigned
+
+    # What the parts tell us; on the I/O thread unless said otherwise.
+
+    def _describe(self) -> Heartbeat:
+        data = ConsumerData(
+            self._group,
+            tuple(self._subscriptions.values()),
+            consume_from_where=_FROM_WHERE[self._config.rebalance.consume_from_where],
+        )
+        return Heartbeat(self._client.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
+
+    def _on_request(self, command: Command) -> Command | None:
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._rebalancer.wake()
+            return command.reply(ResponseCode.SUCCESS)
+        return None
+
+    def _on_connection_lost(self, address: str) -> None:
+        for assigned in self._rebalancer.assigned():
+            lease = assigned.lease
+            if lease is None or lease.is_fenced:
+                continue  # a broker that keeps epochs tells at the next renewal
+            if self._client.routes.master_of(assigned.queue.broker_name) == address:
+                # A plain broker keeps locks in memory: after a restart another member may
+                # get ours at once, and nothing would tell us (semantics 3.2 R).
+                assigned.lapse("the connection to a broker without lock epochs broke")
+        if address not in self._rejoining and address in self._client.routes.masters():
+            self._rejoining.add(address)
+            self._runtime.spawn(self._rejoin(address), f"rejoin {address}")
+
+    async def _rejoin(self, address: str) -> None:
+        """The broker dropped us with the connection: announce ourselves until it answers."""
+        try:
+            while not self._leaving:
+                try:
+                    await self._client.api.heartbeat(address, self._describe())
+                    break
+                except OrderMQError as error:
+                    _log.info("%s: not back yet: %s", address, error)
+                    await self._client.clock.sleep_ms(self._config.remoting.reconnect_delay_ms)
+        finally:
+            self._rejoining.discard(address)
+        self._locks.renew_soon()
+        self._rebalancer.wake()
+        for puller, _ in self._pullers.values():
+            puller.nudge()
+
+    def _make(self, queue: MessageQueue, lease: Lease, offset: int) -> AssignedQueue:
+        return AssignedQueue(
+            queue,
+            self._group,
+            lease,
+            offset,
+            on_lapse=self._on_lapse,
+            on_drained=lambda item: self._runtime.post(self._hand_off.on_drained, item),
+            on_room=lambda item: self._runtime.post(self._nudge, item),
+        )
+
+    def _on_lapse(self, assigned: AssignedQueue, reason: str) -> None:
+        # Any thread.
+        self._settings.statistics.add("leases_lost")
+        _log.warning("%s: lease lost, %s; asking for it again", assigned.queue, reason)
+        self._history.record(
+            EventType.LOCK_LOST,
+            group=self._group,
+            topic=assigned.queue.topic,
+            broker=assigned.queue.broker_name,
+            queue=assigned.queue.queue_id,
+            detail=reason,
+        )
+        self._runtime.post(self._locks.renew_soon)
+
+    def _on_assigned(self, assigned: AssignedQueue) -> None:
+        puller = Puller(
+            self._client,
+            self._group,
+            self._config.pull,
+            assigned,
+            self._subscriptions[assigned.queue.topic],
+            self._offsets,
+            self._service,
+            self._settings.statistics,
+        )
+        task = self._runtime.spawn(
+            self._begin(assigned, puller), f"pull {assigned.queue} {self._group}"
+        )
+        self._pullers[assigned.queue] = (puller, task)
+
+    async def _begin(self, assigned: AssignedQueue, puller: Puller) -> None:
+        if self._settings.on_assigned is not None:
+            await asyncio.to_thread(self._settings.on_assigned, assigned.queue)
+        await puller.run()
+
+    def _on_released(self, assigned: AssignedQueue) -> None:
+        _, task = self._pullers.pop(assigned.queue)
+        task.cancel()
+        if self._settings.on_revoked is not None:
+            self._runtime.spawn(
+                asyncio.to_thread(self._settings.on_revoked, assigned.queue),
+                f"on_revoked {assigned.queue}",
+            )
+
+    def _nudge(self, assigned: AssignedQueue) -> None:
+        found = self._pullers.get(assigned.queue)
+        if found is not None:
+            found[0].nudge()

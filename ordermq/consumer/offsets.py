@@ -1,0 +1,161 @@
+"""Where a queue begins, and committing what is done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from ordermq.client.instance import ClientInstance
+from ordermq.config import ConsumeFromWhere, RebalanceConfig
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.errors import Fenced, RemotingError, RouteError
+from ordermq.events import EventType, Recorder
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import RETRY_PREFIX
+
+_log = logging.getLogger("ordermq.consumer")
+
+
+class Offsets:
+    """Reads and commits the group's offsets; on the I/O thread.
+
+    A commit is awaited, carries the lease's epoch where the broker knows epochs, and is
+    never sent outside the lease (semantics 10.3 c). Commits of one queue never overlap, so
+    none can arrive behind a newer one and move the offset back.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        config: RebalanceConfig,
+        history: Recorder,
+        statistics: ConsumerStatistics,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._history = history
+        self._statistics = statistics
+        self._busy: dict[MessageQueue, asyncio.Lock] = {}
+
+    async def start_offset(self, queue: MessageQueue, epoch: int, is_fenced: bool) -> int:
+        """Where to begin after the lock was granted: the stored offset, else by setting.
+
+        An offset that comes from the setting is committed at once: computed twice it could
+        differ, and what lies between would be lost (semantics 7, rmq#10955).
+
+        Raises: RemotingError, RouteError: the broker could not be asked.
+        """
+        address = self._client.routes.master_of(queue.broker_name)
+        stored = await self._client.api.query_offset(address, self._group, queue)
+        if stored is not None and stored >= 0:
+            return stored
+        offset = await self._first_offset(address, queue)
+        await self._client.api.update_offset(
+            address, self._group, queue, offset, epoch if is_fenced else 0
+        )
+        return offset
+
+    async def _first_offset(self, address: str, queue: MessageQueue) -> int:
+        where = self._config.consume_from_where
+        api = self._client.api
+        if queue.topic.startswith(RETRY_PREFIX):
+            return 0
+        if where is ConsumeFromWhere.FIRST_OFFSET:
+            return await api.min_offset(address, queue)
+        if where is ConsumeFromWhere.TIMESTAMP:
+            return await api.search_offset(address, queue, self._config.consume_timestamp_ms)
+        return await api.max_offset(address, queue)
+
+    async def commit(self, assigned: AssignedQueue) -> bool:
+        """Commit what is done of one queue and await the acknowledgement.
+
+        Returns: True if the broker has everything that is done; False after an error, which
+            is logged: the next commit tries again, or a lost lease makes it moot.
+        """
+        busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
+        async with busy:
+            return await self._commit_alone(assigned)
+
+    async def commit_all(self, queues: Iterable[AssignedQueue]) -> None:
+        """Commit every queue that has something new."""
+        now_ms = self._client.clock.now_ms()
+        dirty = [assigned for assigned in queues if assigned.uncommitted(now_ms) is not None]
+        await asyncio.gather(*(self.commit(assigned) for assigned in dirty))
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is kept for a queue that is no longer ours."""
+        self._busy.pop(queue, None)
+
+    async def _commit_alone(self, assigned: AssignedQueue) -> bool:
+        found = assigned.uncommitted(self._client.clock.now_ms())
+        if found is None:
+            return assigned.done_offset == assigned.committed_offset
+        offset, lease = found
+        record = self._recorder(assigned, lease.epoch)
+        try:
+            address = self._client.routes.master_of(assigned.queue.broker_name)
+            record(EventType.COMMIT_SENT, off=offset)
+            await self._client.api.update_offset(
+                address,
+                self._group,
+                assigned.queue,
+                offset,
+                lease.epoch if lease.is_fenced else 0,
+            )
+        except Fenced as error:
+            self._statistics.add("fenced_commits")
+            _log.warning("%s", error)
+            assigned.lapse("its commit was fenced")
+            return False
+        except (RemotingError, RouteError) as error:
+            self._statistics.add("commit_errors")
+            _log.warning("%s: commit of offset %d failed: %s", assigned.queue, offset, error)
+            return False
+        assigned.committed(offset, lease)
+        record(EventType.COMMIT_ACK, off=offset)
+        self._statistics.add("commits")
+        return True
+
+    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> None:
+        """Go on from `offset`, either way, and commit it as a wanted move (semantics 10.6).
+
+        Raises: RemotingError, RouteError: the broker did not take it; nothing moved here.
+        """
+        lease = assigned.lease
+        if lease is None:
+            return
+        busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
+        async with busy:
+            record = self._recorder(assigned, lease.epoch)
+            address = self._client.routes.master_of(assigned.queue.broker_name)
+            record(EventType.RESET, off=offset)
+            await self._client.api.update_offset(
+                address,
+                self._group,
+                assigned.queue,
+                offset,
+                lease.epoch if lease.is_fenced else 0,
+                reset=True,
+            )
+            if assigned.reposition(generation, offset):
+                assigned.committed(offset, lease)
+
+    def _recorder(self, assigned: AssignedQueue, epoch: int) -> Callable[..., None]:
+        queue = assigned.queue
+
+        def record(event: EventType, *, off: int) -> None:
+            self._history.record(
+                event,
+                group=self._group,
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue=queue.queue_id,
+                epoch=epoch,
+                off=off,
+            )
+
+        return record

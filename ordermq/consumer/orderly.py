@@ -1,0 +1,368 @@
+"""The orderly consume service: one batch of a queue at a time, in order (semantics 4).
+
+One generator decides the course of a queue's turn; a thread drives it for plain listeners
+and a task on a second loop for `async def` ones, so both follow the same rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.runtime import Runtime
+from ordermq.config import ConsumeConfig
+from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Refusal
+from ordermq.consumer.listener import (
+    ConsumeContext,
+    Listener,
+    Settlement,
+    Verdict,
+    judge,
+)
+from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.retry import (
+    FailurePolicy,
+    GiveUp,
+    decide,
+    resume_delay_ms,
+    send_dead_letter,
+)
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.worker_pool import WorkerPool
+from ordermq.errors import ConfigError, RemotingError, RouteError
+from ordermq.events import EventType, Recorder
+from ordermq.model.message import MessageRun, MessageView
+from ordermq.model.status import ConsumeResult
+
+_log = logging.getLogger("ordermq.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class CallListener:
+    """A step of a turn: call the listener; the driver sends its `Outcome` back."""
+
+    messages: MessageRun
+    context: ConsumeContext
+
+
+@dataclass(frozen=True, slots=True)
+class OnIoThread:
+    """A step of a turn: run this on the I/O thread and send its `Outcome` back."""
+
+    work: Coroutine[Any, Any, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gave: a value, or the error it raised."""
+
+    value: object = None
+    error: BaseException | None = None
+
+
+Turn = Generator[CallListener | OnIoThread, Outcome, None]
+
+
+class OrderlyService:
+    """Consumes assigned queues that have messages; `submit` comes from any thread.
+
+    Args:
+        on_failure: what happens to a message after `max_attempts`.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        config: ConsumeConfig,
+        listener: Listener,
+        on_failure: FailurePolicy,
+        offsets: Offsets,
+        history: Recorder,
+        statistics: ConsumerStatistics,
+    ) -> None:
+        self._client = client
+        self._clock = client.clock
+        self._group = group
+        self._config = config
+        self._listener = listener
+        self._on_failure = on_failure
+        self._offsets = offsets
+        self._history = history
+        self._statistics = statistics
+        self._rollback_warned = False
+        self._listener_loop: Runtime | None = None
+        self._workers: WorkerPool | None = None
+        if inspect.iscoroutinefunction(listener):
+            self._listener_loop = Runtime("ordermq-listeners")
+        else:
+            self._workers = WorkerPool(
+                config.consume_thread_count, self._take_turn, f"ordermq-{group}"
+            )
+
+    def submit(self, assigned: AssignedQueue) -> None:
+        """Give the queue a turn; the caller holds its dispatch flag."""
+        if self._workers is not None:
+            self._workers.submit(assigned)
+        elif self._listener_loop is not None:
+            loop = self._listener_loop
+            loop.post(lambda: loop.spawn(self._take_turn_async(assigned), str(assigned.queue)))
+
+    def close(self, timeout_s: float) -> bool:
+        """End the threads; False if a listener still ran after `timeout_s`."""
+        if self._workers is not None:
+            return self._workers.close(timeout_s)
+        if self._listener_loop is not None:
+            self._listener_loop.release()
+        return True
+
+    # Drivers.
+
+    def _take_turn(self, assigned: AssignedQueue) -> None:
+        turn = self._turn(assigned)
+        try:
+            step = next(turn, None)
+            while step is not None:
+                step = self._advance(turn, self._perform(step))
+        except Exception:  # noqa: BLE001 - logged, and the queue restarts
+            self._recover(assigned)
+
+    def _perform(self, step: CallListener | OnIoThread) -> Outcome:
+        try:
+            if isinstance(step, CallListener):
+                return Outcome(self._listener(step.messages, step.context))
+            return Outcome(self._client.runtime.call(step.work))
+        # BaseException: a listener's sys.exit() must suspend its queue, not end our thread.
+        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
+            return Outcome(error=error)
+
+    async def _take_turn_async(self, assigned: AssignedQueue) -> None:
+        turn = self._turn(assigned)
+        try:
+            step = next(turn, None)
+            while step is not None:
+                step = self._advance(turn, await self._perform_async(step))
+        except Exception:  # noqa: BLE001 - logged, and the queue restarts
+            self._recover(assigned)
+
+    async def _perform_async(self, step: CallListener | OnIoThread) -> Outcome:
+        try:
+            if isinstance(step, CallListener):
+                answer = self._listener(step.messages, step.context)
+                return Outcome(await answer if inspect.isawaitable(answer) else answer)
+            return Outcome(await asyncio.wrap_future(self._client.runtime.submit(step.work)))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
+            return Outcome(error=error)
+
+    @staticmethod
+    def _advance(turn: Turn, outcome: Outcome) -> CallListener | OnIoThread | None:
+        try:
+            return turn.send(outcome)
+        except StopIteration:
+            return None
+
+    def _recover(self, assigned: AssignedQueue) -> None:
+        # A defect of ours. Without a successor the queue would stand still for ever
+        # (semantics 2, no lost wake-up), so it starts again from the committed offset.
+        _log.exception("%s: error in the consume service; the queue starts again", assigned.queue)
+        assigned.abandon_turn("an error in the consume service")
+
+    # The turn.
+
+    def _turn(self, assigned: AssignedQueue) -> Turn:
+        config = self._config
+        started_ms = self._clock.now_ms()
+        while True:
+            now_ms = self._clock.now_ms()
+            if now_ms - started_ms > config.max_time_consume_continuously_ms:
+                self.submit(assigned)  # other queues wait for this thread; the flag stays set
+                return
+            claim = assigned.begin_batch(config.consume_message_batch_max_size, now_ms)
+            if isinstance(claim, Refusal):
+                return
+            context = ConsumeContext(
+                assigned,
+                claim,
+                assigned.attempts.get(claim.messages.first_offset, 0) if assigned.attempts else 0,
+            )
+            self._record_start(assigned, claim, context.attempt)
+            outcome = yield CallListener(claim.messages, context)
+            verdict = self._judge(assigned, claim, outcome)
+            self._record_end(assigned, claim, verdict)
+            if verdict.settlement is Settlement.ROLLBACK:
+                if assigned.rollback_held(claim):
+                    self._record(EventType.ROLLBACK, assigned, claim)
+                    self._submit_later(assigned, context)
+                return
+            if verdict.settlement is Settlement.RETRY:
+                yield from self._retry(assigned, claim, verdict, context)
+                return
+            self._statistics.add("batches")
+            self._statistics.add("messages_done", len(claim.messages))
+            if assigned.attempts:
+                assigned.attempts.clear()
+            hold = verdict.settlement is Settlement.HOLD
+            counts = assigned.end_batch(claim, verdict.done, self._clock.now_ms(), hold=hold)
+            if not counts:
+                return
+            if config.commit_interval_ms == 0 and not hold:
+                yield OnIoThread(self._offsets.commit(assigned))
+
+    def _judge(self, assigned: AssignedQueue, claim: Claim, outcome: Outcome) -> Verdict:
+        if outcome.error is None:
+            try:
+                verdict = judge(outcome.value, len(claim.messages), self._config.auto_commit)
+            except ConfigError as error:
+                _log.error("%s: %s", assigned.queue, error)
+                return Verdict(Settlement.RETRY, 0)
+            if (
+                outcome.value is ConsumeResult.ROLLBACK
+                and self._config.auto_commit
+                and not self._rollback_warned
+            ):
+                self._rollback_warned = True
+                _log.warning(
+                    "%s: ROLLBACK with auto_commit commits, as in Java; return SUSPEND, or set "
+                    "auto_commit=False",
+                    assigned.queue,
+                )
+            return verdict
+        self._statistics.add("listener_errors")
+        _log.error(
+            "%s: the listener raised at offsets %d..%d; they come again",
+            assigned.queue,
+            claim.messages.first_offset,
+            claim.messages.last_offset,
+            exc_info=outcome.error,
+        )
+        return Verdict(Settlement.RETRY, 0)
+
+    def _retry(
+        self, assigned: AssignedQueue, claim: Claim, verdict: Verdict, context: ConsumeContext
+    ) -> Turn:
+        """Bring the unfinished part back, or give a message up; the queue waits meanwhile."""
+        self._statistics.add("batches_failed")
+        self._statistics.add("messages_done", verdict.done)
+        done = verdict.done
+        give_up = self._count_failures(assigned, claim, done)
+        if give_up is GiveUp.DIVERT:
+            # Only ever the first unfinished message: a failed batch is retried one by one.
+            outcome = yield OnIoThread(self._divert(assigned, claim, claim.messages[done]))
+            if outcome.error is None:
+                done += 1
+            elif isinstance(outcome.error, RemotingError | RouteError):
+                _log.warning(
+                    "%s: dead letter of offset %d not stored, tried again later: %s",
+                    assigned.queue,
+                    claim.messages[done].queue_offset,
+                    outcome.error,
+                )
+            else:
+                raise outcome.error
+        counts = assigned.end_batch(
+            claim, done, self._clock.now_ms(), hold=not self._config.auto_commit
+        )
+        if give_up is GiveUp.STOP and counts:
+            assigned.pause()
+            _log.error(
+                "%s: stopped at offset %d after %d attempts; its lock is kept, resume() goes on",
+                assigned.queue,
+                claim.messages[done].queue_offset,
+                self._config.max_attempts,
+            )
+            assigned.process_queue.end_dispatch()
+            return
+        if not counts:
+            return
+        if done == len(claim.messages):
+            self.submit(assigned)  # everything was settled: no reason to wait
+        else:
+            self._submit_later(assigned, context)
+
+    def _count_failures(self, assigned: AssignedQueue, claim: Claim, done: int) -> GiveUp:
+        failed = claim.messages.offsets()[done:]
+        # After a partial answer the first unfinished message failed, those behind it were
+        # not tried; after none, any of them may have failed.
+        blamed = failed[:1] if done else failed
+        for offset in blamed:
+            assigned.attempts[offset] = assigned.attempts.get(offset, 0) + 1
+        if self._config.max_attempts and len(failed) > 1:
+            assigned.isolate_until = failed[-1]
+            return GiveUp.TRY_AGAIN
+        attempts = assigned.attempts[failed[0]]
+        return decide(self._on_failure, attempts, self._config.max_attempts)
+
+    async def _divert(self, assigned: AssignedQueue, claim: Claim, message: MessageView) -> None:
+        attempts = assigned.attempts[message.queue_offset]
+        await send_dead_letter(self._client, self._group, message, attempts)
+        self._statistics.add("diverted")
+        self._record(
+            EventType.DIVERT,
+            assigned,
+            claim,
+            offs=[message.queue_offset],
+            keys=[message.sharding_key],
+        )
+        _log.warning(
+            "%s: offset %d moved to the dead-letter topic after %d attempts",
+            assigned.queue,
+            message.queue_offset,
+            attempts,
+        )
+
+    def _submit_later(self, assigned: AssignedQueue, context: ConsumeContext) -> None:
+        delay_ms = resume_delay_ms(context.suspend_ms, self._config.suspend_current_queue_time_ms)
+        runtime = self._client.runtime
+        name = f"resume {assigned.queue}"
+        runtime.post(lambda: runtime.spawn(self._submit_after(assigned, delay_ms), name))
+
+    async def _submit_after(self, assigned: AssignedQueue, delay_ms: int) -> None:
+        await self._clock.sleep_ms(delay_ms)
+        self.submit(assigned)
+
+    # History; nothing of a message is read unless someone wants it.
+
+    def _record_start(self, assigned: AssignedQueue, claim: Claim, attempt: int) -> None:
+        if self._history.enabled:
+            self._record(
+                EventType.START, assigned, claim, attempt=attempt, **_contents(claim.messages)
+            )
+
+    def _record_end(self, assigned: AssignedQueue, claim: Claim, verdict: Verdict) -> None:
+        if self._history.enabled:
+            self._record(
+                EventType.END,
+                assigned,
+                claim,
+                done=verdict.done,
+                detail=verdict.settlement.name,
+                **_contents(claim.messages),
+            )
+
+    def _record(
+        self, event: EventType, assigned: AssignedQueue, claim: Claim, **members: Any
+    ) -> None:
+        queue = assigned.queue
+        self._history.record(
+            event,
+            group=self._group,
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            epoch=claim.lease.epoch,
+            **members,
+        )
+
+
+def _contents(messages: MessageRun) -> dict[str, Any]:
+    return {
+        "offs": messages.offsets(),
+        "keys": [message.sharding_key for message in messages],
+    }

@@ -1,0 +1,167 @@
+"""Fetching messages of one queue, one request in flight (semantics 7)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import Enum, auto
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.timers import wait_until_set
+from ordermq.config import PullConfig
+from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.orderly import OrderlyService
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
+from ordermq.model.message import MessageBatch
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.headers import PullHeader, PullReplyHeader
+
+_log = logging.getLogger("ordermq.consumer")
+_FLOW_CONTROL_DELAY_MS = 20
+_ROOM_RECHECK_MS = 1_000
+
+
+class Flow(Enum):
+    """Whether to pull now."""
+
+    PULL = auto()
+    WAIT = auto()
+
+
+def decide_flow(config: PullConfig, messages: int, pending: int, size_bytes: int) -> Flow:
+    """Flow control of one queue.
+
+    With nothing pending it always pulls: in manual mode the whole buffer may be handed out
+    and only another call could commit it (semantics 4.4 R).
+    """
+    if pending == 0:
+        return Flow.PULL
+    if messages > config.pull_threshold_for_queue:
+        return Flow.WAIT
+    if size_bytes > config.pull_threshold_size_for_queue_mib << 20:
+        return Flow.WAIT
+    return Flow.PULL
+
+
+class Puller:
+    """The pull loop of one assigned queue; on the I/O thread."""
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        config: PullConfig,
+        assigned: AssignedQueue,
+        subscription: Subscription,
+        offsets: Offsets,
+        service: OrderlyService,
+        statistics: ConsumerStatistics,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._assigned = assigned
+        self._subscription = subscription
+        self._tags = tuple(tag.encode() for tag in subscription.tags)
+        self._offsets = offsets
+        self._service = service
+        self._statistics = statistics
+        self._nudge = asyncio.Event()
+
+    def nudge(self) -> None:
+        """There is room again, or a lease: look now."""
+        self._nudge.set()
+
+    async def run(self) -> None:
+        """Pull until the queue is no longer ours."""
+        assigned = self._assigned
+        while assigned.state is QueueState.ACTIVE:
+            self._nudge.clear()
+            if assigned.lease is None:
+                await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
+            elif not await self._wait_for_room():
+                await self._pull_once()
+
+    async def _wait_for_room(self) -> bool:
+        buffered = self._assigned.process_queue
+        flow = decide_flow(
+            self._config, buffered.message_count, buffered.pending_count, buffered.size_bytes
+        )
+        if flow is Flow.PULL:
+            return False
+        # Half empty before going on: waking for each message costs more than it gives.
+        if self._assigned.wait_for_room(self._config.pull_threshold_for_queue // 2 + 1):
+            await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
+        return True
+
+    async def _pull_once(self) -> None:
+        assigned, config = self._assigned, self._config
+        generation, offset = assigned.generation, assigned.next_pull_offset
+        header = PullHeader(
+            self._group,
+            assigned.queue.topic,
+            assigned.queue.queue_id,
+            offset,
+            config.pull_batch_size,
+            PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
+            suspend_timeout_ms=config.broker_suspend_ms,
+            subscription=self._subscription.expression,
+            subscription_version=self._subscription.version,
+            expression_type="TAG",
+            max_bytes=config.pull_batch_bytes,
+            broker_name=assigned.queue.broker_name,
+        )
+        try:
+            address = self._client.routes.master_of(assigned.queue.broker_name)
+            code, reply, body = await self._client.api.pull(address, header, config.pull_timeout_ms)
+            self._statistics.add("pulls")
+            await self._take(generation, offset, code, reply, body)
+        except (RemotingError, RouteError) as error:
+            await self._pause_after(error)
+
+    async def _take(
+        self, generation: int, offset: int, code: int, reply: PullReplyHeader, body: bytes
+    ) -> None:
+        assigned = self._assigned
+        if code == ResponseCode.SUCCESS:
+            batch = MessageBatch(assigned.queue, body, self._tags)
+            if len(batch) == 0:
+                assigned.skip_to(generation, reply.next_begin_offset)
+            elif assigned.accept(generation, batch, reply.next_begin_offset):
+                self._service.submit(assigned)
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            await self._go_where_told(generation, offset, reply)
+        else:
+            assigned.skip_to(generation, reply.next_begin_offset)
+
+    async def _go_where_told(self, generation: int, offset: int, reply: PullReplyHeader) -> None:
+        """The broker does not have our offset; finish what is buffered, then move."""
+        assigned, target = self._assigned, reply.next_begin_offset
+        while assigned.generation == generation and assigned.wait_for_room(1):
+            await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
+            self._nudge.clear()
+        if assigned.generation != generation or assigned.state is not QueueState.ACTIVE:
+            return
+        _log.warning(
+            "%s: the broker has offsets %d..%d, not %d; going on from %d%s",
+            assigned.queue,
+            reply.min_offset,
+            reply.max_offset,
+            offset,
+            target,
+            f", {target - offset} messages expired unread" if target > offset else "",
+        )
+        self._statistics.add("skipped", max(target - offset, 0))
+        await self._offsets.reset(assigned, generation, target)
+
+    async def _pause_after(self, error: OrderMQError) -> None:
+        if isinstance(error, BrokerError) and error.response_code == ResponseCode.FLOW_CONTROL:
+            await self._client.clock.sleep_ms(_FLOW_CONTROL_DELAY_MS)
+            return
+        self._statistics.add("pull_errors")
+        _log.warning("%s: pull failed: %s", self._assigned.queue, error)
+        # A nudge, as after a reconnect, ends the pause early.
+        await wait_until_set(self._nudge, self._client.clock, self._config.pull_delay_on_error_ms)

@@ -1,0 +1,223 @@
+"""The push consumer: what a user creates; it wires the room together and decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from ordermq.client.name_server_api import parse_name_servers
+from ordermq.clock import Clock, SystemClock
+from ordermq.config import ConsumerConfig
+from ordermq.consumer.listener import Listener
+from ordermq.consumer.member import Member, MemberSettings
+from ordermq.consumer.retry import FailurePolicy, Retry
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.errors import ConfigError, StateError
+from ordermq.events import History, NoHistory
+from ordermq.model.identifiers import client_id as new_client_id
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import check_group, check_topic, retry_topic
+from ordermq.model.subscription import EVERYTHING, Subscription
+
+_log = logging.getLogger("ordermq.consumer")
+_L = TypeVar("_L", bound=Listener)
+_CLOSE_TIMEOUT_S = 60.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class PushConsumer:
+    """A member of a consumer group that is called with messages, in order, queue by queue.
+
+    Args:
+        group: the consumer group; all its members must subscribe alike.
+        name_servers: `host:port`, several joined by `;` or in a list.
+        instance_name: fixed part of the client id; default unique. Two live consumers of one
+            id would both "own" a queue, so leave it alone unless you know why.
+        config: all settings at once; else give them flat, as `pull_batch_size=64`.
+        on_failure: what happens to a message after `max_attempts`.
+        on_assigned, on_revoked: called with a queue when it became ours, and after it is not.
+        history: a file to record the run's events in, for `ordermq audit`.
+        clock: time, as an argument; for tests.
+        settings: any field of `ConsumerConfig`'s groups.
+    Raises: ConfigError: a name or setting no broker would take.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_servers: str | list[str],
+        instance_name: str | None = None,
+        config: ConsumerConfig | None = None,
+        on_failure: FailurePolicy | None = None,
+        on_assigned: Callable[[MessageQueue], None] | None = None,
+        on_revoked: Callable[[MessageQueue], None] | None = None,
+        history: str | os.PathLike[str] | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        if config is not None and settings:
+            raise ConfigError("give `config` or flat settings, not both")
+        self.group = check_group(group)
+        self.name_servers = parse_name_servers(name_servers)
+        self.client_id = new_client_id(instance_name)
+        self.config = config if config is not None else ConsumerConfig.of(**settings)
+        self.statistics = ConsumerStatistics()
+        self._clock = clock if clock is not None else SystemClock()
+        self._on_failure = on_failure if on_failure is not None else Retry()
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._history_path = history
+        self._subscriptions: dict[str, Subscription] = {}
+        self._listener: Listener | None = None
+        self._running: Member | None = None
+        self._closed = False
+        # A simple queue, because its put may be called from a signal handler.
+        self._stop_requests: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def __repr__(self) -> str:
+        return f"<PushConsumer {self.group} {self.client_id}>"
+
+    def subscribe(self, topic: str, expression: str = EVERYTHING) -> None:
+        """Consume `topic`; before `start`.
+
+        Args:
+            expression: `*`, or tags joined by `||`.
+        Raises: ConfigError: an illegal topic or expression. StateError: already started.
+        """
+        if self._running is not None or self._closed:
+            raise StateError("subscribe before the consumer starts", topic=topic, group=self.group)
+        version = self._clock.wall_ms()
+        self._subscriptions[topic] = Subscription.parse(check_topic(topic), expression, version)
+
+    def orderly(self, listener: _L) -> _L:
+        """Register the listener, plain or `async def`; usable as a decorator.
+
+        It is called as `listener(messages, context)`, with messages of one queue, ascending;
+        see `ConsumeResult` for what it may return.
+        """
+        if self._listener is not None:
+            raise StateError("this consumer has a listener already", group=self.group)
+        self._listener = listener
+        return listener
+
+    def start(self) -> None:
+        """Join the group and begin; returns once the first shares were asked for.
+
+        Raises:
+            StateError: no listener or subscription, or started before.
+            RouteError: no name server answers.
+        """
+        if self._running is not None or self._closed:
+            raise StateError("a consumer starts once", group=self.group)
+        if self._listener is None:
+            raise StateError("no listener: decorate one with @consumer.orderly", group=self.group)
+        if not self._subscriptions:
+            raise StateError("no subscription: call subscribe(topic) first", group=self.group)
+        member = Member(
+            MemberSettings(
+                group=self.group,
+                client_id=self.client_id,
+                name_servers=self.name_servers,
+                config=self.config,
+                subscriptions=self.subscriptions(),
+                listener=self._listener,
+                on_failure=self._on_failure,
+                on_assigned=self._on_assigned,
+                on_revoked=self._on_revoked,
+                clock=self._clock,
+                history=NoHistory()
+                if self._history_path is None
+                else History(self._history_path, self.client_id),
+                statistics=self.statistics,
+            )
+        )
+        member.start()
+        self._running = member
+
+    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
+        """Leave the group: hand every queue over, then disconnect (semantics 10.9).
+
+        Args:
+            timeout_s: how long running listeners may take. After it their queues are given
+                up without unlock, their leases run out at the broker.
+        Returns: True if every queue was handed over in order.
+        """
+        if self._running is None or self._closed:
+            return True
+        self._closed = True
+        self.stop()
+        return self._running.close(timeout_s)
+
+    def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
+        """Start, consume until SIGINT or SIGTERM, then `close`; on the main thread.
+
+        A second signal ends the wait for listeners at once.
+        """
+        previous = {number: signal.getsignal(number) for number in _SIGNALS}
+        asked = False
+
+        def ask_to_stop(number: int, frame: FrameType | None) -> None:
+            nonlocal asked
+            if asked:
+                raise KeyboardInterrupt
+            asked = True
+            self.stop()
+
+        for number in _SIGNALS:
+            signal.signal(number, ask_to_stop)
+        try:
+            self.start()
+            self._stop_requests.get()
+            return self.close(timeout_s)
+        except KeyboardInterrupt:
+            _log.warning("second signal: leaving without waiting for listeners")
+            return False
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def stop(self) -> None:
+        """Make `run` hand over and return, from any thread or signal handler."""
+        self._stop_requests.put(None)
+
+    def assigned_queues(self) -> list[MessageQueue]:
+        """The queues that are ours now, sorted; [] before the start and after the close."""
+        running = self._running
+        return running.assigned_queues() if running is not None and not self._closed else []
+
+    def pause(self, message_queue: MessageQueue) -> None:
+        """Call the listener no more for this queue; its lock is kept and renewed."""
+        self._live().pause(message_queue)
+
+    def resume(self, message_queue: MessageQueue) -> None:
+        """Go on with a paused or stopped queue."""
+        self._live().resume(message_queue)
+
+    def subscriptions(self) -> list[Subscription]:
+        """What is subscribed, the group's retry topic included, sorted by topic."""
+        retry = retry_topic(self.group)
+        mine = {retry: Subscription(retry, EVERYTHING, (), 0)} | self._subscriptions
+        return [mine[topic] for topic in sorted(mine)]
+
+    def _live(self) -> Member:
+        if self._running is None or self._closed:
+            raise StateError("the consumer is not running", group=self.group)
+        return self._running
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,212 @@
+"""Which queues are mine: computed by each member alone, from the same lists (semantics 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.routes import subscribe_queues
+from ordermq.client.timers import wait_until_set
+from ordermq.config import ConsumerConfig
+from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.hand_off import HandOff
+from ordermq.consumer.locks import Locks
+from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.strategies import allocate
+from ordermq.errors import OrderMQError
+from ordermq.model.message_queue import MessageQueue
+
+_log = logging.getLogger("ordermq.consumer")
+_UNKNOWN_TOPIC_RETRY_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What turns the queues we hold into our share."""
+
+    revoke: list[MessageQueue]
+    acquire: list[MessageQueue]
+
+
+def plan(held: Collection[MessageQueue], share: Collection[MessageQueue]) -> Plan:
+    """Removals and additions, sorted; removals come first when acted on."""
+    return Plan(sorted(set(held) - set(share)), sorted(set(share) - set(held)))
+
+
+def share_of(
+    config: ConsumerConfig,
+    queues: Sequence[MessageQueue],
+    member_ids: Sequence[str],
+    own_id: str,
+) -> list[MessageQueue] | None:
+    """Our share of a topic; None if the member list does not know us.
+
+    Java then drops every queue (semantics 6): one broker that has just forgotten us would
+    stop the member. We keep what we hold, introduce ourselves again, and ask later.
+    """
+    if own_id not in member_ids:
+        return None
+    return allocate(config.rebalance.allocation, queues, sorted(member_ids), own_id)
+
+
+class Rebalancer:
+    """Keeps what this member holds equal to its share; on the I/O thread.
+
+    Args:
+        topics: the subscribed topics, the group's retry topic among them.
+        make: builds an assigned queue under a lease, from an offset.
+        on_assigned: called when a queue became ours, before its first pull.
+        on_released: called when it is no longer ours.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        config: ConsumerConfig,
+        topics: Iterable[str],
+        locks: Locks,
+        offsets: Offsets,
+        hand_off: HandOff,
+        make: Callable[[MessageQueue, Lease, int], AssignedQueue],
+        on_assigned: Callable[[AssignedQueue], None],
+        on_released: Callable[[AssignedQueue], None],
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._topics = sorted(topics)
+        self._locks = locks
+        self._offsets = offsets
+        self._hand_off = hand_off
+        self._make = make
+        self._on_assigned = on_assigned
+        self._on_released = on_released
+        self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._releases: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._next_pass_ms = config.rebalance.rebalance_interval_ms
+
+    def assigned(self) -> list[AssignedQueue]:
+        """What is ours or still being released, sorted by queue."""
+        return [self._assigned[queue] for queue in sorted(self._assigned)]
+
+    def find(self, queue: MessageQueue) -> AssignedQueue | None:
+        """The assigned queue, if it is ours."""
+        return self._assigned.get(queue)
+
+    def wake(self) -> None:
+        """Run a pass now: members, routes or locks may have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Pass after pass, for ever."""
+        clock, config = self._client.clock, self._config.rebalance
+        while True:
+            await self.pass_once()
+            # A storm of notices makes one pass; a lone one hardly waits.
+            await clock.sleep_ms(config.rebalance_min_interval_ms)
+            await wait_until_set(self._wake, clock, self._next_pass_ms)
+
+    async def pass_once(self) -> None:
+        """Compare share and holdings of each topic once, and act on the difference."""
+        self._wake.clear()
+        self._next_pass_ms = self._config.rebalance.rebalance_interval_ms
+        for topic in [] if self._closing else self._topics:
+            try:
+                await self._balance(topic)
+            except OrderMQError as error:
+                self._try_again_in(self._config.lease.lock_retry_ms)
+                _log.warning("topic %s: not rebalanced this time: %s", topic, error)
+
+    def stop_acquiring(self) -> None:
+        """Take no queue any more, whatever passes find."""
+        self._closing = True
+
+    async def release_all(self) -> None:
+        """Hand every queue over; returns when all are gone. After `stop_acquiring`."""
+        for assigned in self.assigned():
+            self._release(assigned)
+        await asyncio.gather(*self._releases.values())
+
+    async def _balance(self, topic: str) -> None:
+        route = await self._client.routes.get(topic)
+        if route is None:
+            self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
+            return
+        queues = subscribe_queues(topic, route)
+        members = await self._member_ids()
+        share = share_of(self._config, queues, members, self._client.client_id)
+        if share is None:
+            _log.warning("group %s does not list us; announcing ourselves again", self._group)
+            await self._client.heartbeats.beat()
+            self._try_again_in(self._config.lease.lock_retry_ms)
+            return
+        held = [
+            queue
+            for queue, assigned in self._assigned.items()
+            if queue.topic == topic and assigned.state is QueueState.ACTIVE
+        ]
+        todo = plan(held, share)
+        for queue in todo.revoke:
+            self._release(self._assigned[queue])
+        # A queue still being released by us comes back with a later pass, which the end of
+        # its release starts: two objects of one queue would run its listener twice.
+        await self._acquire([queue for queue in todo.acquire if queue not in self._assigned])
+
+    async def _member_ids(self) -> list[str]:
+        failure: OrderMQError | None = None
+        for address in self._client.routes.masters():
+            try:
+                return await self._client.api.consumer_ids(address, self._group)
+            except OrderMQError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return []
+
+    async def _acquire(self, queues: Sequence[MessageQueue]) -> None:
+        if not queues or self._closing:
+            return
+        leases = await self._locks.acquire(queues)
+        if len(leases) < len(queues):
+            self._try_again_in(self._config.lease.lock_retry_ms)
+        await asyncio.gather(*(self._take(queue, lease) for queue, lease in leases.items()))
+
+    async def _take(self, queue: MessageQueue, lease: Lease) -> None:
+        try:
+            offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
+        except OrderMQError as error:
+            # The lock stays ours and is asked for again by the next pass.
+            self._try_again_in(self._config.lease.lock_retry_ms)
+            _log.warning("%s: locked, but its offset is not known: %s", queue, error)
+            return
+        assigned = self._make(queue, lease, offset)
+        self._assigned[queue] = assigned
+        _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)
+        self._on_assigned(assigned)
+        if self._closing:  # the consumer was closed while we asked
+            self._release(assigned)
+
+    def _release(self, assigned: AssignedQueue) -> None:
+        if assigned.queue in self._releases:
+            return
+        self._releases[assigned.queue] = self._client.runtime.spawn(
+            self._release_one(assigned), f"release {assigned.queue}"
+        )
+
+    async def _release_one(self, assigned: AssignedQueue) -> None:
+        try:
+            await self._hand_off.release(assigned)
+        finally:
+            self._assigned.pop(assigned.queue, None)
+            self._releases.pop(assigned.queue, None)
+            self._on_released(assigned)
+            self.wake()
+
+    def _try_again_in(self, delay_ms: int) -> None:
+        self._next_pass_ms = min(self._next_pass_ms, delay_ms)

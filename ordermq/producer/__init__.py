@@ -1,0 +1,9 @@
+"""Sending in order.
+
+| question | file |
+|---|---|
+| what a user creates | producer.py |
+| which queue a key goes to | selectors.py |
+| one request of a queue at a time, batches, failed keys | lanes.py |
+| what to do after a failed try | send_retry.py |
+"""

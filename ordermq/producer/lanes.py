@@ -1,0 +1,211 @@
+"""One request of a queue at a time: what gathers meanwhile goes as one batch.
+
+A key always goes to one queue, so one unacknowledged request a queue is at most one
+unacknowledged send a key (semantics 8), and a batch is stored whole or not at all. The rule
+costs little: under load the batches grow, as commits of a database do.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ordermq.client.instance import ClientInstance
+from ordermq.config import SendConfig
+from ordermq.errors import KeyFailed, OrderMQError, ProtocolError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import AUTO_CREATE_TOPIC
+from ordermq.model.status import SendReceipt, SendStatus
+from ordermq.producer.selectors import ShardingKey
+from ordermq.producer.send_retry import AfterFailure, decide, delay_ms
+from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.headers import SendHeader, SendReplyHeader
+
+_log = logging.getLogger("ordermq.producer")
+_MEMBER_HEAD = struct.Struct(">iiiii")  # size, magic, crc, flag, body length (protocol 2.5)
+_SHORT = struct.Struct(">h")
+_STATUS = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A message on its way.
+
+    Args:
+        properties: its property text; `unique_id` is in there.
+        key: the sharding key, None for unordered messages.
+        on_done: called once, on the I/O thread, when `receipt` or `error` is set.
+    """
+
+    body: bytes
+    properties: str
+    unique_id: str
+    flag: int
+    key: ShardingKey | None
+    is_alone: bool  # delayed messages must not be batched
+    on_done: Callable[[Entry], None] = field(repr=False)
+    receipt: SendReceipt | None = None
+    error: BaseException | None = None
+
+    def finish(self, receipt: SendReceipt | None, error: BaseException | None) -> None:
+        self.receipt, self.error = receipt, error
+        self.on_done(self)
+
+
+def encode_batch(entries: Sequence[Entry]) -> bytes:
+    """The body of SEND_BATCH_MESSAGE (protocol 2.5)."""
+    parts: list[bytes] = []
+    for entry in entries:
+        properties = entry.properties.encode()
+        size = _MEMBER_HEAD.size + len(entry.body) + _SHORT.size + len(properties)
+        parts += (
+            _MEMBER_HEAD.pack(size, 0, 0, entry.flag, len(entry.body)),
+            entry.body,
+            _SHORT.pack(len(properties)),
+            properties,
+        )
+    return b"".join(parts)
+
+
+def take_batch(waiting: deque[Entry], max_bytes: int) -> list[Entry]:
+    """Remove the next entries that may go in one request, in order; at least one."""
+    batch = [waiting.popleft()]
+    size = len(batch[0].body) + len(batch[0].properties)
+    while waiting and not batch[0].is_alone and not waiting[0].is_alone:
+        size += len(waiting[0].body) + len(waiting[0].properties)
+        if size > max_bytes:
+            break
+        batch.append(waiting.popleft())
+    return batch
+
+
+class QueueLane:
+    """Sends the messages of one queue in the order they come; on the I/O thread."""
+
+    def __init__(
+        self, client: ClientInstance, group: str, queue: MessageQueue, config: SendConfig
+    ) -> None:
+        self.queue = queue
+        self._client = client
+        self._group = group
+        self._config = config
+        self._waiting: deque[Entry] = deque()
+        self._failed: dict[ShardingKey, str] = {}
+        self._busy = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._busy and not self._waiting
+
+    def put(self, entry: Entry) -> None:
+        """Queue a message for sending; its `on_done` tells the outcome."""
+        self._waiting.append(entry)
+        if not self._busy:
+            self._busy = True
+            self._client.runtime.spawn(self._run(), f"send {self.queue}")
+
+    def resolve(self, key: ShardingKey) -> bool:
+        """Let a failed key go on; False if it had not failed."""
+        return self._failed.pop(key, None) is not None
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = self._without_failed(
+                    take_batch(self._waiting, self._config.max_batch_bytes)
+                )
+                if batch:
+                    await self._send(batch)
+        finally:
+            self._busy = False
+
+    def _without_failed(self, batch: list[Entry]) -> list[Entry]:
+        if not self._failed:
+            return batch
+        passed = []
+        for entry in batch:
+            reason = self._failed.get(entry.key) if entry.key is not None else None
+            if reason is None:
+                passed.append(entry)
+            else:
+                entry.finish(None, self._key_failed(entry.key, reason))
+        return passed
+
+    def _key_failed(self, key: ShardingKey | None, reason: str) -> KeyFailed:
+        return KeyFailed(
+            f"sharding key {key!r}: an earlier send has an unknown outcome ({reason}); look "
+            "whether it arrived, then call producer.resolve(topic, key)",
+            topic=self.queue.topic,
+            broker=self.queue.broker_name,
+            queue_id=self.queue.queue_id,
+        )
+
+    async def _send(self, batch: list[Entry]) -> None:
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                receipts = await self._send_once(batch)
+            except OrderMQError as error:
+                step = decide(error, tries, self._config)
+                if step is AfterFailure.SEND_AGAIN:
+                    _log.warning("%s: try %d failed, sending again: %s", self.queue, tries, error)
+                    await self._client.clock.sleep_ms(delay_ms(tries, self._config))
+                    continue
+                self._give_up(batch, error, step)
+                return
+            for entry, receipt in zip(batch, receipts, strict=True):
+                entry.finish(receipt, None)
+            return
+
+    def _give_up(self, batch: list[Entry], error: OrderMQError, step: AfterFailure) -> None:
+        if step is AfterFailure.UNKNOWN:
+            for entry in batch:
+                if entry.key is not None:
+                    self._failed.setdefault(entry.key, str(error))
+        for entry in batch:
+            entry.finish(None, error)
+
+    async def _send_once(self, batch: list[Entry]) -> list[SendReceipt]:
+        queue, one = self.queue, batch[0]
+        header = SendHeader(
+            producer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            born_timestamp_ms=self._client.clock.wall_ms(),
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=self._config.default_topic_queue_nums,
+            broker_name=queue.broker_name,
+        )
+        if len(batch) == 1:
+            header.flag, header.properties, body = one.flag, one.properties, one.body
+        else:
+            header.batch, body = True, encode_batch(batch)
+        address = self._client.routes.master_of(queue.broker_name)
+        code, reply = await self._client.api.send(
+            address, header, body, self._config.send_timeout_ms
+        )
+        return self._receipts(batch, code, reply)
+
+    def _receipts(self, batch: list[Entry], code: int, reply: SendReplyHeader) -> list[SendReceipt]:
+        ids = reply.message_id.split(",")
+        if len(ids) != len(batch):
+            raise ProtocolError(
+                f"the broker acknowledged {len(ids)} messages of {len(batch)}",
+                topic=self.queue.topic,
+                broker=self.queue.broker_name,
+            )
+        queue = MessageQueue(self.queue.topic, self.queue.broker_name, reply.queue_id)
+        status = _STATUS[ResponseCode(code)]
+        return [
+            SendReceipt(queue, reply.queue_offset + i, entry.unique_id, ids[i], status)
+            for i, entry in enumerate(batch)
+        ]

@@ -1,0 +1,487 @@
+"""The producer: messages of one sharding key are stored in the order they were sent."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.routes import publish_queues
+from ordermq.client.runtime import Runtime
+from ordermq.clock import Clock, SystemClock
+from ordermq.config import ProducerConfig
+from ordermq.errors import ConfigError, OrderingError, OrderMQError, RouteError, StateError
+from ordermq.model.identifiers import client_id as new_client_id
+from ordermq.model.identifiers import unique_message_id
+from ordermq.model.message import Message
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import AUTO_CREATE_TOPIC, check_group
+from ordermq.model.status import SendReceipt
+from ordermq.producer.lanes import Entry, QueueLane
+from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
+from ordermq.remoting.bodies import Heartbeat, TopicRoute
+from ordermq.remoting.headers import SendHeader
+
+_log = logging.getLogger("ordermq.producer")
+_FLUSH_TICK_MS = 5
+
+
+class Producer:
+    """Sends messages; those of one sharding key in order.
+
+    Args:
+        group: the producer group, for the broker's statistics and transactions.
+        name_servers: `host:port`, several joined by `;` or in a list.
+        selector: which queue a key goes to: "java" (the classic Java client's choice), "go",
+            "sip", "sha256", or a function (queues, message, key) -> queue. All producers of
+            an ordered topic must agree.
+        instance_name: fixed part of the client id; default unique.
+        config: all settings at once; else give them flat, as `send_timeout_ms=500`.
+        clock: time, as an argument; for tests.
+    Raises: ConfigError: a name or setting no broker would take.
+
+    Any thread may send. Messages without a key go to the queues in turn.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_servers: str | list[str],
+        selector: str | QueueSelector = "java",
+        instance_name: str | None = None,
+        config: ProducerConfig | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        if config is not None and settings:
+            raise ConfigError("give `config` or flat settings, not both")
+        self.group = check_group(group)
+        self.name_servers = parse_name_servers(name_servers)
+        self.client_id = new_client_id(instance_name)
+        self.config = config if config is not None else ProducerConfig.of(**settings)
+        self._selector = selector_of(selector)
+        self._clock = clock if clock is not None else SystemClock()
+        self._client: ClientInstance | None = None
+        self._closed = False
+        self._lanes: dict[MessageQueue, QueueLane] = {}
+        # The queues of a topic must not change under its keys (semantics 8).
+        self._pinned: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
+        self._turns = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.group} {self.client_id}>"
+
+    def start(self) -> None:
+        """Get ready; a server is first talked to by the first send."""
+        if self._client is not None or self._closed:
+            raise StateError("a producer starts once", group=self.group)
+        runtime = Runtime.acquire()
+        client = ClientInstance(
+            runtime,
+            self._clock,
+            self.config.remoting,
+            self.name_servers,
+            self.client_id,
+            describe=lambda: Heartbeat(self.client_id, (), (self.group,)),
+        )
+
+        async def begin() -> None:
+            client.start_loops()
+
+        runtime.call(begin())
+        self._client = client
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Send what is under way, at most `timeout_s`, then disconnect."""
+        client = self._client
+        if client is None or self._closed:
+            return
+        self._closed = True
+        try:
+            client.runtime.call(self._flush(), timeout_s)
+        except TimeoutError:
+            _log.error("closed after %.0f s with messages not acknowledged", timeout_s)
+        client.runtime.call(self._leave(client))
+        client.runtime.release()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Sending.
+
+    def send(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> SendReceipt:
+        """Send and wait until the broker has it.
+
+        Args:
+            sharding_key: messages of one key stay in order; goes through the selector.
+            queue: send there, whatever the selector says.
+        Raises:
+            RequestTimeout, ConnectFailed: the outcome is unknown after all re-sends; the key
+                fails until `resolve`.
+            KeyFailed: an earlier send of this key ended so.
+            BrokerError: the broker refused it; it is not stored.
+            RouteError: no broker has the topic.
+        """
+        client = self._live()
+        return client.runtime.call(self._send_one(client, message, sharding_key, queue))
+
+    async def asend(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> SendReceipt:
+        """`send` for asyncio code, on any loop; keep the order by awaiting in order."""
+        client = self._live()
+        work = self._send_one(client, message, sharding_key, queue)
+        if client.runtime.is_io_thread:
+            return await work
+        return await asyncio.wrap_future(client.runtime.submit(work))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic to one queue, back to back.
+
+        Raises: ConfigError: none, or of several topics; else as `send`.
+        """
+        if not messages:
+            raise ConfigError("send_batch needs at least one message")
+        if len({message.topic for message in messages}) > 1:
+            raise ConfigError("send_batch takes messages of one topic only")
+        client = self._live()
+        return client.runtime.call(self._send_batch(client, messages, sharding_key, queue))
+
+    def send_many(
+        self,
+        events: Iterable[tuple[Message, ShardingKey | None]],
+        *,
+        max_in_flight: int = 256,
+    ) -> Iterator[SendReceipt]:
+        """Send (message, sharding key) pairs, in order within a key, pipelined across keys.
+
+        Args:
+            max_in_flight: messages sent ahead of the receipts handed out, 2..1000000.
+        Yields: a receipt a message, in the order of `events`. It must be exhausted.
+        Raises: as `send`, for the first message that failed; later ones may be stored, but
+            none of the failed one's key after an unknown outcome.
+        """
+        if not 2 <= max_in_flight <= 1_000_000:
+            raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
+        client = self._live()
+        source = iter(events)
+        under_way: deque[_Chunk] = deque()
+        # Two chunks: one is filled and read out here while the other is being sent.
+        size = max_in_flight // 2
+        while True:
+            pairs = list(itertools.islice(source, size))
+            if pairs:
+                chunk = _Chunk()
+                client.runtime.submit(self._send_chunk(client, pairs, chunk))
+                under_way.append(chunk)
+            if len(under_way) == 2 or (under_way and not pairs):
+                yield from under_way.popleft().receipts()
+            elif not pairs:
+                return
+
+    def send_oneway(self, message: Message, *, sharding_key: ShardingKey | None = None) -> None:
+        """Send without an acknowledgement: it may be lost, and nobody is told."""
+        client = self._live()
+
+        async def work() -> None:
+            target = await self._choose(client, message, sharding_key, None)
+            entry = self._entry(message, sharding_key, _nothing)
+            header = SendHeader(
+                producer_group=self.group,
+                topic=message.topic,
+                queue_id=target.queue_id,
+                born_timestamp_ms=self._clock.wall_ms(),
+                flag=message.flag,
+                properties=entry.properties,
+                broker_name=target.broker_name,
+            )
+            address = client.routes.master_of(target.broker_name)
+            await client.api.send_oneway(address, header, entry.body)
+
+        client.runtime.call(work())
+
+    def resolve(self, topic: str, sharding_key: ShardingKey) -> bool:
+        """Let a failed key go on, after you looked whether its message arrived.
+
+        Returns: False if the key had not failed.
+        """
+        client = self._live()
+
+        async def work() -> bool:
+            lanes = [lane for queue, lane in self._lanes.items() if queue.topic == topic]
+            return any([lane.resolve(sharding_key) for lane in lanes])
+
+        return client.runtime.call(work())
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues the selector chooses from, sorted.
+
+        Raises: RouteError: no broker has the topic.
+        """
+        client = self._live()
+        return list(client.runtime.call(self._queues(client, topic)))
+
+    # On the I/O thread.
+
+    async def _send_one(
+        self,
+        client: ClientInstance,
+        message: Message,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> SendReceipt:
+        answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        entry = self._entry(message, key, lambda done: _settle(answer, done))
+        target = await self._choose(client, message, key, queue)
+        self._lane(client, target).put(entry)
+        return await answer
+
+    async def _send_batch(
+        self,
+        client: ClientInstance,
+        messages: Sequence[Message],
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> list[SendReceipt]:
+        target = await self._choose(client, messages[0], key, queue)
+        lane = self._lane(client, target)
+        answers: list[asyncio.Future[SendReceipt]] = []
+        entries: list[Entry] = []
+        for message in messages:
+            answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+            answers.append(answer)
+            entries.append(
+                self._entry(message, key, lambda done, answer=answer: _settle(answer, done))
+            )
+        for entry in entries:
+            lane.put(entry)
+        return list(await asyncio.gather(*answers))
+
+    async def _send_chunk(
+        self,
+        client: ClientInstance,
+        pairs: Sequence[tuple[Message, ShardingKey | None]],
+        chunk: _Chunk,
+    ) -> None:
+        try:
+            for message, key in pairs:
+                entry = self._entry(message, key, chunk.done)
+                target = await self._choose(client, message, key, None)
+                chunk.add(entry)
+                self._lane(client, target).put(entry)
+        except Exception as error:  # noqa: BLE001 - raised again where the receipts are read
+            chunk.fail(error)
+        else:
+            chunk.complete()
+
+    def _entry(self, message: Message, key: ShardingKey | None, on_done: Any) -> Entry:
+        limit = self.config.send.max_message_bytes
+        if len(message.body) > limit:
+            raise ConfigError(
+                f"message body of {len(message.body)} bytes: expected at most {limit}; "
+                "max_message_bytes is the setting, and the broker has one of its own",
+                topic=message.topic,
+            )
+        unique_id = unique_message_id()
+        return Entry(
+            bytes(message.body),
+            message.wire_properties(None if key is None else str(key), unique_id),
+            unique_id,
+            message.flag,
+            key,
+            message.delay_level > 0,
+            on_done,
+        )
+
+    async def _choose(
+        self,
+        client: ClientInstance,
+        message: Message,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> MessageQueue:
+        if queue is not None:
+            if queue.topic != message.topic:
+                raise ConfigError(
+                    f"queue {queue} is of another topic than the message", topic=message.topic
+                )
+            await client.routes.get(message.topic)
+            return queue
+        queues = await self._queues(client, message.topic)
+        if key is None:
+            return queues[next(self._turns) % len(queues)]
+        target = self._selector(queues, message, key)
+        if target not in queues:
+            raise ConfigError(
+                f"the selector returned {target!r}: expected one of the queues it was given",
+                topic=message.topic,
+            )
+        return target
+
+    async def _queues(self, client: ClientInstance, topic: str) -> tuple[MessageQueue, ...]:
+        route = await self._route(client, topic)
+        pinned = self._pinned.get(topic)
+        if pinned is not None and pinned[0] is route:
+            return pinned[1]
+        queues = tuple(publish_queues(topic, route))
+        if not queues:
+            raise RouteError(
+                "no broker takes messages of this topic now: no writable queue has a live master",
+                topic=topic,
+            )
+        changed = pinned is not None and pinned[1] != queues
+        if pinned is not None and changed and not self.config.send.allow_queue_change:
+            raise OrderingError(
+                f"the topic had {len(pinned[1])} queues when this producer began and has "
+                f"{len(queues)} now: keys would move to other queues, ahead of messages before "
+                "them. Let consumers catch up and start a new producer, or set "
+                "allow_queue_change=True",
+                topic=topic,
+            )
+        self._pinned[topic] = (route, queues)
+        return queues
+
+    async def _route(self, client: ClientInstance, topic: str) -> TopicRoute:
+        route = await client.routes.get(topic)
+        if route is not None:
+            return route
+        # Unknown topics are created by their first send, with the queues we ask for at most.
+        template = await client.routes.get(AUTO_CREATE_TOPIC)
+        if template is None:
+            raise RouteError(
+                "no broker has this topic, and none creates topics on first use: create it first",
+                topic=topic,
+            )
+        most = self.config.send.default_topic_queue_nums
+        return TopicRoute(
+            template.brokers,
+            tuple(
+                replace(
+                    data,
+                    read_queue_nums=min(data.read_queue_nums, most),
+                    write_queue_nums=min(data.write_queue_nums, most),
+                )
+                for data in template.queues
+            ),
+        )
+
+    def _lane(self, client: ClientInstance, queue: MessageQueue) -> QueueLane:
+        lane = self._lanes.get(queue)
+        if lane is None:
+            lane = self._lanes[queue] = QueueLane(client, self.group, queue, self.config.send)
+        return lane
+
+    async def _flush(self) -> None:
+        while not all(lane.is_idle for lane in self._lanes.values()):
+            await self._clock.sleep_ms(_FLUSH_TICK_MS)
+
+    async def _leave(self, client: ClientInstance) -> None:
+        await client.stop_loops()
+        for address in client.routes.masters():
+            try:
+                await client.api.unregister(address, producer_group=self.group)
+            except OrderMQError as error:
+                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
+        await client.close()
+
+    def _live(self) -> ClientInstance:
+        if self._client is None or self._closed:
+            raise StateError(
+                "the producer is not running: call start(), or use it in a `with` block",
+                group=self.group,
+            )
+        return self._client
+
+
+class _Chunk:
+    """Entries of `send_many` that are handed out together."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._ready = threading.Event()
+        self._left = 0
+        self._is_complete = False
+        self._error: Exception | None = None
+
+    # On the I/O thread.
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self._left += 1
+
+    def done(self, entry: Entry) -> None:
+        self._left -= 1
+        self._check()
+
+    def complete(self) -> None:
+        self._is_complete = True
+        self._check()
+
+    def fail(self, error: Exception) -> None:
+        """The entry after the last one added never got to a lane."""
+        self._error = error
+        self.complete()
+
+    def _check(self) -> None:
+        if self._is_complete and self._left == 0:
+            self._ready.set()
+
+    # On the caller's thread.
+
+    def receipts(self) -> Iterator[SendReceipt]:
+        self._ready.wait()
+        for entry in self.entries:
+            if entry.error is not None:
+                raise entry.error
+            assert entry.receipt is not None
+            yield entry.receipt
+        if self._error is not None:
+            raise self._error
+
+
+def _settle(answer: asyncio.Future[SendReceipt], entry: Entry) -> None:
+    if answer.done():  # its caller was cancelled; the message went its way all the same
+        return
+    if entry.error is not None:
+        answer.set_exception(entry.error)
+    else:
+        assert entry.receipt is not None
+        answer.set_result(entry.receipt)
+
+
+def _nothing(entry: Entry) -> None:
+    return None

@@ -1,0 +1,44 @@
+"""What to do after a failed try to send (semantics 8); pure functions."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from ordermq.config import SendConfig
+from ordermq.errors import BrokerError, ConnectFailed, OrderMQError, RequestTimeout
+from ordermq.remoting.codes import ResponseCode
+
+_BUSY = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
+
+
+class AfterFailure(Enum):
+    """The next step."""
+
+    SEND_AGAIN = auto()  # the same message to the same queue, before any successor
+    REFUSED = auto()  # surely not stored: raise, the key may go on
+    UNKNOWN = auto()  # perhaps stored: raise, and fail the key until the user resolves it
+
+
+def decide(error: OrderMQError, tries: int, config: SendConfig) -> AfterFailure:
+    """What follows `error` after `tries` tries.
+
+    A time-out or a broken connection leaves the outcome open; only the same message may
+    follow, or a later one could stand before it. Busy brokers stored nothing.
+    """
+    unknown = isinstance(error, RequestTimeout | ConnectFailed)
+    busy = isinstance(error, BrokerError) and error.response_code in _BUSY
+    if (unknown or busy) and tries <= config.retry_times:
+        return AfterFailure.SEND_AGAIN
+    return AfterFailure.UNKNOWN if unknown else AfterFailure.REFUSED
+
+
+def delay_ms(tries: int, config: SendConfig) -> int:
+    """The pause before the next try, doubled each time up to 16 times the first."""
+    return int(config.retry_delay_ms * min(1 << (tries - 1), 16))
