@@ -242,8 +242,9 @@ class Producer:
         client = self._live()
 
         async def work() -> bool:
+            # In every lane: if queues changed, the key may have failed in several.
             lanes = [lane for queue, lane in self._lanes.items() if queue.topic == topic]
-            return any([lane.resolve(sharding_key) for lane in lanes])
+            return sum(lane.resolve(sharding_key) for lane in lanes) > 0
 
         return client.runtime.call(work())
 
