@@ -626,9 +626,10 @@ class Checker:
         stored = self._stored.get(ledger.name[1:])
         if stored is None:
             return 0
-        end = min(ledger.acked, stored.base + len(stored.flags))
         low = max(ledger.start or 0, stored.base)
-        return sum(1 for flags in stored.flags[low - stored.base : end - stored.base] if flags == 1)
+        if ledger.acked <= low:
+            return 0
+        return stored.flags[low - stored.base : ledger.acked - stored.base].count(EXISTS)
 
     def _hand_off(self, change: _Change) -> HandOff:
         old, new = change.old, change.new

