@@ -1,0 +1,141 @@
+"""One client's connection: bytes to requests, answers to bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from ordermq.broker.statistics import BrokerStatistics
+from ordermq.errors import ProtocolError
+from ordermq.model.stored_message import RecordWriter, host_bytes
+from ordermq.remoting.command import Command
+from ordermq.remoting.framing import Framer, encode
+
+log = logging.getLogger("ordermq.broker")
+
+_WRITE_HIGH_WATER = 4_194_304  # bytes of answers waiting before we stop reading requests
+_MAX_WRITERS = 1_024
+
+
+class BrokerConnection(asyncio.Protocol):
+    """Reads requests and hands them on in arrival order; writes answers.
+
+    A client that does not read its answers is not read from either.
+
+    Args:
+        handle: judges one request; it answers now, later, or not at all.
+        opened, closed: told about this connection's life.
+    """
+
+    def __init__(
+        self,
+        max_frame_bytes: int,
+        statistics: BrokerStatistics,
+        handle: Callable[[BrokerConnection, Command], None],
+        opened: Callable[[BrokerConnection], None],
+        closed: Callable[[BrokerConnection], None],
+    ) -> None:
+        self._framer = Framer(max_frame_bytes)
+        self._statistics = statistics
+        self._handle = handle
+        self._opened = opened
+        self._closed = closed
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._writers: dict[tuple[str, int], RecordWriter] = {}
+        self.peer = ""
+        self.local_address = ""
+        self._born_host = b""
+        self._store_host = b""
+        self.store_host_hex = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
+        peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.peer, self.local_address = _address(peer), _address(local)
+        self._born_host, self._store_host = host_bytes(*peer[:2]), host_bytes(*local[:2])
+        self.store_host_hex = self._store_host.hex().upper()
+        self._opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._out.clear()
+        self._closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            commands = self._framer.feed(data)
+        except ProtocolError as error:
+            # Behind such bytes no frame can be found any more: nothing is answered.
+            self._statistics.frames_refused += 1
+            log.warning("connection of %s closed: %s", self.peer, error)
+            self.close()
+            return
+        for command in commands:
+            if self._transport is None or self._transport.is_closing():
+                return
+            self._handle(self, command)
+        self.flush()
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def writer(self, topic: str, queue_id: int) -> RecordWriter:
+        """What writes this client's messages for a queue."""
+        found = self._writers.get((topic, queue_id))
+        if found is None:
+            if len(self._writers) >= _MAX_WRITERS:
+                self._writers.clear()
+            found = RecordWriter(topic, queue_id, self._born_host, self._store_host)
+            self._writers[topic, queue_id] = found
+        return found
+
+    def reply(
+        self,
+        request: Command,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        remark: str | None = None,
+    ) -> None:
+        """Answer a request, unless it asked for no answer."""
+        if not request.is_oneway:
+            self.send(encode(request.reply(code, ext, body, remark)))
+
+    def send(self, frame: bytes) -> None:
+        """Write a frame; frames of one turn of the loop leave in one piece."""
+        if not self._out:
+            self._loop.call_soon(self.flush)
+        self._out.append(frame)
+
+    def flush(self) -> None:
+        """Hand waiting frames to the transport."""
+        if self._out:
+            if self._transport is not None:
+                self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+            self._out.clear()
+
+    def close(self) -> None:
+        """Close once what was written is out."""
+        if self._transport is not None:
+            self.flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _address(socket_name: tuple[str, int]) -> str:
+    host, port = socket_name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,92 @@
+"""What every processor works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.consumer_offsets import ConsumerOffsets
+from ordermq.broker.group_commit import Append, Done, Statement, Write
+from ordermq.broker.groups import GroupTable
+from ordermq.broker.locks import QueueLocks
+from ordermq.broker.long_poll import HeldPulls
+from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store import Store
+from ordermq.broker.topics import Topic, TopicTable
+from ordermq.clock import Clock
+from ordermq.config import BrokerConfig
+from ordermq.errors import StoreError
+from ordermq.events import EventType, Recorder
+from ordermq.model import properties as props
+from ordermq.model.stored_message import StoredMessage
+from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.command import Command
+
+
+class Refusal(Exception):
+    """A request is answered with this code and remark."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+@dataclass(slots=True)
+class BrokerContext:
+    """The broker's parts; all of them are used on the loop thread alone."""
+
+    config: BrokerConfig
+    clock: Clock
+    history: Recorder
+    statistics: BrokerStatistics
+    store: Store
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    locks: QueueLocks
+    held_pulls: HeldPulls
+
+    def append(
+        self, appends: Sequence[Append], done: Done, statements: Sequence[Statement] = ()
+    ) -> None:
+        """Store messages, and with them the topics that no disk has yet."""
+        topics: list[Topic] = []
+        if self.topics.has_unsaved:
+            topics, more = self.topics.unsaved()
+            statements = [*more, *statements]
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                self.topics.saved(topics)
+                for append in appends:
+                    self.statistics.messages_stored += len(append.records)
+                    if self.history.enabled:
+                        self._record_store(append)
+            done(error)
+
+        self.store.submit(Write(finish, appends, statements))
+
+    def _record_store(self, append: Append) -> None:
+        keys = []
+        for record in append.records:
+            properties = props.decode_bytes(StoredMessage.read(bytes(record)).properties)
+            keys.append(properties.get(props.SHARDING_KEY) or properties.get(props.KEYS))
+        first = append.first_offset
+        self.history.record(
+            EventType.STORE, topic=append.log.topic, broker=self.config.broker_name,
+            queue=append.log.queue_id, offs=list(range(first, first + len(keys))), keys=keys,
+        )  # fmt: skip
+
+    def refuse_write(
+        self, connection: BrokerConnection, request: Command, error: StoreError
+    ) -> None:
+        """Answer a request whose write failed; the broker goes on."""
+        self.statistics.writes_failed += 1
+        connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+
+# A handler answers by `connection.reply`, now or later, or raises: `Refusal` with its code,
+# ConfigError for an illegal name or number, anything else as a broker error.
+Handler = Callable[[BrokerContext, BrokerConnection, Command], None]

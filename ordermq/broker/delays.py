@@ -1,0 +1,130 @@
+"""Delayed messages: they wait in the schedule topic, a queue per level, until they are due.
+
+Delivery is one transaction: the message enters its real queue, the level's cursor moves on,
+and the waiting copy goes. A crash leaves all of it or none, so each is delivered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import takewhile
+
+from ordermq.broker.context import BrokerContext
+from ordermq.broker.group_commit import Append, QueueLog, Statement
+from ordermq.broker.long_poll import until_set_or_passed
+from ordermq.broker.placing import stored_now, tag_of
+from ordermq.broker.topics import DELAY_LEVELS_MS, is_internal_name
+from ordermq.errors import ConfigError, StoreError
+from ordermq.model import properties as props
+from ordermq.model.names import SCHEDULE_TOPIC
+from ordermq.model.stored_message import RecordWriter, StoredMessage
+
+log = logging.getLogger("ordermq.broker")
+
+_CURSOR_GROUP = "%SCHEDULE%"  # no client's group: the level cursors lie among the offsets
+_BATCH = 256  # messages delivered in one transaction
+_LONGEST_SLEEP_MS = 1_000  # due times are wall-clock: a jump is noticed after this
+_RETRY_MS = 1_000  # after a failed write
+
+
+class DelayedDelivery:
+    """Moves due messages to their queues, on the loop thread."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._arrived = asyncio.Event()
+        context.store.on_append(self._on_append)
+
+    async def run(self) -> None:
+        """Deliver what is due, when it is due, until cancelled."""
+        while True:
+            self._arrived.clear()
+            wait_ms = _LONGEST_SLEEP_MS
+            for level in range(len(DELAY_LEVELS_MS)):
+                waiting = self._context.store.find_log(SCHEDULE_TOPIC, level)
+                if waiting is not None:
+                    wait_ms = min(wait_ms, await self._deliver(waiting))
+            await until_set_or_passed(self._arrived, self._context.clock, max(wait_ms, 1))
+
+    def _on_append(self, append: Append) -> None:
+        if append.log.topic == SCHEDULE_TOPIC:
+            self._arrived.set()
+
+    def _cursor(self, waiting: QueueLog) -> int:
+        key = _CURSOR_GROUP, SCHEDULE_TOPIC, waiting.queue_id
+        return self._context.offsets.get(key) or 0
+
+    async def _deliver(self, waiting: QueueLog) -> int:
+        """Deliver one level's due messages; return how long until its next may be due, ms."""
+        store = self._context.store
+        while (cursor := self._cursor(waiting)) < waiting.max_offset:
+            now_ms = self._context.clock.wall_ms()
+            rows = store.scheduled(waiting, cursor, _BATCH)
+            due = _due(rows, now_ms)
+            if not due:
+                return max(rows[0][0] - now_ms, 1)
+            appends = [found for record in due if (found := self._real(record)) is not None]
+            error = await self._move(waiting, cursor + len(due), appends)
+            if error is not None:
+                return _RETRY_MS
+        return _LONGEST_SLEEP_MS
+
+    def _real(self, record: bytes) -> Append | None:
+        message = StoredMessage.read(record)
+        properties = props.decode_bytes(message.properties)
+        topic = properties.get(props.REAL_TOPIC, "")
+        queue_id = int(properties.get(props.REAL_QUEUE_ID, "0"))
+        topics = self._context.topics
+        if topics.get(topic) is None:
+            try:
+                made = (
+                    topics.ensure_internal(topic)
+                    if is_internal_name(topic)
+                    else topics.create_by_send(topic, queue_id + 1)
+                )
+            except ConfigError:
+                made = None
+            if made is None:
+                log.warning(
+                    "a delayed message is dropped: its topic was deleted topic=%s queue=%d",
+                    topic, queue_id,
+                )  # fmt: skip
+                return None
+        target = self._context.store.log(topic, queue_id)
+        writer = RecordWriter(topic, queue_id, message.born_host, message.store_host)
+        again = writer.write(
+            message.body,
+            message.properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            stored_ms=stored_now(self._context, target),
+            reconsume_times=message.reconsume_times,
+        )
+        return Append(target, (again,), (tag_of(message.properties),))
+
+    async def _move(
+        self, waiting: QueueLog, cursor: int, appends: list[Append]
+    ) -> StoreError | None:
+        moved: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        key = _CURSOR_GROUP, SCHEDULE_TOPIC, waiting.queue_id
+        # The last one stays: a table's greatest offset is where a restart goes on counting.
+        statements: list[Statement] = [
+            self._context.offsets.statement(key, cursor),
+            (f"DELETE FROM {waiting.table} WHERE off < ?", (cursor - 1,)),
+        ]
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                self._context.offsets.note(key, cursor)
+                waiting.min_offset = max(waiting.min_offset, cursor - 1)
+            if not moved.done():
+                moved.set_result(error)
+
+        self._context.append(appends, finish, statements)
+        return await moved
+
+
+def _due(rows: list[tuple[int, bytes]], now_ms: int) -> list[bytes]:
+    return [record for _, record in takewhile(lambda row: row[0] <= now_ms, rows)]

@@ -1,0 +1,141 @@
+"""The broker as an object: start, stop, and where it listens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from types import TracebackType
+from typing import Self
+
+from ordermq.broker.server import BrokerServer
+from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store import Store
+from ordermq.clock import Clock, SystemClock
+from ordermq.config import BrokerConfig
+from ordermq.errors import ConnectFailed, StateError
+from ordermq.events import NoHistory, Recorder
+
+
+class EmbeddedBroker:
+    """A name server and broker on one port of this machine, on a thread of its own.
+
+    What it acknowledges is on the disk (`BrokerConfig.durability`); a broker started again
+    on the same path goes on with every message, committed offset, lock and epoch.
+
+    Args:
+        path: its database: a file, or a directory to keep `broker.db` in. None keeps
+            everything in memory, for as long as the broker runs.
+        host: an IP address of this machine to listen on.
+        port: 0 takes a free one.
+        clock: for leases, delays and waiting pulls; tests pass a ManualClock.
+        history: where the events of semantics section 11 go.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        config: BrokerConfig | None = None,
+        clock: Clock | None = None,
+        history: Recorder | None = None,
+    ) -> None:
+        self._path = path
+        self._host = host
+        self._wanted_port = port
+        self._config = config or BrokerConfig()
+        self._clock = clock or SystemClock()
+        self._history = history or NoHistory()
+        self.statistics = BrokerStatistics()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._is_ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._port = 0
+
+    def start(self) -> Self:
+        """Open the database and listen; returns when clients can connect.
+
+        Raises: StoreError: the database cannot be opened. ConnectFailed: the address cannot
+            be listened on. StateError: started before.
+        """
+        if self._thread is not None:
+            raise StateError("this broker was started before: make a new one")
+        self._thread = threading.Thread(target=self._run, name="ordermq-broker", daemon=True)
+        self._thread.start()
+        self._is_ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def close(self) -> None:
+        """Acknowledge what was written, close every connection and the database."""
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def port(self) -> int:
+        """Where it listens.
+
+        Raises: StateError: it was not started.
+        """
+        if not self._port:
+            raise StateError("the broker has no port yet: start it first")
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self.port}"
+
+    @property
+    def name_servers(self) -> str:
+        """What clients take as their name server list: the broker is its own."""
+        return self.address
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            try:
+                runner.run(self._serve())
+            except Exception as error:
+                if self._is_ready.is_set():
+                    raise
+                self._failure = error
+                self._is_ready.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        store = Store(self._path, self._config)
+        try:
+            server = BrokerServer(store, self._config, self._clock, self._history, self.statistics)
+            try:
+                self._port = await server.start(self._host, self._wanted_port)
+            except OSError as error:
+                raise ConnectFailed(
+                    f"the broker cannot listen ({error.strerror}): give another host or port",
+                    address=f"{self._host}:{self._wanted_port}",
+                ) from error
+            self._is_ready.set()
+            await self._stop.wait()
+            await server.stop()
+        finally:
+            store.close()

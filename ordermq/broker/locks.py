@@ -1,0 +1,222 @@
+"""Queue locks: the core's table, made durable, with those who wait for a queue (semantics 3.1).
+
+Everything here runs on the loop thread. The table decides at once; what follows from a
+decision (an answer, a history event) waits for the store where it must survive a restart.
+History events are recorded in the order of the store's commits, which is the order in which
+clients can know of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ordermq.broker.group_commit import Statement, Write
+from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store import Store
+from ordermq.clock import Clock
+from ordermq.config import BrokerConfig
+from ordermq.core import LockTable
+from ordermq.errors import StoreError
+from ordermq.events import EventType, Recorder
+from ordermq.model.message_queue import MessageQueue
+
+if TYPE_CHECKING:
+    from ordermq.broker.connection import BrokerConnection
+
+Granted = Callable[[Sequence[int], StoreError | None], None]
+_GRANT = "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?)"
+# Conditional, because a later grant may already be on its way in the same group.
+_RELEASE = "DELETE FROM locks WHERE grp = ? AND queue = ? AND owner = ? AND epoch = ?"
+_EPOCH = "UPDATE meta SET value = max(value, ?) WHERE name = 'next_epoch'"
+
+
+class QueueLocks:
+    """Who holds which queue, in which epoch, and who was refused it.
+
+    Args:
+        notify: tells one connection that a group's queues are worth another try.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: BrokerConfig,
+        clock: Clock,
+        history: Recorder,
+        statistics: BrokerStatistics,
+        notify: Callable[[BrokerConnection, str], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._history = history
+        self._statistics = statistics
+        self._notify = notify
+        self.lease_ms = config.lock_max_live_ms
+        self._table = LockTable(self.lease_ms)
+        self._refused: dict[tuple[str, str], dict[BrokerConnection, None]] = {}
+        self._grants_on_the_way = 0
+        now_ms = clock.now_ms()  # a restart gives each holder a full lease: it may be alive
+        self._table.restore(
+            [
+                (str(group), str(queue), str(owner), int(str(epoch)), now_ms)
+                for group, queue, owner, epoch in store.rows("SELECT * FROM locks")
+            ],
+            int(str(store.meta("next_epoch"))),
+        )
+
+    def lock(
+        self,
+        group: str,
+        queues: Sequence[MessageQueue],
+        owner: str,
+        connection: BrokerConnection,
+        granted: Granted,
+    ) -> None:
+        """Try each queue; `granted` gets an epoch or 0 for each, once new ones are durable."""
+        now_ms = self._clock.now_ms()
+        names = [queue_name(queue) for queue in queues]
+        before = [self._table.holder(group, name) for name in names]
+        epochs = self._table.try_lock_batch(group, names, owner, now_ms)
+        statements: list[Statement] = []
+        taken_over: list[tuple[str, str, int]] = []
+        fresh: list[tuple[str, int]] = []
+        for name, epoch, holder in zip(names, epochs, before, strict=True):
+            waiting = self._refused.get((group, name))
+            if not epoch:
+                self._refused.setdefault((group, name), {})[connection] = None
+                continue
+            if waiting is not None:
+                waiting.pop(connection, None)
+            if holder is None or holder[1] != epoch:
+                statements.append((_GRANT, (group, name, owner, epoch)))
+                fresh.append((name, epoch))
+                if holder is not None:
+                    taken_over.append((name, holder[0], holder[1]))
+        if statements:
+            statements.append((_EPOCH, (self._table.next_epoch,)))
+        self._statistics.locks_refused += epochs.count(0)
+
+        def finish(error: StoreError | None) -> None:
+            self._grants_on_the_way -= 1
+            if error is not None:
+                # Nobody may hold an epoch that a restart would give out again.
+                for name, epoch in fresh:
+                    self._table.unlock(group, name, owner, epoch)
+                granted([0] * len(epochs), error)
+                return
+            for name, old_owner, old_epoch in taken_over:
+                self._record_end(EventType.LOCK_LOST, group, name, old_owner, old_epoch)
+            # A grant this one renewed may have failed to become durable meanwhile.
+            held = [
+                epoch if epoch and self._holds(group, name, owner, epoch) else 0
+                for name, epoch in zip(names, epochs, strict=True)
+            ]
+            self._record_grants(group, names, owner, held)
+            granted(held, None)
+
+        self._grants_on_the_way += 1
+        if statements or self._grants_on_the_way > 1:
+            self._store.submit(Write(finish, statements=statements))
+        else:
+            finish(None)
+
+    def unlock(
+        self, group: str, queues: Sequence[MessageQueue], owner: str, epochs: Sequence[int]
+    ) -> None:
+        """Free the queues this owner holds, at once, and wake who waits for them.
+
+        Args:
+            epochs: free a queue only if it is held in this epoch; empty frees in any.
+        """
+        for place, queue in enumerate(queues):
+            name = queue_name(queue)
+            holder = self._table.holder(group, name)
+            wanted = epochs[place] if place < len(epochs) else 0
+            if holder is None or not self._table.unlock(group, name, owner, wanted):
+                continue
+            self._released(EventType.UNLOCK, group, name, owner, holder[1])
+            self._wake(group, name)
+
+    def sweep(self) -> None:
+        """Delete expired locks and wake who waits for them."""
+        for group, name, owner, epoch in self._table.sweep(self._clock.now_ms()):
+            self._statistics.locks_expired += 1
+            self._released(EventType.LOCK_LOST, group, name, owner, epoch)
+            self._wake(group, name)
+
+    def is_current(self, group: str, queue: MessageQueue, owner: str, epoch: int) -> bool:
+        """Whether this owner holds the queue live in exactly this epoch."""
+        name = queue_name(queue)
+        return self._table.is_current(group, name, owner, epoch, self._clock.now_ms())
+
+    def describe(self, group: str, queue: MessageQueue) -> str:
+        """Who holds the queue, in words."""
+        holder = self._table.holder(group, queue_name(queue))
+        if holder is None:
+            return "nobody holds the queue"
+        owner, epoch, granted_ms = holder
+        expired = self._clock.now_ms() - granted_ms > self.lease_ms
+        return (
+            f"{owner} held the queue until its lease ran out, in epoch {epoch}"
+            if expired
+            else (f"{owner} holds the queue in epoch {epoch}")
+        )
+
+    def is_ordered(self, group: str) -> bool:
+        """Whether the group holds any live lock, which only ordered groups do."""
+        return not self._table.is_all_expired(group, self._clock.now_ms())
+
+    def disconnect(self, connection: BrokerConnection) -> None:
+        """Forget a closed connection as one that waits; its locks live on (protocol 3.6)."""
+        for key in [key for key, waiting in self._refused.items() if connection in waiting]:
+            del self._refused[key][connection]
+            if not self._refused[key]:
+                del self._refused[key]
+
+    def _holds(self, group: str, name: str, owner: str, epoch: int) -> bool:
+        holder = self._table.holder(group, name)
+        return holder is not None and holder[:2] == (owner, epoch)
+
+    def _wake(self, group: str, name: str) -> None:
+        for connection in self._refused.pop((group, name), ()):
+            self._notify(connection, group)
+
+    def _released(self, event: EventType, group: str, name: str, owner: str, epoch: int) -> None:
+        def finish(error: StoreError | None) -> None:
+            # Without the delete a restart gives the old holder one more lease: late, not wrong.
+            self._record_end(event, group, name, owner, epoch)
+
+        self._store.submit(Write(finish, statements=[(_RELEASE, (group, name, owner, epoch))]))
+
+    def _record_end(self, event: EventType, group: str, name: str, owner: str, epoch: int) -> None:
+        if self._history.enabled:
+            topic, broker, queue_id = _queue_parts(name)
+            self._history.record(
+                event, group=group, topic=topic, broker=broker, queue=queue_id, epoch=epoch,
+                client=owner,
+            )  # fmt: skip
+
+    def _record_grants(
+        self, group: str, names: Sequence[str], owner: str, epochs: Sequence[int]
+    ) -> None:
+        for name, epoch in zip(names, epochs, strict=True):
+            if not epoch:
+                continue
+            self._statistics.locks_granted += 1
+            if self._history.enabled:
+                topic, broker, queue_id = _queue_parts(name)
+                self._history.record(
+                    EventType.LOCK_OK, group=group, topic=topic, broker=broker, queue=queue_id,
+                    epoch=epoch, client=owner, lease_ms=self.lease_ms,
+                )  # fmt: skip
+
+
+def queue_name(queue: MessageQueue) -> str:
+    """The text the lock table knows a queue by."""
+    return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
+
+
+def _queue_parts(name: str) -> tuple[str, str, int]:
+    topic, broker, queue_id = name.rsplit("@", 2)
+    return topic, broker, int(queue_id)

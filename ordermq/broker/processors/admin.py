@@ -1,0 +1,135 @@
+"""What admin tools ask: groups, offsets, connections (protocol 3.9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.group_commit import QueueLog, Write
+from ordermq.broker.processors.topics import DATA_VERSION, existing_topic, required
+from ordermq.errors import StoreError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import stored_at
+from ordermq.remoting.bodies import load_object, queue_to_json, subscription_to_json
+from ordermq.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+
+
+def runtime_info(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    statistics = context.statistics
+    table = {
+        "brokerVersionDesc": "V5_3_3",
+        "brokerVersion": "479",
+        "bootTimestamp": "0",
+        "msgPutTotalTodayNow": str(statistics.messages_stored),
+        "msgGetTotalTodayNow": str(statistics.pulls),
+        "putTps": "0.0 0.0 0.0",
+        "getTransferredTps": "0.0 0.0 0.0",
+    }
+    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps({"table": table}))
+
+
+def put_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    _, statements = context.groups.put(load_object(request.body, "group configuration"))
+
+    def finish(error: StoreError | None) -> None:
+        if error is not None:
+            context.refuse_write(connection, request, error)
+            return
+        connection.reply(request, ResponseCode.SUCCESS)
+
+    context.store.submit(Write(finish, statements=statements))
+
+
+def all_groups(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    body = {
+        "dataVersion": DATA_VERSION,
+        "forbiddenTable": {},
+        "subscriptionGroupTable": {group.name: group.settings for group in context.groups.all()},
+    }
+    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+
+
+def topic_statistics(
+    context: BrokerContext, connection: BrokerConnection, request: Command
+) -> None:
+    topic = existing_topic(context, required(request, "topic"))
+    table = {}
+    for queue_id in range(topic.write_queues):
+        log = context.store.find_log(topic.name, queue_id)
+        table[_queue_key(context, topic.name, queue_id)] = {
+            "lastUpdateTimestamp": 0 if log is None else log.last_stored_ms,
+            "maxOffset": 0 if log is None else log.max_offset,
+            "minOffset": 0 if log is None else log.min_offset,
+        }
+    body = orjson.dumps({"offsetTable": table, "topicPutTps": 0.0})
+    connection.reply(request, ResponseCode.SUCCESS, body=body)
+
+
+def connections(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    name = required(request, "consumerGroup")
+    group = context.groups.get(name)
+    if group is None or not group.members:
+        raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"group {name!r} has no live member")
+    names = {code.value: code.name for code in LanguageCode}
+    body = {
+        "connectionSet": [
+            {
+                "clientAddr": member.connection.peer,
+                "clientId": member.client_id,
+                "language": names.get(member.language, "OTHER"),
+                "version": member.version,
+            }
+            for member in group.members.values()
+        ],
+        "consumeFromWhere": group.consume_from_where,
+        "consumeType": group.consume_type,
+        "messageModel": group.message_model,
+        "subscriptionTable": {
+            topic: subscription_to_json(wanted.subscription)
+            for topic, wanted in group.wanted.items()
+        },
+    }
+    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+
+
+def consume_statistics(
+    context: BrokerContext, connection: BrokerConnection, request: Command
+) -> None:
+    name, only = required(request, "consumerGroup"), request.ext.get("topic")
+    table: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), offset in sorted(context.offsets.of_group(name).items()):
+        log = context.store.find_log(topic, queue_id)
+        if only in (None, "", topic):
+            table[_queue_key(context, topic, queue_id)] = {
+                "brokerOffset": 0 if log is None else log.max_offset,
+                "consumerOffset": offset,
+                "lastTimestamp": _last_consumed_ms(context, log, offset),
+                "pullOffset": offset,
+            }
+    body: dict[str, Any] = {"consumeTps": 0.0, "offsetTable": table}
+    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+
+
+def _last_consumed_ms(context: BrokerContext, log: QueueLog | None, offset: int) -> int:
+    record = None if log is None else context.store.record(log, offset - 1)
+    return 0 if record is None else stored_at(record)
+
+
+def _queue_key(context: BrokerContext, topic: str, queue_id: int) -> str:
+    # Java's JSON has an object as key; it also reads the object quoted as a text.
+    queue = MessageQueue(topic, context.config.broker_name, queue_id)
+    return orjson.dumps(queue_to_json(queue)).decode()
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: put_group,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
+    RequestCode.GET_TOPIC_STATS_INFO: topic_statistics,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: connections,
+    RequestCode.GET_CONSUME_STATS: consume_statistics,
+}

@@ -1,0 +1,204 @@
+"""Sending (protocol 3.3)."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import replace
+
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.group_commit import Append
+from ordermq.broker.placing import place, stored_now, tag_of
+from ordermq.broker.topics import Topic, check_any_topic, group_of_retry_topic, is_retry_topic
+from ordermq.errors import ConfigError, StoreError
+from ordermq.model import properties as props
+from ordermq.model.names import check_sendable_topic, dead_letter_topic
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.headers import LongSendHeader, SendHeader, SendReplyHeader
+
+_MEMBER = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
+_SHORT = struct.Struct(">h")
+_LIMIT = 1 << 31
+
+
+def send_long(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    _send(context, connection, request, LongSendHeader.from_ext(request.ext).short())
+
+
+def send(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    _send(context, connection, request, SendHeader.from_ext(request.ext))
+
+
+def _send(
+    context: BrokerContext, connection: BrokerConnection, request: Command, header: SendHeader
+) -> None:
+    topic = _writable_topic(context, header)
+    _check_body(context, len(request.body), header)
+    if is_retry_topic(topic.name) and _is_given_up(context, header):
+        topic = context.topics.ensure_internal(dead_letter_topic(group_of_retry_topic(topic.name)))
+        undelayed = props.decode(header.properties)
+        undelayed.pop(props.DELAY, None)
+        header = replace(header, properties=props.encode(undelayed), queue_id=0)
+    queue_id = _queue_id(topic, header.queue_id)
+    target = place(context, topic.name, queue_id, header.properties)
+    record = connection.writer(target.log.topic, target.log.queue_id).write(
+        request.body,
+        target.properties,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_ms=header.born_timestamp_ms,
+        stored_ms=target.stored_ms,
+        reconsume_times=header.reconsume_times,
+    )
+    append = Append(target.log, (record,), (target.tag,))
+    _store(context, connection, request, append, queue_id)
+
+
+def send_batch(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    header = SendHeader.from_ext(request.ext)
+    topic = _writable_topic(context, header)
+    _check_body(context, len(request.body), header)
+    if is_retry_topic(topic.name):
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "a retry topic takes no batches")
+    queue_id = _queue_id(topic, header.queue_id)
+    log = context.store.log(topic.name, queue_id)
+    write = connection.writer(topic.name, queue_id).write
+    sys_flag, born_ms = header.sys_flag, header.born_timestamp_ms
+    stored_ms = stored_now(context, log)
+    records, tags = [], []
+    for flag, body, properties in split_batch(request.body):
+        records.append(
+            write(
+                body, properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms,
+                stored_ms=stored_ms,
+            )
+        )  # fmt: skip
+        tags.append(tag_of(properties))
+    if not records:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+    _store(context, connection, request, Append(log, records, tags), queue_id)
+
+
+def split_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    """(flag, body, properties) of each message of a batch body (protocol 2.5).
+
+    Raises: Refusal: it is torn, or a message of it wants what batches cannot have.
+    """
+    members = []
+    at, end = 0, len(data)
+    unpack, unpack_short = _MEMBER.unpack_from, _SHORT.unpack_from
+    try:
+        while at < end:
+            size, _, _, flag, body_size = unpack(data, at)
+            body_end = at + 20 + body_size
+            (properties_size,) = unpack_short(data, body_end)
+            next_at = body_end + 2 + properties_size
+            if body_size < 0 or properties_size < 0 or next_at - at != size or next_at > end:
+                raise Refusal(
+                    ResponseCode.MESSAGE_ILLEGAL, f"the batch is torn at byte {at} of {end}"
+                )
+            properties = data[body_end + 2 : next_at]
+            if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties:
+                raise Refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    "messages of a batch can be neither delayed nor transactional",
+                )
+            members.append((flag, data[at + 20 : body_end], properties))
+            at = next_at
+    except struct.error:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL, f"the batch is torn at byte {at} of {end}"
+        ) from None
+    return members
+
+
+def _writable_topic(context: BrokerContext, header: SendHeader) -> Topic:
+    topic = context.topics.known(header.topic) or _new_topic(context, header)
+    if not topic.is_writable:
+        raise Refusal(ResponseCode.NO_PERMISSION, f"topic {topic.name!r} may not be written")
+    return topic
+
+
+def _new_topic(context: BrokerContext, header: SendHeader) -> Topic:
+    name = header.topic
+    check_any_topic(name)
+    try:
+        check_sendable_topic(name[:127])
+    except ConfigError as error:
+        raise Refusal(ResponseCode.NO_PERMISSION, str(error)) from None
+    if is_retry_topic(name):
+        return context.topics.ensure_internal(name)
+    topic = context.topics.create_by_send(name, header.default_topic_queue_nums)
+    if topic is None:
+        raise Refusal(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic {name!r} does not exist, and this broker makes none by itself: create it",
+        )
+    return topic
+
+
+def _check_body(context: BrokerContext, size: int, header: SendHeader) -> None:
+    limit = context.config.max_message_bytes
+    if size > limit:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"message body of {size} bytes for topic {header.topic!r}: expected at most {limit}",
+        )
+    if not (
+        -_LIMIT <= header.flag < _LIMIT
+        and 0 <= header.sys_flag < _LIMIT
+        and -_LIMIT <= header.reconsume_times < _LIMIT
+        and -(1 << 63) <= header.born_timestamp_ms < 1 << 63
+    ):
+        raise Refusal(ResponseCode.INVALID_PARAMETER, "a number of the header is out of its range")
+
+
+def _queue_id(topic: Topic, queue_id: int) -> int:
+    if queue_id < 0:
+        return random.randrange(topic.write_queues)
+    count = max(topic.read_queues, topic.write_queues)
+    if queue_id >= count:
+        raise Refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"queue {queue_id} of topic {topic.name!r}: expected 0..{count - 1}",
+        )
+    return queue_id
+
+
+def _is_given_up(context: BrokerContext, header: SendHeader) -> bool:
+    """Whether a message for a retry topic goes to the dead letters (protocol 3.3, trap 10)."""
+    name = group_of_retry_topic(header.topic)
+    group = context.groups.get(name)
+    most = header.max_reconsume_times
+    if most is None:
+        most = context.config.retry_max_times if group is None else group.retry_max_times
+    return header.reconsume_times > most or context.locks.is_ordered(name)
+
+
+def _store(
+    context: BrokerContext,
+    connection: BrokerConnection,
+    request: Command,
+    append: Append,
+    queue_id: int,
+) -> None:
+    def finish(error: StoreError | None) -> None:
+        if error is not None:
+            context.refuse_write(connection, request, error)
+            return
+        first = append.log.physical_offset(append.first_offset)
+        places = range(first, first + len(append.records))
+        ids = ",".join([f"{connection.store_host_hex}{place:016X}" for place in places])
+        reply = SendReplyHeader(ids, queue_id, append.first_offset, None, "DefaultRegion", "true")
+        connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
+
+    context.append((append,), finish)
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.SEND_MESSAGE: send_long,
+    RequestCode.SEND_MESSAGE_V2: send,
+    RequestCode.SEND_BATCH_MESSAGE: send_batch,
+}

@@ -1,0 +1,195 @@
+"""The broker on its event loop: connections, request code -> processor, timers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from functools import partial
+
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.consumer_offsets import ConsumerOffsets
+from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.delays import DelayedDelivery
+from ordermq.broker.groups import GroupTable
+from ordermq.broker.locks import QueueLocks
+from ordermq.broker.long_poll import HeldPull, HeldPulls
+from ordermq.broker.processors import (
+    admin,
+    clients,
+    locks,
+    offsets,
+    pull,
+    send,
+    send_back,
+    topics,
+)
+from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store import Store
+from ordermq.broker.topics import TopicTable
+from ordermq.clock import Clock
+from ordermq.config import BrokerConfig
+from ordermq.errors import ConfigError, ProtocolError, StoreError
+from ordermq.events import Recorder
+from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.command import Command
+
+log = logging.getLogger("ordermq.broker")
+
+HANDLERS: dict[int, Handler] = {
+    **topics.HANDLERS,
+    **send.HANDLERS,
+    **send_back.HANDLERS,
+    **pull.HANDLERS,
+    **offsets.HANDLERS,
+    **locks.HANDLERS,
+    **clients.HANDLERS,
+    **admin.HANDLERS,
+}
+_CLOSE_GRACE_S = 1.0  # for clients to take their last answers
+
+
+class BrokerServer:
+    """Everything that happens on the loop; made there, and used there alone."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: BrokerConfig,
+        clock: Clock,
+        history: Recorder,
+        statistics: BrokerStatistics,
+    ) -> None:
+        self._config = config
+        self._statistics = statistics
+        self._connections: set[BrokerConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._timers: list[asyncio.Task[None]] = []
+        self._context = BrokerContext(
+            config,
+            clock,
+            history,
+            statistics,
+            store,
+            TopicTable(store, config),
+            GroupTable(store, config),
+            ConsumerOffsets(store),
+            QueueLocks(store, config, clock, history, statistics, clients.notify),
+            HeldPulls(clock, config.pull_recheck_interval_ms, statistics, self._release),
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port.
+
+        Raises: OSError: the address cannot be listened on.
+        """
+        context, loop = self._context, asyncio.get_running_loop()
+        context.store.on_append(context.held_pulls.on_append)
+        delays = DelayedDelivery(context)
+        context.store.start(loop)
+        self._server = await loop.create_server(self._connection, host, port, backlog=1024)
+        jobs = (context.held_pulls.run(), delays.run(), self._sweep())
+        self._timers = [loop.create_task(job) for job in jobs]
+        for timer in self._timers:
+            timer.add_done_callback(_report_death)
+        first: socket.socket = self._server.sockets[0]
+        return int(first.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Take no more requests, finish the writes, answer them, close the connections."""
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*self._timers, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        self._context.store.stop_writing()
+        await asyncio.sleep(0)  # the writer's last call into the loop
+        for connection in list(self._connections):
+            connection.close()
+        deadline = asyncio.get_running_loop().time() + _CLOSE_GRACE_S
+        while self._connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.005)
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        self._context.store.close()
+
+    def _connection(self) -> BrokerConnection:
+        return BrokerConnection(
+            self._config.max_frame_bytes,
+            self._statistics,
+            self._handle,
+            self._opened,
+            self._closed,
+        )
+
+    def _opened(self, connection: BrokerConnection) -> None:
+        self._connections.add(connection)
+        self._statistics.connections += 1
+
+    def _closed(self, connection: BrokerConnection) -> None:
+        self._connections.discard(connection)
+        self._statistics.connections -= 1
+        self._context.held_pulls.disconnect(connection)
+        self._context.locks.disconnect(connection)
+        for group in self._context.groups.disconnect(connection):
+            clients.notify_members(group)
+
+    def _handle(self, connection: BrokerConnection, request: Command) -> None:
+        if request.is_response:
+            return  # to a notice, which wants none; harmless (protocol 1.4)
+        self._statistics.requests += 1
+        handler = HANDLERS.get(request.code)
+        if handler is None:
+            remark = f" request type {request.code} not supported"
+            connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+            return
+        self._guard(connection, request, partial(handler, self._context, connection, request))
+
+    def _release(self, held: HeldPull) -> None:
+        work = partial(pull.release, self._context, held)
+        self._guard(held.connection, held.request, work)
+
+    def _guard(self, connection: BrokerConnection, request: Command, work: partial[None]) -> None:
+        """Do the work; whatever it raises becomes the answer, and the broker goes on."""
+        try:
+            work()
+        except Refusal as refusal:
+            connection.reply(request, refusal.code, remark=refusal.remark)
+        except ConfigError as error:
+            connection.reply(request, ResponseCode.INVALID_PARAMETER, remark=str(error))
+        except ProtocolError as error:
+            self._statistics.requests_failed += 1
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except StoreError as error:
+            self._context.refuse_write(connection, request, error)
+        except Exception as error:
+            self._statistics.requests_failed += 1
+            log.exception("request failed code=%d client=%s", request.code, connection.peer)
+            remark = f"{type(error).__name__}: {error}"
+            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    async def _sweep(self) -> None:
+        """Drop silent members and expired locks, until cancelled."""
+        context = self._context
+        interval_ms = min(
+            context.config.client_scan_interval_ms, max(context.locks.lease_ms // 4, 10)
+        )
+        while True:
+            await context.clock.sleep_ms(interval_ms)
+            context.locks.sweep()
+            changed, gone = context.groups.expire(context.clock.now_ms())
+            for group in changed:
+                clients.notify_members(group)
+            for member in gone:
+                self._statistics.members_expired += 1
+                log.warning(
+                    "member dropped, no heartbeat for %d ms: client=%s address=%s",
+                    context.config.client_expiry_ms, member.client_id, member.connection.peer,
+                )  # fmt: skip
+                member.connection.close()
+
+
+def _report_death(timer: asyncio.Task[None]) -> None:
+    if not timer.cancelled() and timer.exception() is not None:
+        log.error("a broker timer died: restart the broker", exc_info=timer.exception())

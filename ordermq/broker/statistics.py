@@ -1,0 +1,27 @@
+"""What the broker counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class BrokerStatistics:
+    """Counters since start; written on the broker's thread, read from any."""
+
+    connections: int = 0  # open now
+    held_pulls: int = 0  # waiting now
+    requests: int = 0
+    messages_stored: int = 0  # acknowledged, retries and dead letters among them
+    pulls: int = 0
+    bytes_pulled: int = 0
+    commits: int = 0  # consumer offsets acknowledged
+    commits_fenced: int = 0  # refused: not the current lock epoch
+    locks_granted: int = 0
+    locks_refused: int = 0
+    locks_expired: int = 0
+    members_expired: int = 0
+    frames_refused: int = 0  # connections closed for bytes that are no frame
+    requests_failed: int = 0  # answered with code 1 after an exception
+    writes_failed: int = 0  # answered with an error because the store could not write
+    store_groups: int = 0  # transactions

@@ -1,0 +1,329 @@
+"""The broker's memory: SQLite in WAL mode, a table per queue of wire-ready records.
+
+A table per queue, because each then grows at its right edge: with eight queues twice as
+fast as one table keyed by queue and offset. Reads run on the loop thread over a connection
+of its own; all writes go through `group_commit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from ordermq.broker.group_commit import OFFSET_BITS, Append, GroupCommit, QueueLog, Write
+from ordermq.config import BrokerConfig, Durability
+from ordermq.errors import StoreError
+from ordermq.model.stored_message import stored_at
+
+FORMAT = 1
+SCAN_LIMIT = 16_000  # rows a filtered pull looks at, at most, before it answers
+_READ_CHUNK = 32
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_SCHEMA = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    "CREATE TABLE topics (name TEXT PRIMARY KEY, config TEXT) WITHOUT ROWID",
+    "CREATE TABLE groups (name TEXT PRIMARY KEY, config TEXT) WITHOUT ROWID",
+    "CREATE TABLE queues (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT, queue_id INTEGER)",
+    "CREATE TABLE offsets (grp TEXT, topic TEXT, queue_id INTEGER, off INTEGER,"
+    " PRIMARY KEY (grp, topic, queue_id)) WITHOUT ROWID",
+    "CREATE TABLE locks (grp TEXT, queue TEXT, owner TEXT, epoch INTEGER,"
+    " PRIMARY KEY (grp, queue)) WITHOUT ROWID",
+)
+
+
+class Store:
+    """Opens a database, loads what queues there are, reads, and submits writes.
+
+    Args:
+        path: a file, a directory to keep `broker.db` in, or None for memory.
+    Raises: StoreError: another process has it open, it is not ours, or cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, config: BrokerConfig) -> None:
+        self.path = _database_path(path)
+        self._lock_file = -1 if self.path is None else _lock(self.path)
+        self._group_commit: GroupCommit | None = None
+        self._group_max = config.group_commit_max
+        self._listeners: list[Callable[[Append], None]] = []
+        self._logs: dict[tuple[str, int], QueueLog] = {}
+        self._by_row: dict[int, QueueLog] = {}
+        try:
+            self._writer = self._connect(config)
+            # Memory cannot be shared by two connections without locking each other out.
+            self._reader = self._writer if self.path is None else self._connect(config)
+            self._load()
+        except sqlite3.Error as error:
+            self._release()
+            raise StoreError(
+                f"{self.path} cannot be opened as the broker's database ({error}): "
+                "give another path, or move the file away"
+            ) from error
+        except StoreError:
+            self._release()
+            raise
+
+    # Life
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to write; `done`s are called on this loop."""
+        self._group_commit = GroupCommit(self._writer, loop, self._group_max, self._committed)
+        self._group_commit.start()
+
+    def stop_writing(self) -> None:
+        """Finish the writes submitted so far; their `done`s then wait in the loop."""
+        if self._group_commit is not None:
+            self._group_commit.close()
+            self._group_commit = None
+
+    def close(self) -> None:
+        """Stop writing and release the path."""
+        self.stop_writing()
+        self._release()
+
+    def submit(self, write: Write) -> None:
+        """Make a write durable, in the order of submission.
+
+        Raises: StoreError: the broker is closing.
+        """
+        if self._group_commit is None:
+            raise StoreError("the broker is closing and takes no more writes")
+        self._group_commit.submit(write)
+
+    def on_append(self, listener: Callable[[Append], None]) -> None:
+        """Call `listener` with each append that became durable, on the loop thread."""
+        self._listeners.append(listener)
+
+    @property
+    def groups(self) -> int:
+        """Transactions so far."""
+        return 0 if self._group_commit is None else self._group_commit.groups
+
+    @property
+    def broker_id(self) -> str:
+        """A random name made with the database; the same after a restart."""
+        return self._broker_id
+
+    # Queues
+
+    def log(self, topic: str, queue_id: int) -> QueueLog:
+        """The log of a queue; made when it is first asked for, stored at its first append."""
+        found = self._logs.get((topic, queue_id))
+        if found is None:
+            row = self._next_row
+            self._next_row += 1
+            found = QueueLog(row, topic, queue_id, is_stored=False)
+            self._logs[topic, queue_id] = self._by_row[row] = found
+        return found
+
+    def find_log(self, topic: str, queue_id: int) -> QueueLog | None:
+        """The log of a queue that has been used."""
+        return self._logs.get((topic, queue_id))
+
+    def forget_topic(self, topic: str) -> list[tuple[str, tuple[object, ...]]]:
+        """Drop a topic's logs; returns the statements that make it durable."""
+        statements: list[tuple[str, tuple[object, ...]]] = [
+            ("DELETE FROM queues WHERE topic = ?", (topic,)),
+            ("DELETE FROM offsets WHERE topic = ?", (topic,)),
+            ("DELETE FROM topics WHERE name = ?", (topic,)),
+        ]
+        for key in [key for key in self._logs if key[0] == topic]:
+            found = self._logs.pop(key)
+            del self._by_row[found.row]
+            statements.append((f"DROP TABLE IF EXISTS {found.table}", ()))
+        return statements
+
+    # Reading
+
+    def read(self, log: QueueLog, offset: int, count: int, max_bytes: int) -> tuple[bytes, int]:
+        """Records from `offset` on, joined, and the offset after the last of them.
+
+        At least one record, then as many of `count` as fit into `max_bytes`.
+        """
+        end = min(offset + count, log.max_offset)
+        execute = self._reader.execute
+        chunk_end = min(offset + _READ_CHUNK, end)
+        records = [row[0] for row in execute(log.read_sql, (offset, chunk_end)).fetchall()]
+        body = b"".join(records)
+        if chunk_end == end and len(body) <= max_bytes:
+            return body, end
+        # Chunk by chunk, so that a thousand large records are not read to send ten of them.
+        size = len(body)
+        while chunk_end < end and size <= max_bytes:
+            start, chunk_end = chunk_end, min(chunk_end + _READ_CHUNK, end)
+            more = [row[0] for row in execute(log.read_sql, (start, chunk_end)).fetchall()]
+            size += sum(map(len, more))
+            records += more
+        records = _fitting(records, max_bytes)
+        return b"".join(records), offset + len(records)
+
+    def read_tagged(
+        self, log: QueueLog, offset: int, count: int, max_bytes: int, tag_hashes: Sequence[int]
+    ) -> tuple[bytes, int]:
+        """As `read`, of records with one of the tags; the second is where to go on scanning."""
+        end = min(offset + SCAN_LIMIT, log.max_offset)
+        cursor = self._reader.execute(
+            f"SELECT off, record FROM {log.table} WHERE off >= ? AND off < ?"
+            f" AND tag IN ({', '.join('?' * len(tag_hashes))}) LIMIT ?",
+            (offset, end, *tag_hashes, count),
+        )
+        rows = cursor.fetchall()
+        kept = _fitting([record for _, record in rows], max_bytes)
+        if len(kept) < len(rows) or len(rows) == count:
+            end = rows[len(kept) - 1][0] + 1
+        return b"".join(kept), end
+
+    def scheduled(self, log: QueueLog, offset: int, count: int) -> list[tuple[int, bytes]]:
+        """(time it is due, record) of delayed messages, ascending by offset."""
+        return self._reader.execute(
+            f"SELECT tag, record FROM {log.table} WHERE off >= ? AND off < ? LIMIT ?",
+            (offset, log.max_offset, count),
+        ).fetchall()
+
+    def record(self, log: QueueLog, offset: int) -> bytes | None:
+        """One stored record."""
+        if not log.min_offset <= offset < log.max_offset:
+            return None
+        row = self._reader.execute(log.read_sql, (offset, offset + 1)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The record a message id points to."""
+        found = self._by_row.get(physical_offset >> OFFSET_BITS)
+        return None if found is None else self.record(found, physical_offset & _OFFSET_MASK)
+
+    def search(self, log: QueueLog, stored_ms: int, *, after: bool) -> int:
+        """The first offset stored at or after a time (`after`: later than it); max if none.
+
+        O(log n) reads: store times never decrease within a queue.
+        """
+        low, high = log.min_offset, log.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            record = self.record(log, middle)
+            at = 0 if record is None else stored_at(record)
+            if at < stored_ms or (after and at == stored_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def rows(self, sql: str) -> list[tuple[object, ...]]:
+        """What a query of the small tables finds; for loading at start."""
+        return self._reader.execute(sql).fetchall()
+
+    def meta(self, name: str) -> object:
+        """A remembered value."""
+        row = self._reader.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else row[0]
+
+    # Within
+
+    def _connect(self, config: BrokerConfig) -> sqlite3.Connection:
+        database = sqlite3.connect(
+            ":memory:" if self.path is None else self.path,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=1024,
+            timeout=30,
+        )
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            full = config.durability is Durability.FSYNC
+            database.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+            database.execute("PRAGMA cache_size = -16384")
+        except sqlite3.Error:
+            database.close()
+            raise
+        return database
+
+    def _load(self) -> None:
+        tables = {name for (name,) in self.rows("SELECT name FROM sqlite_master")}
+        if not tables:
+            self._create()
+        elif "meta" not in tables or self.meta("format") != FORMAT:
+            raise StoreError(
+                f"{self.path} is a database, but not one of this version of ordermq: "
+                "give another path, or upgrade"
+            )
+        for row, topic, queue_id in self._reader.execute("SELECT id, topic, queue_id FROM queues"):
+            found = QueueLog(row, topic, queue_id, is_stored=True)
+            first, last = self._reader.execute(
+                f"SELECT (SELECT min(off) FROM {found.table}), (SELECT max(off) FROM {found.table})"
+            ).fetchone()
+            if last is not None:
+                found.min_offset = first
+                found.max_offset = found.next_offset = last + 1
+                record = self.record(found, last)
+                found.last_stored_ms = 0 if record is None else stored_at(record)
+            self._logs[topic, queue_id] = self._by_row[row] = found
+        self._broker_id = str(self.meta("broker_id"))
+        last_row = self.rows("SELECT seq FROM sqlite_sequence WHERE name = 'queues'")
+        self._next_row = int(str(last_row[0][0])) + 1 if last_row else 1
+
+    def _create(self) -> None:
+        self._writer.execute("BEGIN IMMEDIATE")
+        for sql in _SCHEMA:
+            self._writer.execute(sql)
+        values = [("format", FORMAT), ("broker_id", secrets.token_hex(16)), ("next_epoch", 1)]
+        self._writer.executemany("INSERT INTO meta VALUES (?, ?)", values)
+        self._writer.execute("COMMIT")
+
+    def _committed(self, append: Append) -> None:
+        append.log.max_offset = append.first_offset + len(append.records)
+        for listener in self._listeners:
+            listener(append)
+
+    def _release(self) -> None:
+        for name in ("_reader", "_writer"):
+            database = getattr(self, name, None)
+            if database is not None:
+                database.close()
+        if self._lock_file >= 0:
+            os.close(self._lock_file)
+            self._lock_file = -1
+
+
+def _fitting(records: Iterable[bytes], max_bytes: int) -> list[bytes]:
+    kept: list[bytes] = []
+    size = 0
+    for record in records:
+        size += len(record)
+        if kept and size > max_bytes:
+            break
+        kept.append(record)
+    return kept
+
+
+def _database_path(path: str | os.PathLike[str] | None) -> Path | None:
+    if path is None:
+        return None
+    place = Path(path)
+    return place / "broker.db" if place.is_dir() else place
+
+
+def _lock(path: Path) -> int:
+    """Hold the path for this process; the system lets go of it however the process ends."""
+    try:
+        held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be used as the broker's database ({error.strerror}): its directory "
+            "must exist and be writable"
+        ) from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(held, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(held)
+        raise StoreError(
+            f"{path} is open in another broker (process {holder}): stop that one, or give "
+            "another path"
+        ) from error
+    os.ftruncate(held, 0)
+    os.pwrite(held, f"{os.getpid()}\n".encode(), 0)
+    return held

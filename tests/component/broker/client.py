@@ -1,0 +1,263 @@
+"""A client of the remoting protocol as small as possible: one blocking socket, our framing."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from ordermq.model import properties as props
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import StoredMessage
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.bodies import (
+    ConsumerData,
+    Heartbeat,
+    LockBatch,
+    client_ids_from_body,
+    locked_queues_from_body,
+)
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import ONEWAY_FLAG, Command
+from ordermq.remoting.framing import Framer, encode
+from ordermq.remoting.headers import (
+    PullHeader,
+    QueryOffsetHeader,
+    QueueHeader,
+    SendHeader,
+    UpdateOffsetHeader,
+)
+
+DEADLINE_S = 10.0
+BROKER = "embedded"
+
+
+class WireClient:
+    """Sends requests and reads what comes back; every wait has a deadline."""
+
+    def __init__(self, port: int, name: str = "client-1") -> None:
+        self.name = name
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._framer = Framer()
+        self._answers: dict[int, Command] = {}
+        self._requests: list[Command] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    # Frames
+
+    def start(
+        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", flag: int = 0
+    ) -> Command:
+        """Send a request without waiting."""
+        request = Command.request(code, ext, body)
+        request.flag = flag
+        self.socket.sendall(encode(request))
+        return request
+
+    def wait(self, request: Command, timeout_s: float = DEADLINE_S) -> Command:
+        """The answer to a started request."""
+        deadline = time.monotonic() + timeout_s
+        while request.opaque not in self._answers:
+            self._read(deadline)
+        return self._answers.pop(request.opaque)
+
+    def call(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
+        return self.wait(self.start(code, ext, body))
+
+    def notice(self, timeout_s: float = DEADLINE_S) -> Command:
+        """The next request the broker makes of us."""
+        deadline = time.monotonic() + timeout_s
+        while not self._requests:
+            self._read(deadline)
+        return self._requests.pop(0)
+
+    def notices(self) -> list[Command]:
+        """What the broker has asked so far: everything sent before the answer to this call."""
+        self.round_trip()
+        found, self._requests = self._requests, []
+        return found
+
+    def is_closed(self) -> bool:
+        """Wait until the broker closes the connection; False at the deadline."""
+        with contextlib.suppress(ConnectionError):
+            while True:
+                try:
+                    data = self.socket.recv(65_536)
+                except TimeoutError:
+                    return False
+                if not data:
+                    return True
+        return True
+
+    def has_answer(self, request: Command) -> bool:
+        """Whether the answer came before that of a request sent now."""
+        self.round_trip()
+        return request.opaque in self._answers
+
+    def round_trip(self) -> None:
+        """Wait for an answer to a request sent now: what came before it is read then."""
+        self.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+    def _read(self, deadline: float) -> None:
+        self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+        data = self.socket.recv(1 << 20)
+        if not data:
+            raise ConnectionError("the broker closed the connection")
+        for command in self._framer.feed(data):
+            if command.is_response:
+                self._answers[command.opaque] = command
+            else:
+                self._requests.append(command)
+
+    # Requests
+
+    def start_send(
+        self,
+        topic: str,
+        body: bytes = b"x",
+        queue_id: int = 0,
+        properties: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> Command:
+        header = SendHeader(
+            "producers", topic, queue_id, properties=props.encode(properties or {}), **fields
+        )
+        return self.start(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
+
+    def send(self, topic: str, body: bytes = b"x", queue_id: int = 0, **more: Any) -> Command:
+        return self.wait(self.start_send(topic, body, queue_id, **more))
+
+    def send_batch(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        queue_id: int = 0,
+        properties: Mapping[str, str] | None = None,
+    ) -> Command:
+        header = SendHeader("producers", topic, queue_id, batch=True)
+        body = batch_body(bodies, props.encode(properties or {}).encode())
+        return self.call(RequestCode.SEND_BATCH_MESSAGE, header.to_ext(), body)
+
+    def start_pull(
+        self,
+        topic: str,
+        offset: int,
+        queue_id: int = 0,
+        *,
+        group: str = "group",
+        count: int = 32,
+        suspend_ms: int = 0,
+        tags: str | None = "*",
+        **fields: Any,
+    ) -> Command:
+        flag = (2 if suspend_ms else 0) | (4 if tags is not None else 0)
+        header = PullHeader(
+            group, topic, queue_id, offset, count, flag | fields.pop("flag", 0),
+            suspend_timeout_ms=suspend_ms, subscription=tags, **fields,
+        )  # fmt: skip
+        return self.start(RequestCode.PULL_MESSAGE, header.to_ext())
+
+    def pull(self, topic: str, offset: int, queue_id: int = 0, **more: Any) -> Command:
+        return self.wait(self.start_pull(topic, offset, queue_id, **more))
+
+    def heartbeat(
+        self,
+        group: str,
+        topics: Mapping[str, str],
+        version: int = 1,
+        name: str | None = None,
+        **more: Any,
+    ) -> Command:
+        wanted = tuple(Subscription.parse(t, tags, version) for t, tags in topics.items())
+        beat = Heartbeat(name or self.name, (ConsumerData(group, wanted, **more),))
+        return self.call(RequestCode.HEART_BEAT, body=beat.to_body())
+
+    def members(self, group: str) -> list[str]:
+        answer = self.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+        return client_ids_from_body(answer.body) if answer.code == 0 else []
+
+    def lock(self, group: str, topic: str, *queue_ids: int, name: str | None = None) -> Command:
+        return self._locks(RequestCode.LOCK_BATCH_MQ, group, topic, queue_ids, {"omqEpochs": "1"},
+                           name)  # fmt: skip
+
+    def unlock(
+        self, group: str, topic: str, *queue_ids: int, epochs: str = "", name: str | None = None
+    ) -> Command:
+        ext = {"omqEpochs": epochs} if epochs else {}
+        return self._locks(RequestCode.UNLOCK_BATCH_MQ, group, topic, queue_ids, ext, name)
+
+    def _locks(
+        self,
+        code: int,
+        group: str,
+        topic: str,
+        queue_ids: Sequence[int],
+        ext: Mapping[str, str],
+        name: str | None,
+    ) -> Command:
+        queues = tuple(MessageQueue(topic, BROKER, number) for number in queue_ids)
+        return self.call(code, ext, LockBatch(group, name or self.name, queues).to_body())
+
+    def start_commit(
+        self, group: str, topic: str, offset: int, queue_id: int = 0, *, oneway: bool = False,
+        **fields: Any,
+    ) -> Command:  # fmt: skip
+        header = UpdateOffsetHeader(group, topic, queue_id, offset, **fields)
+        flag = ONEWAY_FLAG if oneway else 0
+        return self.start(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), flag=flag)
+
+    def commit(self, group: str, topic: str, offset: int, queue_id: int = 0, **more: Any) -> Command:
+        return self.wait(self.start_commit(group, topic, offset, queue_id, **more))
+
+    def committed(self, group: str, topic: str, queue_id: int = 0) -> int | None:
+        header = QueryOffsetHeader(group, topic, queue_id)
+        answer = self.call(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
+        return int(answer.ext["offset"]) if answer.code == 0 else None
+
+    def max_offset(self, topic: str, queue_id: int = 0) -> int:
+        answer = self.call(RequestCode.GET_MAX_OFFSET, QueueHeader(topic, queue_id).to_ext())
+        return int(answer.ext["offset"])
+
+
+def batch_body(bodies: Sequence[bytes], properties: bytes = b"") -> bytes:
+    """A batch as clients write it (protocol 2.5)."""
+    return b"".join(
+        struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
+        + body
+        + struct.pack(">h", len(properties))
+        + properties
+        for body in bodies
+    )
+
+
+def records(body: bytes) -> list[StoredMessage]:
+    """The stored records of a pull answer."""
+    found, at = [], 0
+    while at < len(body):
+        (size,) = struct.unpack_from(">i", body, at)
+        found.append(StoredMessage.read(body[at : at + size]))
+        at += size
+    return found
+
+
+def epochs(answer: Command) -> list[int]:
+    """The epochs of a lock answer."""
+    text = answer.ext.get("omqEpochs", "")
+    return [int(part) for part in text.split(",")] if text else []
+
+
+def locked(answer: Command) -> list[int]:
+    """The queue ids of a lock answer."""
+    return [queue.queue_id for queue in locked_queues_from_body(answer.body)]
