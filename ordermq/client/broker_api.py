@@ -242,12 +242,14 @@ class BrokerApi:
         self._check(answer, "the broker refused to unregister us", address)
 
     async def consumer_ids(self, address: str, group: str) -> list[str]:
-        """The client ids of a group's live members, sorted."""
+        """The client ids of a group's live members, sorted; [] if there is none."""
         command = Command.request(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(group).to_ext()
         )
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
+        if answer.code == ResponseCode.SYSTEM_ERROR:  # how brokers say: no members (protocol 3.7)
+            return []
         self._check(answer, "the broker did not list the members", address, group=group)
         return client_ids_from_body(answer.body)
 

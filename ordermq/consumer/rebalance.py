@@ -89,6 +89,7 @@ class Rebalancer:
         self._releases: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._closing = False
+        self._complaints: dict[str, str] = {}
         self._next_pass_ms = config.rebalance.rebalance_interval_ms
 
     def assigned(self) -> list[AssignedQueue]:
@@ -121,7 +122,9 @@ class Rebalancer:
                 await self._balance(topic)
             except OrderMQError as error:
                 self._try_again_in(self._config.lease.lock_retry_ms)
-                _log.warning("topic %s: not rebalanced this time: %s", topic, error)
+                self._complain(topic, f"not rebalanced this time: {error}")
+            else:
+                self._complaints.pop(topic, None)
 
     def stop_acquiring(self) -> None:
         """Take no queue any more, whatever passes find."""
@@ -142,7 +145,7 @@ class Rebalancer:
         members = await self._member_ids()
         share = share_of(self._config, queues, members, self._client.client_id)
         if share is None:
-            _log.warning("group %s does not list us; announcing ourselves again", self._group)
+            _log.info("group %s does not list us; announcing ourselves", self._group)
             await self._client.heartbeats.beat()
             self._try_again_in(self._config.lease.lock_retry_ms)
             return
@@ -207,6 +210,12 @@ class Rebalancer:
             self._releases.pop(assigned.queue, None)
             self._on_released(assigned)
             self.wake()
+
+    def _complain(self, topic: str, problem: str) -> None:
+        # Once: a broker that is away for a minute would otherwise fill the log.
+        if self._complaints.get(topic) != problem:
+            self._complaints[topic] = problem
+            _log.warning("topic %s: %s", topic, problem)
 
     def _try_again_in(self, delay_ms: int) -> None:
         self._next_pass_ms = min(self._next_pass_ms, delay_ms)

@@ -76,6 +76,9 @@ class Producer:
         # The queues of a topic must not change under its keys (semantics 8).
         self._pinned: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
         self._turns = itertools.count()
+        # Messages enter their lanes in the order they were handed in, also while the first
+        # of them still waits for its topic's route; the lock is first come, first served.
+        self._intake = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"
@@ -267,8 +270,9 @@ class Producer:
     ) -> SendReceipt:
         answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         entry = self._entry(message, key, lambda done: _settle(answer, done))
-        target = await self._choose(client, message, key, queue)
-        self._lane(client, target).put(entry)
+        async with self._intake:
+            target = await self._choose(client, message, key, queue)
+            self._lane(client, target).put(entry)
         return await answer
 
     async def _send_batch(
@@ -278,8 +282,6 @@ class Producer:
         key: ShardingKey | None,
         queue: MessageQueue | None,
     ) -> list[SendReceipt]:
-        target = await self._choose(client, messages[0], key, queue)
-        lane = self._lane(client, target)
         answers: list[asyncio.Future[SendReceipt]] = []
         entries: list[Entry] = []
         for message in messages:
@@ -288,8 +290,10 @@ class Producer:
             entries.append(
                 self._entry(message, key, lambda done, answer=answer: _settle(answer, done))
             )
-        for entry in entries:
-            lane.put(entry)
+        async with self._intake:
+            lane = self._lane(client, await self._choose(client, messages[0], key, queue))
+            for entry in entries:
+                lane.put(entry)
         return list(await asyncio.gather(*answers))
 
     async def _send_chunk(
@@ -299,11 +303,12 @@ class Producer:
         chunk: _Chunk,
     ) -> None:
         try:
-            for message, key in pairs:
-                entry = self._entry(message, key, chunk.done)
-                target = await self._choose(client, message, key, None)
-                chunk.add(entry)
-                self._lane(client, target).put(entry)
+            async with self._intake:
+                for message, key in pairs:
+                    entry = self._entry(message, key, chunk.done)
+                    target = await self._choose(client, message, key, None)
+                    chunk.add(entry)
+                    self._lane(client, target).put(entry)
         except Exception as error:  # noqa: BLE001 - raised again where the receipts are read
             chunk.fail(error)
         else:

@@ -1,0 +1,94 @@
+"""ordermq's side of the catch-up: one consumer process with a trivial orderly listener."""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import ordermq
+from ordermq import ConsumeResult, MessageView, PushConsumer
+from ordermq.consumer.listener import ConsumeContext
+from ordermq.core import IMPLEMENTATION
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address")
+    parser.add_argument("topic")
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--messages", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--pull-size", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=20)
+    parser.add_argument("--walk", action="store_true", help="read every body's first byte")
+    parser.add_argument("--profile", help="write the I/O thread's profile there")
+    arguments = parser.parse_args()
+    if IMPLEMENTATION == "reference":
+        raise SystemExit("the reference core is an oracle: benchmarks refuse it")
+    done = threading.Event()
+    lock = threading.Lock()
+    counted = 0
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult:
+        nonlocal counted
+        if arguments.walk:
+            for message in messages:
+                message.body[0]
+        with lock:
+            counted += len(messages)
+            if counted >= arguments.messages:
+                done.set()
+        return ConsumeResult.SUCCESS
+
+    consumer = PushConsumer(
+        arguments.group,
+        name_servers=arguments.address,
+        consume_from_where="first_offset",
+        consume_message_batch_max_size=arguments.batch,
+        pull_batch_size=arguments.pull_size,
+        consume_thread_count=arguments.threads,
+    )
+    consumer.subscribe(arguments.topic)
+    consumer.orderly(listen)
+    wall, cpu = time.perf_counter(), time.process_time()
+    consumer.start()
+    profile = cProfile.Profile() if arguments.profile else None
+    if profile is not None:
+        loop = consumer._live()._runtime.loop
+        loop.call_soon_threadsafe(profile.enable)
+    if not done.wait(300):
+        raise SystemExit(f"only {counted} of {arguments.messages} messages within 300 s")
+    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    if profile is not None:
+        loop.call_soon_threadsafe(profile.disable)
+    consumer.close()
+    if profile is not None:
+        with open(arguments.profile, "w") as out:
+            pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(40)
+    print(
+        json.dumps(
+            {
+                "peer": f"ordermq, batch {arguments.batch}",
+                "messages": counted,
+                "seconds": seconds,
+                "cpu_seconds": cpu_seconds,
+                "detail": {
+                    "core": IMPLEMENTATION,
+                    "ordermq": ordermq.__version__,
+                    "python": sys.version.split()[0],
+                    "threads": arguments.threads,
+                    "statistics": consumer.statistics.as_dict(),
+                },
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

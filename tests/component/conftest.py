@@ -1,0 +1,117 @@
+"""A consumer group on an embedded broker, and what its listeners saw."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+
+DEADLINE_S = 20.0
+
+
+class Seen:
+    """Collects what listeners of one group got; waits for conditions on it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.deliveries: list[tuple[int, int, str | None, bytes]] = []
+
+    def take(self, messages: Any, context: Any) -> None:
+        """A listener."""
+        queue_id = context.message_queue.queue_id
+        self.add([(queue_id, m.queue_offset, m.sharding_key, bytes(m.body)) for m in messages])
+
+    def add(self, deliveries: list[tuple[int, int, str | None, bytes]]) -> None:
+        with self._changed:
+            self.deliveries += deliveries
+            self._changed.notify_all()
+
+    def wait_for(self, condition: Callable[[list[Any]], bool], what: str) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: condition(self.deliveries), DEADLINE_S):
+                pytest.fail(f"not within {DEADLINE_S} s: {what}; saw {len(self.deliveries)}")
+
+    def wait_for_count(self, count: int) -> None:
+        self.wait_for(lambda seen: len(seen) >= count, f"{count} deliveries")
+
+    def bodies_of(self, key: str) -> list[bytes]:
+        with self._changed:
+            return [body for _, _, k, body in self.deliveries if k == key]
+
+    def duplicates(self) -> int:
+        with self._changed:
+            places = [(queue, offset) for queue, offset, _, _ in self.deliveries]
+        return len(places) - len(set(places))
+
+
+def eventually(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Poll what only another process or thread can tell, with a deadline."""
+    end = time.monotonic() + deadline_s
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"not within {deadline_s} s: {what}")
+        pause.wait(0.005)
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def broker_config() -> BrokerConfig:
+    return BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=6_000)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, broker_config: BrokerConfig) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path / "broker.db", config=broker_config) as running:
+        yield running
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
+    with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=8) as running:
+        yield running
+
+
+@pytest.fixture
+def make_consumer(broker: EmbeddedBroker) -> Iterator[Callable[..., PushConsumer]]:
+    """Consumers of group "g" on topic "orders", started by the test, closed after it."""
+    made: list[PushConsumer] = []
+
+    def make(listener: Any, *, tags: str = "*", **settings: Any) -> PushConsumer:
+        settings = {"consume_from_where": "first_offset", "commit_interval_ms": 50} | settings
+        consumer = PushConsumer("g", name_servers=broker.name_servers, **settings)
+        consumer.subscribe("orders", tags)
+        consumer.orderly(listener)
+        made.append(consumer)
+        return consumer
+
+    yield make
+    for consumer in made:
+        consumer.close(10.0)
+
+
+def numbered(count: int, keys: int = 10, start: int = 0) -> list[tuple[Message, str]]:
+    """Events of `keys` keys, numbered through within each."""
+    return [
+        (Message("orders", str(number).encode()), f"k{number % keys}")
+        for number in range(start, start + count)
+    ]
+
+
+def assert_in_order(seen: Seen, count: int, keys: int = 10) -> None:
+    """Every key's numbers arrived, each once, ascending."""
+    for key in range(keys):
+        got = [int(body) for body in seen.bodies_of(f"k{key}")]
+        assert got == list(range(key, count, keys)), f"key k{key}: {got[:20]}..."

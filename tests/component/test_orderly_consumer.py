@@ -1,0 +1,283 @@
+"""What a listener sees and what its answers do, on a real broker in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ordermq import ConsumeResult, DeadLetter, Message, Producer, PushConsumer, Stop
+from ordermq.broker import EmbeddedBroker
+from ordermq.client.broker_api import BrokerApi
+from ordermq.errors import ConfigError, StateError
+from ordermq.model.names import dead_letter_topic
+from tests.component.conftest import Seen, assert_in_order, eventually, numbered
+
+MakeConsumer = Callable[..., PushConsumer]
+
+
+def send_all(producer: Producer, events: list[tuple[Message, str]]) -> None:
+    for _ in producer.send_many(events):
+        pass
+
+
+def committed(broker: EmbeddedBroker, topic: str = "orders", group: str = "g") -> int:
+    """The sum of the group's committed offsets, asked over the wire."""
+    with Producer("probe", name_servers=broker.name_servers) as probe:
+        queues = probe.queues(topic)
+        client = probe._live()
+        api: BrokerApi = client.api
+
+        async def read() -> int:
+            found = [
+                await api.query_offset(client.routes.master_of(q.broker_name), group, q)
+                for q in queues
+            ]
+            return sum(offset or 0 for offset in found)
+
+        return client.runtime.call(read())
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+def test_every_key_arrives_in_order_and_everything_is_committed(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen, batch: int
+) -> None:
+    send_all(producer, numbered(2_000))
+    with make_consumer(seen.take, consume_message_batch_max_size=batch):
+        seen.wait_for_count(2_000)
+    assert_in_order(seen, 2_000)
+    assert seen.duplicates() == 0
+    assert committed(broker) == 2_000
+
+
+def test_messages_sent_while_a_consumer_waits_arrive_at_once(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(10))
+    with make_consumer(seen.take):
+        seen.wait_for_count(10)
+        send_all(producer, numbered(90, start=10))
+        seen.wait_for_count(100)
+    assert_in_order(seen, 100)
+
+
+def test_a_consumer_started_before_its_topic_exists_gets_the_first_message(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    with make_consumer(seen.take):
+        send_all(producer, numbered(5))
+        seen.wait_for_count(5)
+
+
+def test_async_listeners_get_the_same_order(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(500))
+
+    async def listen(messages: Any, context: Any) -> None:
+        await asyncio.sleep(0)
+        seen.take(messages, context)
+
+    with make_consumer(listen, consume_message_batch_max_size=8):
+        seen.wait_for_count(500)
+    assert_in_order(seen, 500)
+    assert seen.duplicates() == 0
+
+
+def test_a_raising_listener_gets_the_same_message_again_before_any_other_of_its_queue(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(200))
+    failed: dict[int, int] = {}
+    attempts: list[int] = []
+
+    def listen(messages: Any, context: Any) -> None:
+        queue = context.message_queue.queue_id
+        if context.attempt:
+            attempts.append(context.attempt)
+        if failed.setdefault(queue, 0) < 2:
+            failed[queue] += 1
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    with make_consumer(listen, suspend_current_queue_time_ms=10):
+        seen.wait_for_count(200)
+    assert_in_order(seen, 200)
+    assert seen.duplicates() == 0
+    assert max(attempts) == 2
+
+
+def test_an_int_answer_commits_so_many_and_brings_the_rest_again(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(300))
+
+    def listen(messages: Any, context: Any) -> int:
+        done = (len(messages) + 1) // 2
+        queue = context.message_queue.queue_id
+        seen.add([(queue, m.queue_offset, m.sharding_key, bytes(m.body)) for m in messages[:done]])
+        return done
+
+    with make_consumer(listen, consume_message_batch_max_size=16, suspend_current_queue_time_ms=10):
+        seen.wait_for_count(300)
+    assert_in_order(seen, 300)
+    assert seen.duplicates() == 0
+    assert committed(broker) == 300
+
+
+def test_manual_mode_commits_nothing_until_commit_and_rollback_brings_all_back(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(40, keys=1))
+    rolled_back = threading.Event()
+
+    def listen(messages: Any, context: Any) -> ConsumeResult:
+        seen.take(messages, context)
+        last = messages[-1].queue_offset
+        if last == 19 and not rolled_back.is_set():
+            rolled_back.set()
+            return ConsumeResult.ROLLBACK
+        return ConsumeResult.COMMIT if last in (29, 39) else ConsumeResult.SUCCESS
+
+    with make_consumer(listen, auto_commit=False, suspend_current_queue_time_ms=10):
+        seen.wait_for_count(60)
+        eventually(lambda: committed(broker) == 40, "offset 40 committed")
+    bodies = [int(body) for body in seen.bodies_of("k0")]
+    assert bodies == [*range(20), *range(40)]
+
+
+def test_a_poisoned_message_goes_to_the_dead_letter_topic_alone(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, broker: EmbeddedBroker
+) -> None:
+    send_all(producer, numbered(60, keys=1))
+
+    def listen(messages: Any, context: Any) -> None:
+        if any(bytes(m.body) == b"17" for m in messages):
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    dead = Seen()
+    with make_consumer(
+        listen,
+        consume_message_batch_max_size=8,
+        max_attempts=3,
+        on_failure=DeadLetter(),
+        suspend_current_queue_time_ms=10,
+    ):
+        seen.wait_for_count(59)
+    assert [int(b) for b in seen.bodies_of("k0")] == [n for n in range(60) if n != 17]
+    assert committed(broker) == 60
+    grave = PushConsumer(
+        "gravedigger", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    grave.subscribe(dead_letter_topic("g"))
+    grave.orderly(dead.take)
+    with grave:
+        dead.wait_for_count(1)
+    assert dead.bodies_of("k0") == [b"17"]
+
+
+def test_stop_halts_the_queue_and_resume_goes_on(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(20, keys=1))
+    poisoned = threading.Event()
+    failures = threading.Semaphore(0)
+
+    def listen(messages: Any, context: Any) -> None:
+        if messages[0].queue_offset == 5 and not poisoned.is_set():
+            failures.release()
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    consumer = make_consumer(
+        listen, max_attempts=2, on_failure=Stop(), suspend_current_queue_time_ms=10
+    )
+    with consumer:
+        assert failures.acquire(timeout=10)
+        assert failures.acquire(timeout=10)
+        (queue,) = [q for q in consumer.assigned_queues() if q.queue_id == queue_of(seen)]
+        eventually(lambda: consumer._live()._find(queue).is_paused, "the queue stopped")
+        assert len(seen.deliveries) == 5
+        poisoned.set()
+        consumer.resume(queue)
+        seen.wait_for_count(20)
+    assert_in_order(seen, 20, keys=1)
+
+
+def queue_of(seen: Seen) -> int:
+    return seen.deliveries[0][0]
+
+
+def test_only_subscribed_tags_arrive_and_the_offset_passes_the_others(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, broker: EmbeddedBroker
+) -> None:
+    tags = ["paid", "refunded", "Aa", "BB"]  # "Aa" and "BB" share their Java hash
+    events = [
+        (Message("orders", str(n).encode(), tags=tags[n % 4]), f"k{n % 10}") for n in range(400)
+    ]
+    send_all(producer, events)
+    with make_consumer(seen.take, tags="paid || Aa"):
+        seen.wait_for_count(200)
+        eventually(lambda: committed(broker) == 400, "the filtered tail is committed")
+    assert {int(body) % 4 for _, _, _, body in seen.deliveries} == {0, 2}
+
+
+def test_a_paused_queue_is_silent_until_resumed(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    consumer = make_consumer(seen.take)
+    send_all(producer, numbered(1, keys=1))
+    with consumer:
+        seen.wait_for_count(1)
+        (queue,) = [q for q in consumer.assigned_queues() if q.queue_id == queue_of(seen)]
+        consumer.pause(queue)
+        send_all(producer, numbered(50, keys=1, start=1))
+        held = consumer._live()._find(queue)
+        eventually(lambda: held.process_queue.pending_count >= 32, "messages buffered")
+        assert len(seen.deliveries) == 1
+        consumer.resume(queue)
+        seen.wait_for_count(51)
+    assert_in_order(seen, 51, keys=1)
+
+
+def test_starting_without_listener_or_subscription_says_what_is_missing(
+    broker: EmbeddedBroker,
+) -> None:
+    consumer = PushConsumer("g", name_servers=broker.name_servers)
+    with pytest.raises(StateError, match="listener"):
+        consumer.start()
+    consumer.orderly(lambda messages, context: None)
+    with pytest.raises(StateError, match="subscribe"):
+        consumer.start()
+    with pytest.raises(ConfigError, match="letters"):
+        consumer.subscribe("no blanks")
+
+
+def test_a_message_nobody_looked_at_never_becomes_an_object(
+    producer: Producer, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ordermq.model import message as message_module
+
+    made: list[object] = []
+    plain_init = message_module.MessageView.__init__
+
+    def counting_init(self: Any, *arguments: Any) -> None:
+        made.append(self)
+        plain_init(self, *arguments)
+
+    monkeypatch.setattr(message_module.MessageView, "__init__", counting_init)
+    send_all(producer, numbered(500))
+    done = threading.Semaphore(0)
+
+    def listen(messages: Any, context: Any) -> None:
+        for _ in range(len(messages)):
+            done.release()
+
+    with make_consumer(listen, consume_message_batch_max_size=32):
+        for _ in range(500):
+            assert done.acquire(timeout=20)
+    assert made == []
