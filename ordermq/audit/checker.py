@@ -209,9 +209,9 @@ class Checker:
         client, epoch = event["client"], event.get("epoch", 0)
         life = self._broker_life[ledger.name[2]]
         ledger.broker_seen = True
-        if life != ledger.holder_of:
-            ledger.holder = ""  # a restarted broker knows no locks
-        live = ledger.holder != "" and t < ledger.holder_until - RECORDING_DELAY_NS
+        # A restarted broker may know no locks, or go on with those it had.
+        live = life == ledger.holder_of and t < ledger.holder_until - RECORDING_DELAY_NS
+        live = live and ledger.holder != ""
         if live and ledger.holder != client:
             left = (ledger.holder_until - t) / MS
             self._violate(
@@ -223,6 +223,9 @@ class Checker:
                 ref,
             )
         renewed = ledger.holder == client and ledger.holder_epoch == epoch
+        tenure = ledger.tenures.get((client, epoch))
+        if renewed and tenure is not None:
+            tenure.loss = life
         if not renewed:
             self._check_epoch_rises(ledger, client, epoch, ref)
             ledger.epoch, ledger.epoch_ref = max(epoch, ledger.epoch), ref
@@ -251,13 +254,18 @@ class Checker:
         tenure = ledger.tenures.get((event["p"], event.get("epoch", 0)))
         if tenure is None or tenure.unlocked is not None:
             tenure = self._begin(t, ref, event, ledger)
-        tenure.loss = self._broker_life[ledger.name[2]]
+        elif tenure.ended is Cause.NONE:
+            tenure.loss = self._broker_life[ledger.name[2]]
         end = event.get("sent", t) + event.get("lease_ms", 0) * MS
         if tenure.lease_end is None or end > tenure.lease_end:
             tenure.lease_end = end
             tenure.granted_by = ref
-        if tenure is ledger.current and tenure.ended is Cause.LEASE:
-            tenure.ended = Cause.NONE  # an unanswered renewal, answered after all
+        if tenure is ledger.current and tenure.ended is not Cause.NONE:
+            # Given up here and got back while the broker still had it as ours: the epoch is
+            # the same, but the member begins again at the committed offset.
+            tenure.generation = ledger.begin_generation(tenure.ended)
+            tenure.ended = Cause.NONE
+            _reopen(tenure, max(tenure.acked, ledger.acked))
 
     def _begin(self, t: int, ref: int, event: Event, ledger: Ledger) -> Tenure:
         client, epoch = event["p"], event.get("epoch", 0)
@@ -304,6 +312,9 @@ class Checker:
         if "client" in event or self._process(event).is_broker:
             return  # the lease it was granted for decides, not what the broker thinks later
         tenure = ledger.tenures.get((event["p"], event.get("epoch", 0)))
+        if tenure is None:  # a loss is told without the epoch
+            mine = [each for each in ledger.tenures.values() if each.client == event["p"]]
+            tenure = mine[-1] if mine else None
         if tenure is not None and tenure.ended is Cause.NONE:
             broker = self._lost_with_broker(tenure, ledger)
             self._end(ledger, tenure, Cause.BROKER if broker else Cause.LEASE, ref)
@@ -556,8 +567,8 @@ class Checker:
     def _on_commit_ack(self, t: int, ref: int, event: Event) -> None:
         ledger, stored = self._both(event)
         offset, epoch = event["off"], event.get("epoch", 0)
-        by_broker = "client" in event
-        client = event["client"] if by_broker else event["p"]
+        by_broker = "client" in event or self._process(event).is_broker
+        client = event.get("client", "") if by_broker else event["p"]
         if by_broker:
             self._broker_speaks(event)
             ledger.broker_seen = True

@@ -404,6 +404,29 @@ def test_the_same_member_may_repeat_after_a_broker_restart_under_a_new_epoch() -
     assert report.hand_offs == ()
 
 
+def test_a_broker_that_keeps_its_locks_over_a_restart_renews_them() -> None:
+    run = two_members(stored=2)
+    run.consume("a", 0)
+    run.restart_broker("broker-2")
+    run.lock("a", 1)
+    run.consume("a", 1)
+    run.commit("a", 2)
+    run.unlock("a")
+    run.lock("b", 2)
+    report = sound(run)
+    assert report.hand_offs[0].kind is HandOffKind.LEAVE
+
+
+def test_a_member_that_regains_a_lock_nobody_took_begins_again_in_the_same_epoch() -> None:
+    run = two_members(stored=2)
+    run.consume("a", 0)
+    run.record("a", "LOCK_LOST", epoch=0)
+    run.lock("a", 1)
+    run.consume("a", 0, 1)
+    run.commit("a", 2)
+    assert sound(run).duplicates["lease lost"] == 1
+
+
 def test_a_partial_end_lets_the_rest_come_again() -> None:
     run = two_members()
     run.start("a", 0, 1, 2)
