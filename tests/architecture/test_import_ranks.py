@@ -1,0 +1,85 @@
+"""A room imports lower ranks and itself (design.md, "The house")."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HOUSE = ROOT / "ordermq"
+RANKS = (
+    {"errors", "clock", "config", "events"},
+    {"core"},
+    {"model"},
+    {"remoting"},
+    {"client"},
+    {"consumer", "producer"},
+    {"rocketmq"},
+    {"broker", "spark", "cli", "audit", "metrics"},
+)
+RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+HEAVY = {"numpy", "pandas", "pyarrow", "pyspark", "click", "rich", "matplotlib"}
+# The binding's own library, and a module that exists for type checkers only.
+CORE_MAY_ALSO_IMPORT = {"cffi", "_cffi_backend", "_typeshed"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(HOUSE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of every module a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def is_allowed(room: str, module: str) -> bool:
+    first, *rest = module.split(".")
+    if first == "pyspark":
+        return room == "spark"
+    if first != "ordermq":
+        extra = CORE_MAY_ALSO_IMPORT if room == "core" else set()
+        return RANK[room] > 1 or first in sys.stdlib_module_names | extra
+    other = rest[0] if rest else ""
+    if other == room:
+        return True
+    if other not in RANK:  # the front door: ordermq.Producer, ordermq.__version__
+        return RANK[room] > 5
+    if room == "core":
+        return other == "errors"
+    if room == "broker":
+        return RANK[other] <= 3
+    if room == "cli":
+        return other in RANK
+    return RANK[other] < RANK[room] or RANK[room] == RANK[other] == 0
+
+
+def test_a_room_imports_only_lower_ranks_and_itself() -> None:
+    refused = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in sorted(HOUSE.rglob("*.py"))
+        if (room := room_of(path)) != "__init__"
+        for module in sorted(imports(path))
+        if not is_allowed(room, module)
+    ]
+    assert refused == []
+
+
+def test_every_room_has_a_rank() -> None:
+    assert {room_of(path) for path in HOUSE.rglob("*.py")} <= {*RANK, "__init__"}
+
+
+def test_importing_ordermq_loads_nothing_heavy() -> None:
+    script = f"import sys, ordermq; print(sorted(set(sys.modules) & {HEAVY!r}))"
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == "[]"
