@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Makes .venv and installs this checkout into it; sourced or run by the other scripts.
+#   PYTHON=python3.13 ci/venv.sh      another interpreter for a new .venv
+#   EXTRAS=cli,report ci/venv.sh      what to install beside the core (default: dev)
+# Installs again only when something that is built or pinned has changed.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+EXTRAS=${EXTRAS:-dev}
+venv=$root/.venv
+
+fail() {
+    echo "ordermq: $*" >&2
+    exit 1
+}
+
+check_tools() {
+    local python=$1
+    command -v "$python" >/dev/null || fail "$python not found: install Python 3.11 or later, or set PYTHON"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        fail "$("$python" --version) is too old: ordermq needs 3.11 or later; set PYTHON to one"
+    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        fail "$python has no venv module: install it (on Debian: apt install python3-venv)"
+    local compiler
+    compiler=${CC:-$(command -v cc || command -v gcc || command -v clang || true)}
+    [ -n "$compiler" ] ||
+        fail "no C compiler: install one (Debian: apt install gcc libc6-dev; macOS: xcode-select --install)"
+    local include
+    include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -f "$include/Python.h" ] ||
+        fail "no Python.h in $include: install the headers (on Debian: apt install python3-dev)"
+}
+
+# What a build depends on: the metadata, the C core and its bindings, the interpreter.
+fingerprint() {
+    {
+        "$venv/bin/python" --version
+        find pyproject.toml setup.py ext -type f ! -name _cython.c -print | LC_ALL=C sort |
+            xargs cksum
+    } | cksum
+}
+
+if [ ! -x "$venv/bin/python" ]; then
+    check_tools "${PYTHON:-python3}"
+    echo "ordermq: making .venv with $("${PYTHON:-python3}" --version)"
+    "${PYTHON:-python3}" -m venv "$venv"
+fi
+stamp=$venv/.ordermq-${EXTRAS//,/-}
+if [ "$(cat "$stamp" 2>/dev/null)" != "$(fingerprint)" ]; then
+    check_tools "$venv/bin/python"
+    echo "ordermq: building and installing [$EXTRAS]"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$EXTRAS]"
+    fingerprint >"$stamp"
+fi
