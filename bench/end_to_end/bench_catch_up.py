@@ -1,0 +1,113 @@
+"""Catch-up: a consumer group reads 500,000 waiting messages from the embedded broker.
+
+Beside it, in the same run and alternating, a bare pull loop that throws everything away.
+Writes bench/results/catch_up_embedded.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench import workloads
+from bench.machine import broker_process, cpu_seconds, run_json, save
+from ordermq import Message, Producer
+
+TOPIC = "catch_up"
+
+
+def fill(address: str, messages: int) -> None:
+    """Store the messages, the same number in each queue."""
+    body = bytes(range(32, 32 + workloads.CATCH_UP_BODY_BYTES % 90)) * 2
+    body = body.ljust(workloads.CATCH_UP_BODY_BYTES, b".")[: workloads.CATCH_UP_BODY_BYTES]
+    message = Message(TOPIC, body)
+    queues = workloads.CATCH_UP_QUEUES
+    with Producer(
+        "bench", name_servers=address, default_topic_queue_nums=queues, max_batch_bytes=1_000_000
+    ) as producer:
+        producer.send(message, queue=None)
+        targets = producer.queues(TOPIC)
+        assert len(targets) == queues, targets
+        for target in targets:
+            left = messages // queues - (1 if target.queue_id == 0 else 0)
+            while left:
+                size = min(left, 1_000)
+                producer.send_batch([message] * size, queue=target)
+                left -= size
+
+
+def measure(rounds: int, messages: int, durability: str) -> dict[str, Any]:
+    per_queue = messages // workloads.CATCH_UP_QUEUES
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        broker_process(Path(folder), durability=durability) as (process, address),
+    ):
+        fill(address, messages)
+        bare = (
+            "bench.peers.bare_pull",
+            [address, TOPIC, "--queues", workloads.CATCH_UP_QUEUES, "--per-queue", per_queue,
+             "--pull-size", workloads.PULL_SIZE],
+        )  # fmt: skip
+        for number in range(rounds + 1):
+            work = [bare]
+            for batch in workloads.LISTENER_BATCHES:
+                arguments = [address, TOPIC, "--group", f"g{number}b{batch}", "--messages",
+                             messages, "--batch", batch, "--pull-size", workloads.PULL_SIZE]  # fmt: skip
+                work.append(("bench.end_to_end.ordermq_consumer", arguments))
+            for module, arguments in work:
+                before = cpu_seconds(process.pid)
+                row = run_json(module, arguments)
+                row["broker_cpu_seconds"] = cpu_seconds(process.pid) - before
+                assert row["messages"] == messages, row
+                if number:  # the first round warms the page cache and is not counted
+                    rows.setdefault(row["peer"], []).append(row)
+                rate = messages / row["seconds"]
+                print(
+                    f"round {number} {row['peer']:18} {rate:10,.0f} msg/s "
+                    f"cpu {row['cpu_seconds'] / messages * 1e6:5.2f} us/msg "
+                    f"broker {row['broker_cpu_seconds'] / messages * 1e6:5.2f} us/msg",
+                    flush=True,
+                )
+    return {"rows": {peer: summarise(found, messages) for peer, found in rows.items()}}
+
+
+def summarise(rows: list[dict[str, Any]], messages: int) -> dict[str, Any]:
+    """Medians of the rounds."""
+    return {
+        "messages_per_second": round(statistics.median(messages / r["seconds"] for r in rows)),
+        "cpu_us_per_message": round(
+            statistics.median(r["cpu_seconds"] / messages * 1e6 for r in rows), 3
+        ),
+        "broker_cpu_us_per_message": round(
+            statistics.median(r["broker_cpu_seconds"] / messages * 1e6 for r in rows), 3
+        ),
+        "rounds": len(rows),
+        "detail": rows[-1]["detail"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=workloads.CATCH_UP_MESSAGES)
+    arguments = parser.parse_args()
+    result = measure(arguments.rounds, arguments.messages, "fsync")
+    result["command"] = "python -m bench.end_to_end.bench_catch_up"
+    result["workload"] = {
+        "messages": arguments.messages,
+        "body_bytes": workloads.CATCH_UP_BODY_BYTES,
+        "queues": workloads.CATCH_UP_QUEUES,
+        "pull_size": workloads.PULL_SIZE,
+    }
+    bare = result["rows"]["bare pull loop"]["messages_per_second"]
+    for row in result["rows"].values():
+        row["share_of_bare"] = round(row["messages_per_second"] / bare, 3)
+    print(save("catch_up_embedded", result))
+
+
+if __name__ == "__main__":
+    main()

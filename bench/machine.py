@@ -1,0 +1,86 @@
+"""What a result was measured on, and the processes it was measured with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import ordermq
+from ordermq.core import IMPLEMENTATION
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+
+def describe() -> dict[str, Any]:
+    """Machine and versions; no host name, no paths."""
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "ordermq": ordermq.__version__,
+        "core": IMPLEMENTATION,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time a process has used, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def broker_process(
+    data: Path, *, lease_ms: int = 60_000, durability: str = "fsync", history: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`ordermq broker` as a process of its own; yields it and its address."""
+    command = [sys.executable, "-m", "bench.serve", str(data), durability, str(lease_ms)]
+    if history is not None:
+        command.append(str(history))
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def run_json(module: str, arguments: Sequence[object], timeout_s: float = 600) -> dict[str, Any]:
+    """Run a peer (see bench/peers/README.md) and read its JSON line."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        timeout=timeout_s,
+        check=True,
+    )
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def save(name: str, result: dict[str, Any]) -> Path:
+    """Write a result with the machine it belongs to; committed, and read by the report."""
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": describe()} | result, indent=1, sort_keys=True) + "\n")
+    return path
