@@ -338,18 +338,25 @@ omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *off
     return status;
 }
 
-/* Add a run of tokens to segments, of which there are `count`; return how many there are. */
+/* Add tokens to segments, of which there are `count`; return how many there are. A token of
+ * the next message in the same batch is one greater; so is no other, for a slot's last index
+ * is not used. */
 static size_t add_segments(omq_segment *segments, size_t count, const uint64_t *tokens,
                            size_t token_count) {
-    for (size_t i = 0; i < token_count; i++) {
-        uint32_t slot = omq_token_slot(tokens[i]);
-        uint32_t index = omq_token_index(tokens[i]);
-        omq_segment *last = segments + count - 1;
-        if (count > 0 && last->slot == slot && last->first + last->count == index) {
-            last->count++;
-        } else {
-            segments[count++] = (omq_segment){slot, index, 1};
+    for (size_t i = 0; i < token_count;) {
+        uint64_t token = tokens[i];
+        size_t end = i + 1;
+        while (end < token_count && tokens[end] == token + (end - i)) {
+            end++;
         }
+        omq_segment run = {omq_token_slot(token), omq_token_index(token), (uint32_t)(end - i)};
+        omq_segment *last = segments + count - 1;
+        if (count > 0 && last->slot == run.slot && last->first + last->count == run.first) {
+            last->count += run.count; /* the run goes on from one leaf to the next */
+        } else {
+            segments[count++] = run;
+        }
+        i = end;
     }
     return count;
 }

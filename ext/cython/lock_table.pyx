@@ -159,7 +159,7 @@ cdef class LockTable:
         finally:
             PyMem_Free(locks)
 
-    def restore(self, entries, uint64_t next_epoch):
+    def restore(self, entries, next_epoch):
         cdef tuple rows = tuple(entries)
         cdef omq.omq_lock *locks = <omq.omq_lock *>allocate(len(rows), sizeof(omq.omq_lock))
         cdef Py_ssize_t i
@@ -170,9 +170,11 @@ cdef class LockTable:
                 locks[i].group = self._intern(group)
                 locks[i].queue = self._intern(queue)
                 locks[i].owner = self._intern(owner)
-                locks[i].epoch = epoch
+                locks[i].epoch = max(epoch, 0)  # 0 is refused
                 locks[i].granted_ms = granted_ms
-            status = omq.omq_lock_table_restore(self._table, locks, len(rows), next_epoch)
+            status = omq.omq_lock_table_restore(
+                self._table, locks, len(rows), max(next_epoch, 0)
+            )
         finally:
             PyMem_Free(locks)
         if status != omq.OMQ_OK:

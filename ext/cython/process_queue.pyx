@@ -50,20 +50,21 @@ cdef class ProcessQueue:
                 PyMem_Free(offsets)
 
     def put_batch(self, batch):
-        cdef Py_ssize_t count = len(batch)
         cdef Py_buffer offsets
         cdef Py_buffer sizes
         get_column(batch.offsets, &offsets, b"ql", sizeof(int64_t), "offsets")
         try:
             get_column(batch.body_sizes, &sizes, b"IiLl", sizeof(uint32_t), "body_sizes")
             try:
-                if offsets.shape[0] != count or sizes.shape[0] != count:
+                if offsets.shape[0] != sizes.shape[0]:
                     raise ValueError(
-                        f"{self.name}: {count} messages, {offsets.shape[0]} offsets, "
-                        f"{sizes.shape[0]} sizes"
+                        f"{self.name}: {offsets.shape[0]} offsets, {sizes.shape[0]} sizes"
                     )
                 return self._put(
-                    batch, <const int64_t *>offsets.buf, <const uint32_t *>sizes.buf, count
+                    batch,
+                    <const int64_t *>offsets.buf,
+                    <const uint32_t *>sizes.buf,
+                    offsets.shape[0],
                 )
             finally:
                 PyBuffer_Release(&sizes)
@@ -159,7 +160,7 @@ cdef class ProcessQueue:
         cdef omq.omq_status status
         if limit > SMALL:
             omq.omq_process_queue_read(self._queue, &state)
-            limit = max(1, min(limit, state.pending))
+            limit = max(<size_t>1, min(limit, state.pending))
             segments = <omq.omq_segment *>allocate(limit, sizeof(omq.omq_segment))
         try:
             status = omq.omq_process_queue_take_segments(self._queue, segments, limit, &count)
@@ -178,7 +179,7 @@ cdef class ProcessQueue:
         cdef size_t limit = at_least_one(n, self.name, "take_columns")
         cdef omq.omq_process_queue_state state
         omq.omq_process_queue_read(self._queue, &state)
-        limit = max(1, min(limit, state.pending))
+        limit = max(<size_t>1, min(limit, state.pending))
         cdef array offsets = clone(_INT64, limit, zero=False)
         cdef array tokens = clone(_UINT64, limit, zero=False)
         cdef size_t taken

@@ -121,8 +121,9 @@ class OffsetMap:
         while count == _CHUNK:
             with self._lock:
                 count = lib.omq_offset_map_read(self._map, start, offsets, _CHUNK)
-            yield from ffi.unpack(offsets, count)
-            start = offsets[count - 1] + 1
+            found = ffi.unpack(offsets, count)
+            yield from found
+            start = found[-1] + 1 if found else 0
 
     def _check(self) -> None:
         with self._lock:

@@ -1,0 +1,66 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+REPORT = "from ordermq import core; print(core.IMPLEMENTATION, core.ProcessQueue.__module__)"
+MODULES = {
+    "cython": "ordermq.core._cython",
+    "cffi": "ordermq.core.cffi_binding",
+    "reference": "ordermq.core.reference",
+}
+
+
+def run(code, forced=None, hidden=()):
+    """Run in a fresh interpreter in which the modules `hidden` do not import."""
+    hide = "".join(f"sys.modules[{module!r}] = None; " for module in hidden)
+    environment = {k: v for k, v in os.environ.items() if k != "ORDERMQ_CORE"}
+    if forced is not None:
+        environment["ORDERMQ_CORE"] = forced
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; {hide}{code}"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_forced_core_is_the_one(name):
+    done = run(REPORT, forced=name)
+    assert done.stdout.split()[:1] == [name], done.stderr
+    assert done.stderr == ""
+
+
+def test_cython_comes_first():
+    done = run(REPORT)
+    assert (done.stdout.split()[0], done.stderr) == ("cython", "")
+
+
+def test_cffi_comes_second_without_a_word():
+    done = run(REPORT, hidden=[MODULES["cython"]])
+    assert (done.stdout.split()[0], done.stderr) == ("cffi", "")
+
+
+def test_falling_back_on_the_reference_is_loud():
+    done = run(REPORT, hidden=[MODULES["cython"], "ordermq.core._cffi"])
+    assert done.stdout.split()[0] == "reference"
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert "cython:" in done.stderr
+    assert "cffi:" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["cython", "cffi"])
+def test_a_forced_core_that_does_not_load_raises(name):
+    done = run(REPORT, forced=name, hidden=[MODULES["cython"], "ordermq.core._cffi"])
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr or "ImportError" in done.stderr
+
+
+def test_an_unknown_core_is_refused():
+    done = run(REPORT, forced="java")
+    assert "ORDERMQ_CORE='java': expected one of cython, cffi, reference" in done.stderr

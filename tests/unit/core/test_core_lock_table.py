@@ -1,0 +1,163 @@
+import pytest
+
+G, Q, ME, OTHER = "billing", "orders@b/0", "me", "other"
+LEASE = 60_000
+
+
+def table_with(core, entry):
+    """A table whose entry is none, or (owner, live or expired at LEASE + 1)."""
+    table = core.LockTable(LEASE)
+    if entry != "none":
+        owner, age = entry.split()
+        table.try_lock(G, Q, owner, 1 if age == "live" else 0)
+    return table
+
+
+# semantics 3.1, row by row: entry, epoch of tryLock(me), unlock(me), unlock(other)
+ROWS = [
+    ("none", 1, False, False),
+    ("me live", 1, True, False),
+    ("me expired", 2, True, False),
+    ("other live", 0, False, True),
+    ("other expired", 2, False, True),
+]
+
+
+@pytest.mark.parametrize(("entry", "epoch", "_mine", "_other"), ROWS)
+def test_try_lock_by_the_table(core, entry, epoch, _mine, _other):
+    table = table_with(core, entry)
+    before = table.holder(G, Q)
+    assert table.try_lock(G, Q, ME, LEASE + 1) == epoch
+    assert table.holder(G, Q) == ((ME, epoch, LEASE + 1) if epoch else before)
+    table._check()
+
+
+@pytest.mark.parametrize(("entry", "_epoch", "mine", "other"), ROWS)
+def test_unlock_by_the_table(core, entry, _epoch, mine, other):
+    for owner, expected in ((ME, mine), (OTHER, other)):
+        table = table_with(core, entry)
+        before = table.holder(G, Q)
+        assert table.unlock(G, Q, owner) is expected
+        assert table.holder(G, Q) == (None if expected else before)
+        table._check()
+
+
+def test_a_grant_expires_strictly_after_the_lease(core):
+    table = core.LockTable(LEASE)
+    assert table.try_lock(G, Q, ME, 0) == 1
+    assert table.try_lock(G, Q, OTHER, LEASE) == 0
+    assert table.is_current(G, Q, ME, 1, LEASE)
+    assert not table.is_current(G, Q, ME, 1, LEASE + 1)
+    assert table.try_lock(G, Q, OTHER, LEASE + 1) == 2
+
+
+def test_a_live_renewal_keeps_its_epoch_and_a_late_one_does_not(core):
+    table = core.LockTable(LEASE)
+    assert [table.try_lock(G, Q, ME, now) for now in (0, LEASE, 2 * LEASE)] == [1, 1, 1]
+    assert table.try_lock(G, Q, ME, 3 * LEASE + 1) == 2
+
+
+def test_only_the_holder_in_its_epoch_is_current(core):
+    table = core.LockTable(LEASE)
+    epoch = table.try_lock(G, Q, ME, 0)
+    assert table.is_current(G, Q, ME, epoch, 1)
+    assert not table.is_current(G, Q, ME, epoch + 1, 1)
+    assert not table.is_current(G, Q, OTHER, epoch, 1)
+    assert not table.is_current(G, "unknown", ME, epoch, 1)
+    assert not table.is_current("unknown", Q, ME, epoch, 1)
+
+
+def test_an_unlock_of_another_epoch_is_refused(core):
+    table = core.LockTable(LEASE)
+    epoch = table.try_lock(G, Q, ME, 0)
+    assert not table.unlock(G, Q, ME, epoch + 1)
+    assert table.unlock(G, Q, ME, epoch)
+    assert table.try_lock(G, Q, OTHER, 0) == epoch + 1
+
+
+def test_a_batch_is_granted_queue_by_queue(core):
+    table = core.LockTable(LEASE)
+    queues = [f"q{i}" for i in range(200)]
+    assert table.try_lock_batch(G, queues[::2], OTHER, 0) == list(range(1, 101))
+    epochs = table.try_lock_batch(G, queues, ME, 5)
+    assert epochs[::2] == [0] * 100
+    assert epochs[1::2] == list(range(101, 201))
+    table._check()
+    assert table.unlock_batch(G, queues, ME) == [False, True] * 100
+    assert table.unlock_batch(G, queues[::2], OTHER, [1, 9] + [0] * 98) == (
+        [True, False] + [True] * 98
+    )
+    assert len(table) == 1
+    with pytest.raises(ValueError, match="1 epochs"):
+        table.unlock_batch(G, queues, ME, [1])
+    assert table.try_lock_batch(G, [], ME, 0) == []
+    table._check()
+
+
+def test_a_group_without_live_locks_is_all_expired(core):
+    table = core.LockTable(LEASE)
+    assert table.is_all_expired(G, 0)
+    table.try_lock(G, "a", ME, 0)
+    table.try_lock(G, "b", ME, 10)
+    table.try_lock("audit", "a", ME, 99)
+    assert not table.is_all_expired(G, LEASE + 1)
+    assert table.is_all_expired(G, LEASE + 11)
+
+
+def test_a_sweep_returns_and_deletes_what_expired(core):
+    table = core.LockTable(LEASE)
+    old = [(f"g{i % 7}", f"q{i}", ME, i + 1) for i in range(500)]
+    for group, queue, owner, _ in old:
+        table.try_lock(group, queue, owner, 0)
+    table.try_lock("g0", "live", OTHER, 5)
+    assert sorted(table.sweep(LEASE + 1)) == sorted(old)
+    table._check()
+    assert table.snapshot() == [("g0", "live", OTHER, 501, 5)]
+    assert table.sweep(LEASE + 1) == []
+    assert table.try_lock("g0", "q0", ME, LEASE + 2) == 502
+
+
+def test_a_snapshot_restores_with_its_epochs(core):
+    table = core.LockTable(LEASE)
+    for i in range(30):
+        table.try_lock(f"g{i % 3}", f"q{i}", f"m{i % 2}", i)
+    other = core.LockTable(LEASE, first_epoch=7)
+    other.try_lock("gone", "gone", "gone", 0)
+    other.restore(table.snapshot(), table.next_epoch)
+    other._check()
+    assert sorted(other.snapshot()) == sorted(table.snapshot())
+    assert other.next_epoch == 31
+    other.restore([], 3)
+    assert (len(other), other.next_epoch) == (0, 31)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [(G, Q, ME, 1, 0), (G, Q, OTHER, 2, 0)],
+        [(G, Q, ME, 9, 0)],
+        [(G, Q, ME, 0, 0)],
+        [(G, Q, ME, -1, 0)],
+    ],
+)
+def test_a_wrong_restore_changes_nothing(core, entries):
+    table = core.LockTable(LEASE)
+    table.try_lock(G, "kept", ME, 3)
+    with pytest.raises(ValueError, match="restore"):
+        table.restore(entries, 9)
+    assert table.snapshot() == [(G, "kept", ME, 1, 3)]
+    assert table.next_epoch == 2
+    table._check()
+
+
+@pytest.mark.parametrize(("lease_ms", "first_epoch"), [(-1, 1), (0, 0), (1, -5)])
+def test_a_table_out_of_range_is_refused(core, lease_ms, first_epoch):
+    with pytest.raises(ValueError, match="lock table"):
+        core.LockTable(lease_ms, first_epoch)
+
+
+def test_clocks_may_jump_from_end_to_end(core):
+    table = core.LockTable(LEASE)
+    assert table.try_lock(G, Q, ME, -(2**63)) == 1
+    assert table.try_lock(G, Q, OTHER, 2**63 - 1) == 2
+    assert table.try_lock(G, Q, ME, -(2**63)) == 0

@@ -1,0 +1,95 @@
+import random
+
+import pytest
+
+MAX_OFFSET = 2**63 - 2
+
+
+def test_an_empty_map_has_nothing(core):
+    empty = core.OffsetMap()
+    assert (len(empty), list(empty), empty.first(), empty.last()) == (0, [], None, None)
+    assert (empty.floor(5), empty.ceiling(5), empty.get(5)) == (None, None, None)
+    assert not empty.remove(5)
+    assert empty.pop_first(3) == []
+    empty._check()
+
+
+def test_neighbours_and_ends(core):
+    offsets = core.OffsetMap()
+    for offset in (30, 10, 20):
+        assert offsets.put(offset, offset + 2**63)
+    assert not offsets.put(20, 7)
+    assert (offsets.get(20), offsets.first()[0], offsets.last()[0]) == (7, 10, 30)
+    assert (offsets.floor(19)[0], offsets.floor(20), offsets.floor(9)) == (10, (20, 7), None)
+    assert (offsets.ceiling(21)[0], offsets.ceiling(31)) == (30, None)
+    assert offsets.floor(2**90)[0] == 30
+    assert offsets.ceiling(-(2**90))[0] == 10
+    assert 10 in offsets
+    assert "10" not in offsets
+    assert offsets.pop_first(2) == [(10, 10 + 2**63), (20, 7)]
+    offsets.clear()
+    assert len(offsets) == 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "token"), [(-1, 0), (MAX_OFFSET + 1, 0), (2**90, 0), (0, -1), (0, 2**64)]
+)
+def test_what_is_out_of_range_is_refused(core, offset, token):
+    offsets = core.OffsetMap()
+    with pytest.raises(ValueError, match="range"):
+        offsets.put(offset, token)
+    with pytest.raises(ValueError, match="pop_first of 0"):
+        offsets.pop_first(0)
+    assert offsets.put(MAX_OFFSET, 2**64 - 1)
+    assert offsets.last() == (MAX_OFFSET, 2**64 - 1)
+
+
+ORDERS = {
+    "ascending": sorted,
+    "descending": lambda keys: sorted(keys, reverse=True),
+    "random": lambda keys: random.Random(5).sample(keys, len(keys)),
+    "from the middle": lambda keys: sorted(keys, key=lambda key: abs(key - 30_000)),
+}
+
+
+@pytest.mark.parametrize("insert", ORDERS)
+@pytest.mark.parametrize("delete", ORDERS)
+def test_any_order_of_inserts_and_deletes_keeps_the_tree_sound(native_core, insert, delete):
+    is_slow = native_core.__name__.endswith("cffi_binding")
+    keys = list(range(0, 60_000, 30 if is_slow else 3))
+    offsets = native_core.OffsetMap()
+    for key in ORDERS[insert](keys):
+        assert offsets.put(key, key * 2)
+    offsets._check()
+    assert list(offsets) == keys
+    left = set(keys)
+    doomed = ORDERS[delete](keys)
+    for part in range(4):
+        for key in doomed[part * len(keys) // 4 : (part + 1) * len(keys) // 4]:
+            assert offsets.remove(key)
+            left.discard(key)
+        offsets._check()
+        assert list(offsets) == sorted(left)
+        assert all(offsets.get(key) == (key * 2 if key in left else None) for key in keys[::97])
+
+
+def test_a_window_slides_through(native_core):
+    offsets = native_core.OffsetMap()
+    for key in range(5_000):
+        offsets.put(key, key)
+        if key >= 300:
+            assert offsets.pop_first(1) == [(key - 300, key - 300)]
+    offsets._check()
+    assert list(offsets) == list(range(4_700, 5_000))
+
+
+def test_iteration_survives_changes(core):
+    offsets = core.OffsetMap()
+    for key in range(1_000):
+        offsets.put(key, key)
+    seen = []
+    for key in offsets:
+        seen.append(key)
+        offsets.remove(key)
+    assert seen == list(range(1_000))
+    assert len(offsets) == 0
