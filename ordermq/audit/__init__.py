@@ -15,13 +15,14 @@ from collections.abc import Collection, Iterable, Mapping
 from ordermq.audit.checker import Checker
 from ordermq.audit.history import Event, Histories, HistoryError, Path
 from ordermq.audit.ledger import QueueName
-from ordermq.audit.report import AuditReport, Evidence, HandOff, Violation
+from ordermq.audit.report import AuditReport, Evidence, HandOff, Holding, Violation
 
 __all__ = [
     "AuditReport",
     "Evidence",
     "HandOff",
     "HistoryError",
+    "Holding",
     "QueueName",
     "Violation",
     "audit",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from ordermq.audit.ledger import (
     StoredQueue,
     Tenure,
 )
-from ordermq.audit.report import AuditReport, Cause, HandOff, HandOffKind, Violation
+from ordermq.audit.report import AuditReport, Cause, HandOff, HandOffKind, Holding, Violation
 from ordermq.events import EventType
 
 MS = 1_000_000
@@ -80,6 +80,7 @@ class Checker:
         self._change_of: dict[Tenure, _Change] = {}
         self._duplicates: Counter[str] = Counter()
         self._crashes = 0
+        self._last = 0  # time of the newest event
         self._handlers: dict[str, Callable[[int, int, Event], None]] = {
             EventType.OPEN: self._on_open,
             EventType.CLOSE: self._on_close,
@@ -99,6 +100,7 @@ class Checker:
 
     def feed(self, t: int, ref: int, event: Event) -> None:
         """Check the next event of the merged history."""
+        self._last = max(self._last, t)
         if "derived" not in event:
             self._events[event["type"]] += 1
         self._handlers[event["type"]](t, ref, event)
@@ -128,6 +130,7 @@ class Checker:
             committed=sum(self._committed(ledger) for ledger in ledgers),
             duplicates={cause.value: self._duplicates[cause] for cause in Cause},
             hand_offs=tuple(self._hand_off(change) for change in self._changes),
+            holdings=tuple(each for ledger in ledgers for each in self._holdings(ledger)),
         )
 
     # -- processes ---------------------------------------------------------------------
@@ -162,7 +165,7 @@ class Checker:
                 tenure.open.clear()
                 ledger.running.discard(tenure)
                 if tenure.ended is Cause.NONE:
-                    self._end(ledger, tenure, Cause.CRASH, ref)
+                    self._end(t, tenure, Cause.CRASH, ref)
 
     def _broker_speaks(self, event: Event) -> None:
         """Note a broker's life: its lock table dies with it."""
@@ -226,6 +229,8 @@ class Checker:
         tenure = ledger.tenures.get((client, epoch))
         if renewed and tenure is not None:
             tenure.loss = life
+            if tenure.lease_end is not None and not tenure.tells_renewals:
+                tenure.lease_end = max(tenure.lease_end, t + tenure.lease_ns)
         if not renewed:
             self._check_epoch_rises(ledger, client, epoch, ref)
             ledger.epoch, ledger.epoch_ref = max(epoch, ledger.epoch), ref
@@ -256,7 +261,9 @@ class Checker:
             tenure = self._begin(t, ref, event, ledger)
         elif tenure.ended is Cause.NONE:
             tenure.loss = self._broker_life[ledger.name[2]]
-        end = event.get("sent", t) + event.get("lease_ms", 0) * MS
+        tenure.lease_ns = event.get("lease_ms", 0) * MS
+        tenure.tells_renewals = tenure.lease_end is not None
+        end = event.get("sent", t) + tenure.lease_ns
         if tenure.lease_end is None or end > tenure.lease_end:
             tenure.lease_end = end
             tenure.granted_by = ref
@@ -264,7 +271,7 @@ class Checker:
             # Given up here and got back while the broker still had it as ours: the epoch is
             # the same, but the member begins again at the committed offset.
             tenure.generation = ledger.begin_generation(tenure.ended)
-            tenure.ended = Cause.NONE
+            tenure.ended, tenure.ended_at = Cause.NONE, None
             _reopen(tenure, max(tenure.acked, ledger.acked))
 
     def _begin(self, t: int, ref: int, event: Event, ledger: Ledger) -> Tenure:
@@ -281,7 +288,7 @@ class Checker:
         if not ledger.broker_seen:
             self._check_epoch_rises(ledger, client, epoch, ref)
             ledger.epoch, ledger.epoch_ref = max(epoch, ledger.epoch), ref
-        tenure = Tenure(client, epoch, generation, ref)
+        tenure = Tenure(client, epoch, generation, ref, t)
         tenure.loss = self._broker_life[ledger.name[2]]
         if old is not None and old.client != client:
             change = _Change(ledger, old, tenure, cause, t)
@@ -317,7 +324,7 @@ class Checker:
             tenure = mine[-1] if mine else None
         if tenure is not None and tenure.ended is Cause.NONE:
             broker = self._lost_with_broker(tenure, ledger)
-            self._end(ledger, tenure, Cause.BROKER if broker else Cause.LEASE, ref)
+            self._end(t, tenure, Cause.BROKER if broker else Cause.LEASE, ref)
 
     def _on_unlock(self, t: int, ref: int, event: Event) -> None:
         ledger = self._ledger(event)
@@ -332,7 +339,7 @@ class Checker:
             return
         if tenure.lease_end is not None and t > tenure.lease_end:
             # Too late to commit, and nothing left to protect: the lease ended before.
-            self._end(ledger, tenure, Cause.LEASE, ref)
+            self._end(t, tenure, Cause.LEASE, ref)
             return
         for started, offsets, _ in tenure.open.values():
             text = f"{tenure.client} unlocked while its listener ran on {_offsets(offsets)}"
@@ -342,10 +349,10 @@ class Checker:
         if owed > max(tenure.acked, ledger.acked):
             text = f"{tenure.client} unlocked without an acknowledged commit of {owed}"
             self._violate("I9", ledger, text, self._done_by(ledger, owed - 1), ref)
-        self._end(ledger, tenure, Cause.HAND_OFF, ref)
+        self._end(t, tenure, Cause.HAND_OFF, ref)
 
-    def _end(self, ledger: Ledger, tenure: Tenure, cause: Cause, ref: int) -> None:
-        tenure.ended, tenure.ended_by = cause, ref
+    def _end(self, t: int, tenure: Tenure, cause: Cause, ref: int) -> None:
+        tenure.ended, tenure.ended_by, tenure.ended_at = cause, ref, t
 
     # -- consuming ---------------------------------------------------------------------
 
@@ -555,7 +562,7 @@ class Checker:
         self._note_start(ledger, offset)
         if event.get("epoch", 0) <= 0:
             ledger.tenures.setdefault(
-                (event["p"], 0), Tenure(event["p"], 0, len(ledger.causes) - 1, ref)
+                (event["p"], 0), Tenure(event["p"], 0, len(ledger.causes) - 1, ref, t)
             ).commits[offset] = (ref, ledger.first_missing(stored, offset), -1)
             return
         tenure = self._tenure(t, ref, event, ledger)
@@ -641,6 +648,18 @@ class Checker:
         if ledger.acked <= low:
             return 0
         return stored.flags[low - stored.base : ledger.acked - stored.base].count(EXISTS)
+
+    def _holdings(self, ledger: Ledger) -> Iterator[Holding]:
+        ordered = sorted(ledger.tenures.values(), key=lambda each: each.since)
+        for place, tenure in enumerate(ordered):
+            if tenure.epoch <= 0:
+                continue
+            follower = ordered[place + 1].since if place + 1 < len(ordered) else self._last
+            until = min(follower, follower if tenure.ended_at is None else tenure.ended_at)
+            group, topic, broker, queue = ledger.name
+            yield Holding(
+                group, topic, broker, queue, tenure.client, tenure.epoch, tenure.since, until
+            )
 
     def _hand_off(self, change: _Change) -> HandOff:
         old, new = change.old, change.new

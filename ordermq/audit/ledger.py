@@ -111,6 +111,7 @@ class Tenure:
         "commits",
         "done_next",
         "ended",
+        "ended_at",
         "ended_by",
         "epoch",
         "failed",
@@ -120,21 +121,28 @@ class Tenure:
         "held",
         "last_active",
         "lease_end",
+        "lease_ns",
         "loss",
         "open",
         "reopened",
+        "since",
         "started",
         "started_first",
         "started_by",
+        "tells_renewals",
         "unlocked",
     )
 
-    def __init__(self, client: str, epoch: int, generation: int, ref: int) -> None:
+    def __init__(self, client: str, epoch: int, generation: int, ref: int, t: int) -> None:
         self.client = client
         self.epoch = epoch
         self.generation = generation  # of the ledger; frozen once another tenure begins
         self.granted_by = ref
+        self.since = t
         self.lease_end: int | None = None  # ns; None before any LOCK_OK
+        self.lease_ns = 0
+        # A member that records no renewals is believed those that the broker recorded.
+        self.tells_renewals = False
         self.open: dict[int, tuple[int, Sequence[int], Sequence[str | None]]] = {}
         self.failed: set[int] = set()  # started, not done, to come again
         self.started = -1  # first offset of the next START must not lie below it
@@ -150,6 +158,7 @@ class Tenure:
         self.unlocked: int | None = None
         self.ended = Cause.NONE  # how it lost the queue; NONE while it holds it
         self.ended_by = ref
+        self.ended_at: int | None = None
         self.loss = 0  # broker incarnation under which it was last granted
 
     def watermark(self) -> int:

@@ -99,6 +99,20 @@ class HandOff:
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """One member holding one queue under one epoch, from its grant to its end."""
+
+    group: str
+    topic: str
+    broker: str
+    queue: int
+    client: str
+    epoch: int
+    since_ns: int
+    until_ns: int  # unlock, crash, loss, or the next holder's grant
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """The result of `audit`; `ok` if no invariant was broken."""
 
@@ -115,6 +129,7 @@ class AuditReport:
     committed: int
     duplicates: Mapping[str, int]  # by cause
     hand_offs: tuple[HandOff, ...] = field(repr=False)
+    holdings: tuple[Holding, ...] = field(repr=False)
 
     @property
     def ok(self) -> bool:

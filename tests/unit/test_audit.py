@@ -417,6 +417,16 @@ def test_a_broker_that_keeps_its_locks_over_a_restart_renews_them() -> None:
     assert report.hand_offs[0].kind is HandOffKind.LEAVE
 
 
+def test_a_member_that_records_no_renewals_is_believed_the_brokers() -> None:
+    run = two_members(stored=1)
+    run.wait_ms(29_000)
+    run.grant("a", 1)
+    run.wait_ms(29_000)
+    run.consume("a", 0)
+    run.commit("a", 1)
+    sound(run)
+
+
 def test_a_member_that_regains_a_lock_nobody_took_begins_again_in_the_same_epoch() -> None:
     run = two_members(stored=2)
     run.consume("a", 0)

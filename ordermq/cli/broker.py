@@ -1,0 +1,104 @@
+"""`ordermq broker`: the embedded broker as a process."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import click
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.cli.output import EXIT_CODES, ExitCode, fail, json_option, note
+from ordermq.config import BrokerConfig, Durability
+from ordermq.errors import ConfigError, ConnectFailed, StoreError
+from ordermq.events import History, NoHistory
+
+
+@click.command(epilog=EXIT_CODES)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder; default: in memory.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=9876, show_default=True, help="0 takes a free one.")
+@click.option("--lease-ms", type=int, help="How long a queue lock lives without renewal.")
+@click.option("--queues", type=int, help="Queues of a topic its first send creates, at most.")
+@click.option(
+    "--durability",
+    type=click.Choice([each.value for each in Durability]),
+    default=Durability.FSYNC.value,
+    show_default=True,
+    help="Acknowledge when the disk has it, or when the operating system has it.",
+)
+@click.option("--history", type=click.Path(path_type=Path), help="Record events for the audit.")
+@json_option
+def broker(
+    data: Path | None,
+    host: str,
+    port: int,
+    lease_ms: int | None,
+    queues: int | None,
+    durability: str,
+    history: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a name server and broker until SIGINT or SIGTERM.
+
+    Any client of the RocketMQ remoting protocol can connect, Java's included. With --json one
+    line says where it listens, once it does.
+
+    \b
+    Example:
+      ordermq broker --data ./data --port 9876
+    """
+    # Before the broker's thread: a signal that comes early must not be lost.
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    try:
+        config = _config(durability, lease_ms, queues)
+        if data is not None:
+            data.mkdir(parents=True, exist_ok=True)
+        # A restarted broker is another process of the history, even under the same pid.
+        recorder = (
+            NoHistory() if history is None else History(history, f"broker-{os.getpid()}-{_now()}")
+        )
+        server = EmbeddedBroker(data, host=host, port=port, config=config, history=recorder)
+        server.start()
+    except (ConfigError, OSError) as error:
+        if isinstance(error, ConnectFailed):
+            fail(str(error), ExitCode.UNREACHABLE)
+        fail(str(error), ExitCode.USAGE)
+    except StoreError as error:
+        fail(str(error))
+    _announce(server, data, as_json)
+    stop.wait()
+    server.close()
+    recorder.close()
+    if not as_json:
+        counts = server.statistics
+        note(f"stopped; {counts.messages_stored:,} messages stored in this run")
+
+
+def _config(durability: str, lease_ms: int | None, queues: int | None) -> BrokerConfig:
+    config = BrokerConfig(durability=Durability(durability))
+    if lease_ms is not None:
+        config = dataclasses.replace(config, lock_max_live_ms=lease_ms)
+    if queues is not None:
+        config = dataclasses.replace(config, default_queue_count=queues)
+    return config
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _announce(server: EmbeddedBroker, data: Path | None, as_json: bool) -> None:
+    if as_json:
+        click.echo(f'{{"name_servers":"{server.name_servers}","pid":{os.getpid()}}}')
+        return
+    click.echo(f"listening on {server.address}, messages in {data or 'memory'}")
+    click.echo(f"  python:  PushConsumer(group, name_servers={server.name_servers!r})")
+    click.echo(f"  java:    consumer.setNamesrvAddr({server.name_servers!r})".replace("'", '"'))
+    click.echo(f"  shell:   ordermq consume GROUP TOPIC --name-servers {server.name_servers}")
