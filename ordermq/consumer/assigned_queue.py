@@ -58,9 +58,9 @@ class Lease:
         return now_ms < self.deadline_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
-    """A batch being consumed, with the lease it started under."""
+    """A batch being consumed, with the lease it started under; never changed."""
 
     messages: MessageRun
     lease: Lease
@@ -178,8 +178,8 @@ class AssignedQueue:
                 self.process_queue.end_dispatch()
                 return Refusal.PAUSED
             else:
-                if self.process_queue.first_pending <= self.isolate_until:
-                    limit = 1
+                if self.isolate_until >= 0:
+                    limit = self._isolating(limit)
                 segments = self.process_queue.take_segments(limit)
                 if not segments:
                     return Refusal.EMPTY
@@ -187,6 +187,12 @@ class AssignedQueue:
                 return Claim(MessageRun(segments), lease, self._generation)
         self._on_lapse(self, "the lease ended before a batch could start")
         return Refusal.LAPSED
+
+    def _isolating(self, limit: int) -> int:
+        if self.process_queue.first_pending <= self.isolate_until:
+            return 1
+        self.isolate_until = -1
+        return limit
 
     def end_batch(self, claim: Claim, done: int, now_ms: int, *, hold: bool = False) -> bool:
         """Settle a claimed batch: its first `done` messages are finished, the rest come again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 
 from ordermq.consumer.assigned_queue import AssignedQueue, Claim
 from ordermq.errors import ConfigError
@@ -20,11 +21,11 @@ class ConsumeContext:
     `suspend_current_queue_time_ms`, other values are clamped to 10..30000.
     """
 
-    __slots__ = ("_assigned", "_claim", "attempt", "suspend_ms")
+    __slots__ = ("_assigned", "attempt", "claim", "suspend_ms")
 
     def __init__(self, assigned: AssignedQueue, claim: Claim, attempt: int) -> None:
         self._assigned = assigned
-        self._claim = claim
+        self.claim = claim
         self.attempt = attempt  # failed tries of the first message in this process
         self.suspend_ms = -1
 
@@ -37,7 +38,7 @@ class ConsumeContext:
 
         After a loss nothing of this batch counts any more.
         """
-        return self._assigned.is_revoked() or self._assigned.generation != self._claim.generation
+        return self._assigned.is_revoked() or self._assigned.generation != self.claim.generation
 
     @property
     def fence_token(self) -> tuple[int, int]:
@@ -46,7 +47,7 @@ class ConsumeContext:
         Epochs of a queue only grow from owner to owner (semantics 10.3): a store that
         remembers the greatest one seen can refuse a paused former owner.
         """
-        return self._claim.lease.epoch, self._claim.messages.first_offset
+        return self.claim.lease.epoch, self.claim.messages.first_offset
 
 
 ListenerAnswer = ConsumeResult | int | None
@@ -76,6 +77,12 @@ class Verdict:
     done: int
 
 
+@lru_cache(maxsize=4096)
+def verdict_of(settlement: Settlement, done: int) -> Verdict:
+    """A verdict; the few there are, are made once."""
+    return Verdict(settlement, done)
+
+
 _AUTO_COMMIT = {
     ConsumeResult.SUCCESS: Settlement.DONE,
     ConsumeResult.COMMIT: Settlement.DONE,
@@ -98,11 +105,11 @@ def judge(answer: object, size: int, auto_commit: bool) -> Verdict:
     if isinstance(answer, ConsumeResult):
         settlement = (_AUTO_COMMIT if auto_commit else _MANUAL)[answer]
         done = size if settlement in (Settlement.DONE, Settlement.HOLD) else 0
-        return Verdict(settlement, done)
+        return verdict_of(settlement, done)
     if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer <= size:
         if answer == size:
             return judge(ConsumeResult.SUCCESS, size, auto_commit)
-        return Verdict(Settlement.RETRY, answer)
+        return verdict_of(Settlement.RETRY, answer)
     raise ConfigError(
         f"the listener returned {answer!r}: expected None, a ConsumeResult, or how many of the "
         f"{size} messages are done"

@@ -23,6 +23,7 @@ from ordermq.consumer.listener import (
     Settlement,
     Verdict,
     judge,
+    verdict_of,
 )
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.retry import (
@@ -43,29 +44,16 @@ _log = logging.getLogger("ordermq.consumer")
 
 
 @dataclass(frozen=True, slots=True)
-class CallListener:
-    """A step of a turn: call the listener; the driver sends its `Outcome` back."""
-
-    messages: MessageRun
-    context: ConsumeContext
-
-
-@dataclass(frozen=True, slots=True)
 class OnIoThread:
-    """A step of a turn: run this on the I/O thread and send its `Outcome` back."""
+    """A step of a turn: run this on the I/O thread."""
 
     work: Coroutine[Any, Any, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step gave: a value, or the error it raised."""
-
-    value: object = None
-    error: BaseException | None = None
-
-
-Turn = Generator[CallListener | OnIoThread, Outcome, None]
+# A turn yields what is to be done, a listener call or work of the I/O thread, and is sent
+# what came of it: (value, None) or (None, the error it raised).
+Outcome = tuple[object, BaseException | None]
+Turn = Generator[ConsumeContext | OnIoThread, Outcome, None]
 
 
 class OrderlyService:
@@ -132,14 +120,14 @@ class OrderlyService:
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
-    def _perform(self, step: CallListener | OnIoThread) -> Outcome:
+    def _perform(self, step: ConsumeContext | OnIoThread) -> Outcome:
         try:
-            if isinstance(step, CallListener):
-                return Outcome(self._listener(step.messages, step.context))
-            return Outcome(self._client.runtime.call(step.work))
+            if isinstance(step, ConsumeContext):
+                return self._listener(step.claim.messages, step), None
+            return self._client.runtime.call(step.work), None
         # BaseException: a listener's sys.exit() must suspend its queue, not end our thread.
         except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-            return Outcome(error=error)
+            return None, error
 
     async def _take_turn_async(self, assigned: AssignedQueue) -> None:
         turn = self._turn(assigned)
@@ -150,19 +138,19 @@ class OrderlyService:
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
-    async def _perform_async(self, step: CallListener | OnIoThread) -> Outcome:
+    async def _perform_async(self, step: ConsumeContext | OnIoThread) -> Outcome:
         try:
-            if isinstance(step, CallListener):
-                answer = self._listener(step.messages, step.context)
-                return Outcome(await answer if inspect.isawaitable(answer) else answer)
-            return Outcome(await asyncio.wrap_future(self._client.runtime.submit(step.work)))
+            if isinstance(step, ConsumeContext):
+                answer = self._listener(step.claim.messages, step)
+                return (await answer if inspect.isawaitable(answer) else answer), None
+            return await asyncio.wrap_future(self._client.runtime.submit(step.work)), None
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-            return Outcome(error=error)
+            return None, error
 
     @staticmethod
-    def _advance(turn: Turn, outcome: Outcome) -> CallListener | OnIoThread | None:
+    def _advance(turn: Turn, outcome: Outcome) -> ConsumeContext | OnIoThread | None:
         try:
             return turn.send(outcome)
         except StopIteration:
@@ -177,72 +165,80 @@ class OrderlyService:
     # The turn.
 
     def _turn(self, assigned: AssignedQueue) -> Turn:
-        config = self._config
-        started_ms = self._clock.now_ms()
-        while True:
-            now_ms = self._clock.now_ms()
-            if now_ms - started_ms > config.max_time_consume_continuously_ms:
-                self.submit(assigned)  # other queues wait for this thread; the flag stays set
-                return
-            claim = assigned.begin_batch(config.consume_message_batch_max_size, now_ms)
-            if isinstance(claim, Refusal):
-                return
-            context = ConsumeContext(
-                assigned,
-                claim,
-                assigned.attempts.get(claim.messages.first_offset, 0) if assigned.attempts else 0,
-            )
-            self._record_start(assigned, claim, context.attempt)
-            outcome = yield CallListener(claim.messages, context)
-            verdict = self._judge(assigned, claim, outcome)
-            self._record_end(assigned, claim, verdict)
-            if verdict.settlement is Settlement.ROLLBACK:
-                if assigned.rollback_held(claim):
-                    self._record(EventType.ROLLBACK, assigned, claim)
-                    self._submit_later(assigned, context)
-                return
-            if verdict.settlement is Settlement.RETRY:
-                yield from self._retry(assigned, claim, verdict, context)
-                return
-            self._statistics.add("batches")
-            self._statistics.add("messages_done", len(claim.messages))
-            if assigned.attempts:
-                assigned.attempts.clear()
-            hold = verdict.settlement is Settlement.HOLD
-            counts = assigned.end_batch(claim, verdict.done, self._clock.now_ms(), hold=hold)
-            if not counts:
-                return
-            if config.commit_interval_ms == 0 and not hold:
-                yield OnIoThread(self._offsets.commit(assigned))
+        batches = messages = 0
+        try:
+            started_ms = now_ms = self._clock.now_ms()
+            while now_ms - started_ms <= self._config.max_time_consume_continuously_ms:
+                claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)
+                if isinstance(claim, Refusal):
+                    return
+                context = ConsumeContext(assigned, claim, self._attempt(assigned, claim))
+                if self._history.enabled:
+                    self._record_start(assigned, claim, context.attempt)
+                outcome = yield context
+                verdict = self._judge(assigned, claim, outcome)
+                if self._history.enabled:
+                    self._record_end(assigned, claim, verdict)
+                if verdict.settlement is Settlement.RETRY:
+                    yield from self._retry(assigned, claim, verdict, context)
+                    return
+                if verdict.settlement is Settlement.ROLLBACK:
+                    self._roll_back(assigned, claim, context)
+                    return
+                batches += 1
+                messages += verdict.done
+                if assigned.attempts:
+                    assigned.attempts.clear()
+                hold = verdict.settlement is Settlement.HOLD
+                now_ms = self._clock.now_ms()
+                if not assigned.end_batch(claim, verdict.done, now_ms, hold=hold):
+                    return
+                if self._config.commit_interval_ms == 0 and not hold:
+                    yield OnIoThread(self._offsets.commit(assigned))
+            self.submit(assigned)  # other queues wait for this thread; the flag stays set
+        finally:
+            self._statistics.add("batches", batches)
+            self._statistics.add("messages_done", messages)
+
+    @staticmethod
+    def _attempt(assigned: AssignedQueue, claim: Claim) -> int:
+        attempts = assigned.attempts
+        return attempts.get(claim.messages.first_offset, 0) if attempts else 0
 
     def _judge(self, assigned: AssignedQueue, claim: Claim, outcome: Outcome) -> Verdict:
-        if outcome.error is None:
-            try:
-                verdict = judge(outcome.value, len(claim.messages), self._config.auto_commit)
-            except ConfigError as error:
-                _log.error("%s: %s", assigned.queue, error)
-                return Verdict(Settlement.RETRY, 0)
-            if (
-                outcome.value is ConsumeResult.ROLLBACK
-                and self._config.auto_commit
-                and not self._rollback_warned
-            ):
-                self._rollback_warned = True
-                _log.warning(
-                    "%s: ROLLBACK with auto_commit commits, as in Java; return SUSPEND, or set "
-                    "auto_commit=False",
-                    assigned.queue,
-                )
-            return verdict
-        self._statistics.add("listener_errors")
-        _log.error(
-            "%s: the listener raised at offsets %d..%d; they come again",
-            assigned.queue,
-            claim.messages.first_offset,
-            claim.messages.last_offset,
-            exc_info=outcome.error,
-        )
-        return Verdict(Settlement.RETRY, 0)
+        value, raised = outcome
+        if raised is not None:
+            self._statistics.add("listener_errors")
+            _log.error(
+                "%s: the listener raised at offsets %d..%d; they come again",
+                assigned.queue,
+                claim.messages.first_offset,
+                claim.messages.last_offset,
+                exc_info=raised,
+            )
+            return verdict_of(Settlement.RETRY, 0)
+        try:
+            verdict = judge(value, len(claim.messages), self._config.auto_commit)
+        except ConfigError as error:
+            _log.error("%s: %s", assigned.queue, error)
+            return verdict_of(Settlement.RETRY, 0)
+        if value is ConsumeResult.ROLLBACK and self._config.auto_commit:
+            self._warn_of_rollback(assigned)
+        return verdict
+
+    def _warn_of_rollback(self, assigned: AssignedQueue) -> None:
+        if not self._rollback_warned:
+            self._rollback_warned = True
+            _log.warning(
+                "%s: ROLLBACK with auto_commit commits, as in Java; return SUSPEND, or set "
+                "auto_commit=False",
+                assigned.queue,
+            )
+
+    def _roll_back(self, assigned: AssignedQueue, claim: Claim, context: ConsumeContext) -> None:
+        if assigned.rollback_held(claim):
+            self._record(EventType.ROLLBACK, assigned, claim)
+            self._submit_later(assigned, context)
 
     def _retry(
         self, assigned: AssignedQueue, claim: Claim, verdict: Verdict, context: ConsumeContext
@@ -254,18 +250,18 @@ class OrderlyService:
         give_up = self._count_failures(assigned, claim, done)
         if give_up is GiveUp.DIVERT:
             # Only ever the first unfinished message: a failed batch is retried one by one.
-            outcome = yield OnIoThread(self._divert(assigned, claim, claim.messages[done]))
-            if outcome.error is None:
+            _, error = yield OnIoThread(self._divert(assigned, claim, claim.messages[done]))
+            if error is None:
                 done += 1
-            elif isinstance(outcome.error, RemotingError | RouteError):
+            elif isinstance(error, RemotingError | RouteError):
                 _log.warning(
                     "%s: dead letter of offset %d not stored, tried again later: %s",
                     assigned.queue,
                     claim.messages[done].queue_offset,
-                    outcome.error,
+                    error,
                 )
             else:
-                raise outcome.error
+                raise error
         counts = assigned.end_batch(
             claim, done, self._clock.now_ms(), hold=not self._config.auto_commit
         )
@@ -330,21 +326,17 @@ class OrderlyService:
     # History; nothing of a message is read unless someone wants it.
 
     def _record_start(self, assigned: AssignedQueue, claim: Claim, attempt: int) -> None:
-        if self._history.enabled:
-            self._record(
-                EventType.START, assigned, claim, attempt=attempt, **_contents(claim.messages)
-            )
+        self._record(EventType.START, assigned, claim, attempt=attempt, **_contents(claim.messages))
 
     def _record_end(self, assigned: AssignedQueue, claim: Claim, verdict: Verdict) -> None:
-        if self._history.enabled:
-            self._record(
-                EventType.END,
-                assigned,
-                claim,
-                done=verdict.done,
-                detail=verdict.settlement.name,
-                **_contents(claim.messages),
-            )
+        self._record(
+            EventType.END,
+            assigned,
+            claim,
+            done=verdict.done,
+            detail=verdict.settlement.name,
+            **_contents(claim.messages),
+        )
 
     def _record(
         self, event: EventType, assigned: AssignedQueue, claim: Claim, **members: Any

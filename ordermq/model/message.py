@@ -171,7 +171,10 @@ class MessageRun(Sequence["MessageView"]):
 
     def __init__(self, segments: Sequence[tuple[MessageBatch, int, int]]) -> None:
         self.segments = segments
-        self._length = sum(count for _, _, count in segments)
+        length = 0
+        for _, _, count in segments:
+            length += count
+        self._length = length
 
     def __len__(self) -> int:
         return self._length
