@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -12,6 +12,8 @@ from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 
+_T = TypeVar("_T")
+_NOTHING: tuple[Any, ...] = ()
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
@@ -31,10 +33,21 @@ def load_object(body: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-def _member(source: Mapping[str, Any], name: str, kind: type, what: str) -> Any:
+def _member(source: object, name: str, kind: type, what: str) -> Any:
+    if not isinstance(source, dict):
+        raise ProtocolError(f"{what}: {source!r} has no member {name!r}")
     value = source.get(name)
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool):
         raise ProtocolError(f"{what}: member {name!r} is {value!r}, expected a {kind.__name__}")
+    return value
+
+
+def _optional(source: Mapping[str, Any], name: str, default: _T, what: str) -> _T:
+    """A member that may be missing or null, of its default's type; a tuple stands for a list."""
+    if source.get(name) is None:
+        return default
+    kind = list if isinstance(default, tuple) else type(default)
+    value: _T = _member(source, name, kind, what)
     return value
 
 
@@ -47,8 +60,6 @@ def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
 
 
 def queue_from_json(value: object, what: str) -> MessageQueue:
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{what}: {value!r} is not a message queue")
     return MessageQueue(
         _member(value, "topic", str, what),
         _member(value, "brokerName", str, what),
@@ -100,18 +111,19 @@ class TopicRoute:
             except ValueError:
                 raise ProtocolError(f"{what}: broker ids {sorted(addresses)!r}") from None
             name = _member(item, "brokerName", str, what)
-            brokers.append(BrokerData(name, by_id, str(item.get("cluster") or "")))
+            brokers.append(BrokerData(name, by_id, _optional(item, "cluster", "", what)))
         queues = [
             QueueData(
                 _member(item, "brokerName", str, what),
                 _member(item, "readQueueNums", int, what),
                 _member(item, "writeQueueNums", int, what),
                 _member(item, "perm", int, what),
-                int(item.get("topicSysFlag") or 0),
+                _optional(item, "topicSysFlag", 0, what),
             )
             for item in _member(value, "queueDatas", list, what)
         ]
-        return cls(tuple(brokers), tuple(queues), value.get("orderTopicConf") or None)
+        order_conf = _optional(value, "orderTopicConf", "", what)
+        return cls(tuple(brokers), tuple(queues), order_conf or None)
 
     def to_body(self) -> bytes:
         value: dict[str, Any] = {
@@ -177,10 +189,8 @@ def locked_queues_to_body(queues: Iterable[MessageQueue]) -> bytes:
 
 def locked_queues_from_body(body: bytes) -> list[MessageQueue]:
     what = "lock answer"
-    value = load_object(body, what).get("lockOKMQSet") or []
-    if not isinstance(value, list):
-        raise ProtocolError(f"{what}: lockOKMQSet is a {type(value).__name__}")
-    return [queue_from_json(item, what) for item in value]
+    found = _optional(load_object(body, what), "lockOKMQSet", _NOTHING, what)
+    return [queue_from_json(item, what) for item in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +218,13 @@ class Heartbeat:
         value = load_object(body, what)
         return cls(
             _member(value, "clientID", str, what),
-            tuple(_consumer_from_json(item) for item in value.get("consumerDataSet") or ()),
+            tuple(
+                _consumer_from_json(item)
+                for item in _optional(value, "consumerDataSet", _NOTHING, what)
+            ),
             tuple(
                 _member(item, "groupName", str, what)
-                for item in value.get("producerDataSet") or ()
+                for item in _optional(value, "producerDataSet", _NOTHING, what)
             ),
         )
 
@@ -250,32 +263,30 @@ def subscription_to_json(subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def _consumer_from_json(value: object) -> ConsumerData:
+def _consumer_from_json(value: Any) -> ConsumerData:
     what = "heartbeat"
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{what}: {value!r} is not a consumer")
+    group = _member(value, "groupName", str, what)
     subscriptions = []
-    for item in value.get("subscriptionDataSet") or ():
-        if not isinstance(item, dict):
-            raise ProtocolError(f"{what}: {item!r} is not a subscription")
-        if (item.get("expressionType") or "TAG") != "TAG":
+    for item in _optional(value, "subscriptionDataSet", _NOTHING, what):
+        topic = _member(item, "topic", str, what)
+        if _optional(item, "expressionType", "TAG", what) != "TAG":
             raise ProtocolError(
                 f"{what}: expression type {item['expressionType']!r} is not supported, only TAG"
             )
         subscriptions.append(
             Subscription(
-                _member(item, "topic", str, what),
+                topic,
                 _member(item, "subString", str, what),
-                tuple(str(tag) for tag in item.get("tagsSet") or ()),
-                int(item.get("subVersion") or 0),
+                tuple(str(tag) for tag in _optional(item, "tagsSet", _NOTHING, what)),
+                _optional(item, "subVersion", 0, what),
             )
         )
     return ConsumerData(
-        _member(value, "groupName", str, what),
+        group,
         tuple(subscriptions),
-        str(value.get("consumeType") or "CONSUME_PASSIVELY"),
-        str(value.get("messageModel") or "CLUSTERING"),
-        str(value.get("consumeFromWhere") or "CONSUME_FROM_LAST_OFFSET"),
+        _optional(value, "consumeType", "CONSUME_PASSIVELY", what),
+        _optional(value, "messageModel", "CLUSTERING", what),
+        _optional(value, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET", what),
     )
 
 

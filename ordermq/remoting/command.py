@@ -43,9 +43,7 @@ class Command:
     serialization: Serialization = Serialization.JSON
 
     @classmethod
-    def request(
-        cls, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> Command:
+    def request(cls, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
         """A request with a fresh opaque."""
         # A 31-bit number: the field is signed, and 0 is what peers default to.
         return cls(code, ext or {}, body, opaque=next(_opaques) & 0x7FFFFFFF)

@@ -115,9 +115,7 @@ class Connection(asyncio.Protocol):
             answer.set_exception(self._closed_error())
             return answer
         deadline = self._clock.now_ms() + timeout_ms
-        self._pending[command.opaque] = _Pending(
-            answer, command.code, deadline, self._heard_bytes
-        )
+        self._pending[command.opaque] = _Pending(answer, command.code, deadline, self._heard_bytes)
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().create_task(self._expire())
         assert self._transport is not None

@@ -19,9 +19,7 @@ def encode(command: Command) -> bytes:
     else:
         header = encode_binary(command)
     mark = command.serialization << 24 | len(header)
-    return b"".join(
-        (_WORDS.pack(4 + len(header) + len(command.body), mark), header, command.body)
-    )
+    return b"".join((_WORDS.pack(4 + len(header) + len(command.body), mark), header, command.body))
 
 
 class Framer:

@@ -47,7 +47,7 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
     if not isinstance(members, dict):
         raise ProtocolError(f"command header is a JSON {type(members).__name__}, not an object")
     get = members.get
-    language = get("language", "JAVA")
+    language = _language(get("language", "JAVA"))
     ext = get("extFields") or {}
     remark = get("remark")
     code, opaque, flag, version = get("code"), get("opaque", 0), get("flag", 0), get("version", 0)
@@ -68,9 +68,17 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
         remark,
         opaque,
         flag,
-        language if type(language) is int else _LANGUAGE_CODES.get(language, LanguageCode.OTHER),
+        language,
         version,
     )
+
+
+def _language(value: object) -> int:
+    if type(value) is int:
+        return value
+    if value is None or isinstance(value, str):
+        return _LANGUAGE_CODES.get(value or "", LanguageCode.OTHER)
+    raise ProtocolError(f"command header: language is a {type(value).__name__}")
 
 
 def _as_text(name: str, value: object) -> str:

@@ -21,7 +21,17 @@ def _read_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
-_READERS: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "bool": _read_bool}
+def _read_int(text: str) -> int:
+    value = int(text)
+    # What Python reads and a Java long does not; the store could not keep it either.
+    if len(text) > 18 and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError
+    if not text[-1].isdecimal() or "_" in text or text[0].isspace():
+        raise ValueError
+    return value
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"str": str, "int": _read_int, "bool": _read_bool}
 
 
 class Header:
@@ -75,7 +85,7 @@ class Header:
                 continue
             if read is str:
                 ext[wire] = value
-            elif read is int:
+            elif read is _read_int:
                 ext[wire] = str(int(value))
             else:
                 ext[wire] = "true" if value else "false"

@@ -1,0 +1,179 @@
+"""The JSON bodies: what is written is read back, and anything else is a protocol error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordermq.errors import ProtocolError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.bodies import (
+    BrokerData,
+    ConsumerData,
+    Heartbeat,
+    LockBatch,
+    QueueData,
+    TopicRoute,
+    client_ids_from_body,
+    client_ids_to_body,
+    locked_queues_from_body,
+    locked_queues_to_body,
+)
+
+QUEUES = (MessageQueue("T", "b", 0), MessageQueue("T", "b", 1))
+ROUTE = TopicRoute(
+    (BrokerData("b", {0: "127.0.0.1:10911", 1: "127.0.0.1:10921"}, "C"),),
+    (QueueData("b", 4, 8, 6),),
+    "b:4",
+)
+HEARTBEAT = Heartbeat(
+    "127.0.0.1@1",
+    (ConsumerData("G", (Subscription("T", "a || b", ("a", "b"), 7),)),),
+    ("P",),
+)
+READERS: list[Callable[[bytes], object]] = [
+    TopicRoute.from_body,
+    LockBatch.from_body,
+    Heartbeat.from_body,
+    locked_queues_from_body,
+    client_ids_from_body,
+]
+
+
+def test_a_route_comes_back_as_it_was_written() -> None:
+    assert TopicRoute.from_body(ROUTE.to_body()) == ROUTE
+    assert ROUTE.brokers[0].master == "127.0.0.1:10911"
+    assert BrokerData("b", {1: "127.0.0.1:10921"}).master is None
+
+
+def test_a_route_is_strict_json_with_quoted_broker_ids() -> None:
+    value = json.loads(ROUTE.to_body())
+    assert value["brokerDatas"][0]["brokerAddrs"] == {
+        "0": "127.0.0.1:10911",
+        "1": "127.0.0.1:10921",
+    }
+    assert value["queueDatas"] == [
+        {"brokerName": "b", "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 8}
+    ]
+
+
+def test_a_route_of_java_is_read() -> None:
+    body = (
+        b'{"brokerDatas":[{"brokerAddrs":{"0":"127.0.0.1:10911"},"brokerName":"broker-a",'
+        b'"cluster":"DefaultCluster","enableActingMaster":false}],"filterServerTable":{},'
+        b'"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,'
+        b'"writeQueueNums":4}]}'
+    )
+    assert TopicRoute.from_body(body) == TopicRoute(
+        (BrokerData("broker-a", {0: "127.0.0.1:10911"}, "DefaultCluster"),),
+        (QueueData("broker-a", 4, 4),),
+    )
+
+
+def test_a_heartbeat_comes_back_as_it_was_written() -> None:
+    assert Heartbeat.from_body(HEARTBEAT.to_body()) == HEARTBEAT
+
+
+def test_a_heartbeat_carries_the_tag_hashes_the_broker_filters_by() -> None:
+    heartbeat = Heartbeat("c", (ConsumerData("G", (Subscription("T", "TagA", ("TagA",), 1),)),))
+    subscription = json.loads(heartbeat.to_body())["consumerDataSet"][0]["subscriptionDataSet"][0]
+    assert subscription["codeSet"] == [2_598_919]
+
+
+def test_a_heartbeat_with_an_sql_filter_is_refused() -> None:
+    body = HEARTBEAT.to_body().replace(b'"TAG"', b'"SQL92"')
+    with pytest.raises(ProtocolError, match="SQL92"):
+        Heartbeat.from_body(body)
+
+
+def test_lists_come_back_as_they_were_written() -> None:
+    batch = LockBatch("G", "c", QUEUES)
+    assert LockBatch.from_body(batch.to_body()) == batch
+    assert locked_queues_from_body(locked_queues_to_body(QUEUES)) == list(QUEUES)
+
+
+def test_client_ids_come_sorted_and_once_each() -> None:
+    assert client_ids_from_body(client_ids_to_body(["b", "a", "b"])) == ["a", "b"]
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"lockOKMQSet":null}', b'{"lockOKMQSet":[]}'])
+def test_a_lock_answer_without_queues_grants_nothing(body: bytes) -> None:
+    assert locked_queues_from_body(body) == []
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__qualname__)
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", b'"x"', b"\xff", b'{0:"x"}'])
+def test_a_body_that_is_no_json_object_is_a_protocol_error(
+    read: Callable[[bytes], object], body: bytes
+) -> None:
+    with pytest.raises(ProtocolError):
+        read(body)
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (TopicRoute.from_body, b"{}"),
+        (TopicRoute.from_body, b'{"brokerDatas":[1],"queueDatas":[]}'),
+        (TopicRoute.from_body, b'{"brokerDatas":[{"brokerAddrs":{"x":"a"}}],"queueDatas":[]}'),
+        (TopicRoute.from_body, b'{"brokerDatas":[],"queueDatas":{}}'),
+        (TopicRoute.from_body, b'{"brokerDatas":[],"queueDatas":[],"orderTopicConf":5}'),
+        (LockBatch.from_body, b'{"consumerGroup":"G","clientId":"c","mqSet":[1]}'),
+        (LockBatch.from_body, b'{"consumerGroup":"G","clientId":1,"mqSet":[]}'),
+        (
+            LockBatch.from_body,
+            b'{"consumerGroup":"G","clientId":"c","mqSet":[{"topic":"T","brokerName":"b",'
+            b'"queueId":true}]}',
+        ),
+        (Heartbeat.from_body, b'{"clientID":"c","consumerDataSet":5}'),
+        (Heartbeat.from_body, b'{"clientID":"c","consumerDataSet":[5]}'),
+        (Heartbeat.from_body, b'{"clientID":"c","producerDataSet":[5]}'),
+        (
+            Heartbeat.from_body,
+            b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[7]}]}',
+        ),
+        (client_ids_from_body, b'{"consumerIdList":"abc"}'),
+        (client_ids_from_body, b'{"consumerIdList":[1]}'),
+        (locked_queues_from_body, b'{"lockOKMQSet":{}}'),
+    ],
+)
+def test_a_member_of_the_wrong_kind_is_a_protocol_error(
+    read: Callable[[bytes], object], body: bytes
+) -> None:
+    with pytest.raises(ProtocolError):
+        read(body)
+
+
+BODIES = [
+    ROUTE.to_body(),
+    HEARTBEAT.to_body(),
+    LockBatch("G", "c", QUEUES).to_body(),
+    locked_queues_to_body(QUEUES),
+    client_ids_to_body(["a", "b"]),
+]
+WRONG = st.sampled_from([None, True, 0, -1, 1.5, "", "x", [], [1], {}, {"x": 1}])
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) of a JSON value."""
+    if not isinstance(value, dict | list):
+        return []
+    keys: Any = list(value) if isinstance(value, dict) else range(len(value))
+    return [place for key in keys for place in ((value, key), *places(value[key]))]
+
+
+@given(st.data())
+def test_a_body_with_one_member_spoilt_is_read_or_a_protocol_error(data: st.DataObject) -> None:
+    read, body = data.draw(st.sampled_from(list(zip(READERS, BODIES, strict=True))))
+    value = json.loads(body)
+    container, key = data.draw(st.sampled_from(places(value)))
+    container[key] = data.draw(WRONG)
+    with contextlib.suppress(ProtocolError):
+        read(json.dumps(value).encode())
