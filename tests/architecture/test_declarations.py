@@ -1,0 +1,92 @@
+"""The header between its marks, libordermq.pxd, what cffi read and status.py say the same."""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+from ordermq.core import status
+from ordermq.core._cffi import ffi, lib
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = runpy.run_path(str(ROOT / "ext" / "cffi" / "build.py"))["declarations"]()
+PXD = (ROOT / "ext" / "cython" / "libordermq.pxd").read_text(encoding="utf-8")
+
+Declarations = dict[str, dict[str, Any]]
+
+
+def squeezed(text: str) -> str:
+    """One blank between words, none beside a star, so that layouts compare equal."""
+    return re.sub(r" ?\* ?", " *", " ".join(text.split())).strip()
+
+
+def header_declarations(text: str) -> Declarations:
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    found: Declarations = {"functions": {}, "structs": {}, "enums": {}}
+    for kind, body, name in re.findall(r"typedef (enum|struct) \{(.*?)\} (\w+);", text, re.DOTALL):
+        if kind == "enum":
+            found["enums"][name] = re.findall(r"(\w+) = ", body)
+        else:
+            found["structs"][name] = [squeezed(field) for field in body.split(";")[:-1]]
+    text = re.sub(r"typedef (?:enum|struct) \{.*?\} \w+;", " ", text, flags=re.DOTALL)
+    for name in re.findall(r"typedef struct (\w+) \1;", text):
+        found["structs"][name] = []
+    text = re.sub(r"typedef struct \w+ \w+;", " ", text)
+    for statement in filter(str.strip, text.split(";")):
+        add_function(found, statement.replace("(void)", "()"))
+    return found
+
+
+def pxd_declarations(text: str) -> Declarations:
+    found: Declarations = {"functions": {}, "structs": {}, "enums": {}}
+    block = text.split('cdef extern from "ordermq.h" nogil:')[1]
+    block = re.sub(r",\n +", ", ", block)
+    into: list[str] = []
+    for line in filter(str.strip, block.splitlines()):
+        if opened := re.fullmatch(r"    ctypedef (enum|struct) (\w+):?", line):
+            kind, name = opened.groups()
+            into = found[f"{kind}s"][name] = []
+        elif line.startswith("        "):
+            into.append(squeezed(line))
+        else:
+            add_function(found, line)
+    return found
+
+
+def add_function(found: Declarations, text: str) -> None:
+    parts = re.fullmatch(r"(.*?)(\w+)\((.*)\)", squeezed(text))
+    assert parts is not None, text
+    result, name, arguments = parts.groups()
+    found["functions"][name] = (result.strip(), [squeezed(one) for one in arguments.split(",")])
+
+
+def test_the_pxd_declares_what_the_header_does() -> None:
+    header, pxd = header_declarations(HEADER), pxd_declarations(PXD)
+    assert len(header["functions"]) > 40
+    for kind in header:
+        assert pxd[kind] == header[kind]
+    assert list(pxd["functions"]) == list(header["functions"]), "in the header's order"
+
+
+def test_cffi_has_what_the_header_declares() -> None:
+    header = header_declarations(HEADER)
+    constants = {name for names in header["enums"].values() for name in names}
+    assert set(dir(lib)) == {*header["functions"], *constants}
+    for name, fields in header["structs"].items():
+        if fields:
+            assert [field for field, _ in ffi.typeof(name).fields] == [
+                field.replace("*", " ").split()[-1] for field in fields
+            ]
+
+
+def test_every_status_and_fault_has_its_number_and_its_text() -> None:
+    enums = header_declarations(HEADER)["enums"]
+    for name in enums["omq_status"]:
+        number = getattr(lib, name)
+        assert getattr(status, name.removeprefix("OMQ_")) == number
+        if name not in ("OMQ_OK", "OMQ_MALFORMED"):
+            assert "here: " in str(status.failure(number, "here"))
+    for name in enums["omq_fault"]:
+        number = getattr(lib, name)
+        assert getattr(status, name.removeprefix("OMQ_FAULT_")) == number
+        assert "record 3, byte 7: " in str(status.malformed(number, 3, 7))

@@ -1,0 +1,333 @@
+"""Every native core beside a model, step by step, `_check()` after each (I11, I12).
+
+The process queue's model is the reference core, the offset map's is a dict, the lock table's
+is written here once more from semantics 3.1, so that the reference is checked too.
+"""
+
+import importlib
+from array import array
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ordermq.core import reference
+from ordermq.errors import StateError
+
+CORES = {
+    "cython": "ordermq.core._cython",
+    "cffi": "ordermq.core.cffi_binding",
+    "reference": "ordermq.core.reference",
+}
+SETTINGS = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+near = st.integers(0, 80)
+offset_lists = st.lists(near, max_size=20)
+sizes = st.integers(0, 2**31 - 1)
+counts = st.one_of(st.integers(1, 40), st.integers(100, 700))
+
+
+class Batch:
+    def __init__(self, offsets, body_sizes):
+        self.offsets = array("q", offsets)
+        self.body_sizes = array("I", body_sizes)
+
+    def __getitem__(self, index):
+        return (id(self), index)
+
+
+def outcome(call, *arguments):
+    """What a call returns, or the type of what it raises."""
+    try:
+        return call(*arguments)
+    except (ValueError, StateError) as failure:
+        return type(failure)
+
+
+class ProcessQueueMachine(RuleBasedStateMachine):
+    module = "ordermq.core._cython"
+
+    def __init__(self):
+        super().__init__()
+        self.native = importlib.import_module(self.module).ProcessQueue("n")
+        self.model = reference.ProcessQueue("m")
+
+    def both(self, operation, *arguments):
+        native = outcome(getattr(self.native, operation), *arguments)
+        model = outcome(getattr(self.model, operation), *arguments)
+        if operation == "take_columns" and isinstance(model, tuple):
+            native, model = ([column.tolist() for column in pair] for pair in (native, model))
+        assert native == model, (operation, arguments)
+        return model
+
+    @rule(offsets=offset_lists, size=sizes)
+    def put(self, offsets, size):
+        messages = [(offset, object()) for offset in offsets]
+        self.both("put", messages, [size] * len(offsets))
+
+    @rule(offsets=offset_lists, size=sizes)
+    def put_batch(self, offsets, size):
+        self.both("put_batch", Batch(offsets, [size] * len(offsets)))
+
+    @rule(count=counts, gap=st.integers(1, 3), start=st.integers(0, 3000))
+    def put_far(self, count, gap, start):
+        offsets = range(start, start + count * gap, gap)
+        self.both("put_batch", Batch(offsets, range(count)))
+
+    @rule(count=counts)
+    def put_next(self, count):
+        start = max(self.model.max_offset + 1, self.model.next_uncommitted)
+        self.both("put_batch", Batch(range(start, start + count), [1] * count))
+
+    @rule(offset=st.sampled_from([-1, 2**63 - 1, 2**70]))
+    def put_out_of_range(self, offset):
+        assert self.both("put", [(3, "a"), (offset, "b")]) is ValueError
+
+    @rule(operation=st.sampled_from(["take", "take_segments", "take_columns"]), n=counts)
+    def take(self, operation, n):
+        self.both(operation, n)
+
+    @rule(operation=st.sampled_from(["commit", "rollback", "begin_dispatch", "end_dispatch"]))
+    def act(self, operation):
+        self.both(operation)
+
+    @rule(offsets=offset_lists, operation=st.sampled_from(["make_again", "remove"]))
+    def act_on_offsets(self, offsets, operation):
+        self.both(operation, offsets)
+
+    @rule(data=st.data(), operation=st.sampled_from(["make_again", "remove"]))
+    def act_on_what_is_there(self, data, operation):
+        model = self.model
+        there = sorted([*model._pending, *model._consuming])
+        if there:
+            chosen = data.draw(st.lists(st.sampled_from(there), max_size=40))
+            self.both(operation, chosen)
+
+    @rule(share=st.floats(0, 1))
+    def make_again_from(self, share):
+        first, last = self.model.first_consuming, self.model.last_consuming
+        self.both("make_again_from", int(first + share * (last - first)))
+
+    @rule(seldom=st.integers(0, 9), next_offset=near)
+    def start_over(self, seldom, next_offset):
+        if seldom == 0:
+            self.both("clear")
+        elif seldom == 1:
+            self.both("reset", next_offset)
+
+    @invariant()
+    def they_are_alike_and_sound(self):
+        self.native._check()
+        self.model._check()
+        for name in (
+            "message_count",
+            "size_bytes",
+            "pending_count",
+            "consuming_count",
+            "max_span",
+            "max_offset",
+            "first_pending",
+            "last_pending",
+            "first_consuming",
+            "last_consuming",
+            "is_dispatched",
+            "duplicates_ignored",
+            "next_uncommitted",
+        ):
+            assert getattr(self.native, name) == getattr(self.model, name), name
+        assert all((o in self.native) == (o in self.model) for o in range(0, 90, 7))
+
+
+class ColumnsMachine(ProcessQueueMachine):
+    """The same with put_columns first, so that the shape is columns; the rest is refused."""
+
+    def __init__(self):
+        super().__init__()
+        self.both("put_columns", array("q", [0]), array("Q", [0]), None)
+
+    @rule(offsets=offset_lists, token=st.integers(0, 2**64 - 20), size=sizes)
+    def put_columns(self, offsets, token, size):
+        tokens = array("Q", [token + i for i in range(len(offsets))])
+        lengths = array("I", [size] * len(offsets))
+        self.both("put_columns", array("q", offsets), tokens, lengths)
+
+    @rule(count=counts)
+    def put_next_columns(self, count):
+        start = max(self.model.max_offset + 1, self.model.next_uncommitted)
+        tokens = array("Q", range(count))
+        self.both("put_columns", array("q", range(start, start + count)), tokens, None)
+
+
+class OffsetMapMachine(RuleBasedStateMachine):
+    module = "ordermq.core._cython"
+
+    def __init__(self):
+        super().__init__()
+        self.native = importlib.import_module(self.module).OffsetMap()
+        self.model = {}
+
+    @rule(offset=st.integers(0, 3000), token=st.integers(0, 2**64 - 1))
+    def put(self, offset, token):
+        assert self.native.put(offset, token) == (offset not in self.model)
+        self.model[offset] = token
+
+    @rule(start=st.integers(0, 3000), count=counts, step=st.sampled_from([-3, -1, 1, 2, 7]))
+    def put_run(self, start, count, step):
+        for offset in range(start, start + count * step, step):
+            if offset >= 0:
+                assert self.native.put(offset, offset) == (offset not in self.model)
+                self.model[offset] = offset
+
+    @rule(start=st.integers(0, 3000), count=counts, step=st.sampled_from([-1, 1, 2, 5]))
+    def remove_run(self, start, count, step):
+        for offset in range(start, start + count * step, step):
+            assert self.native.remove(offset) == (self.model.pop(offset, None) is not None)
+
+    @rule(n=counts)
+    def pop_first(self, n):
+        expected = [(offset, self.model.pop(offset)) for offset in sorted(self.model)[:n]]
+        assert self.native.pop_first(n) == expected
+
+    @rule(seldom=st.integers(0, 9))
+    def clear(self, seldom):
+        if seldom == 0:
+            self.native.clear()
+            self.model.clear()
+
+    @rule(offset=st.integers(-1, 4000))
+    def look(self, offset):
+        native, model = self.native, self.model
+        assert native.get(offset) == model.get(offset)
+        assert (offset in native) == (offset in model)
+        floor = max((o for o in model if o <= offset), default=None)
+        ceiling = min((o for o in model if o >= offset), default=None)
+        assert native.floor(offset) == (None if floor is None else (floor, model[floor]))
+        assert native.ceiling(offset) == (None if ceiling is None else (ceiling, model[ceiling]))
+
+    @invariant()
+    def they_are_alike_and_sound(self):
+        self.native._check()
+        ascending = sorted(self.model)
+        assert list(self.native) == ascending
+        assert len(self.native) == len(self.model)
+        ends = [(o, self.model[o]) for o in (ascending[:1] + ascending[-1:])]
+        assert [self.native.first(), self.native.last()] == (ends or [None, None])
+
+
+LEASE = 10
+names = st.sampled_from(["a", "b", "c"])
+queue_lists = st.lists(st.integers(0, 40).map("q{}".format), max_size=30)
+
+
+class LockTableMachine(RuleBasedStateMachine):
+    """I12: the table of semantics 3.1 under any interleaving and clock."""
+
+    module = "ordermq.core._cython"
+
+    def __init__(self):
+        super().__init__()
+        self.table_type = importlib.import_module(self.module).LockTable
+        self.table = self.table_type(LEASE, first_epoch=5)
+        self.held = {}
+        self.next_epoch = 5
+        self.now = 0
+
+    def is_live(self, entry):
+        return entry is not None and self.now - entry[2] <= LEASE
+
+    @rule(step=st.integers(-8, 25))
+    def pass_time(self, step):
+        self.now += step
+
+    @rule(group=names, queues=queue_lists, owner=names)
+    def try_lock(self, group, queues, owner):
+        expected = []
+        for queue in queues:
+            entry = self.held.get((group, queue))
+            if self.is_live(entry) and entry[0] != owner:
+                expected.append(0)
+                continue
+            if self.is_live(entry):
+                epoch = entry[1]
+            else:
+                epoch = self.next_epoch
+                self.next_epoch += 1
+            self.held[group, queue] = (owner, epoch, self.now)
+            expected.append(epoch)
+        if len(queues) == 1:
+            assert self.table.try_lock(group, queues[0], owner, self.now) == expected[0]
+        else:
+            assert self.table.try_lock_batch(group, queues, owner, self.now) == expected
+
+    @rule(group=names, queues=queue_lists, owner=names, data=st.data())
+    def unlock(self, group, queues, owner, data):
+        asked = st.sampled_from([0, 0, self.next_epoch - 1, self.next_epoch - 2])
+        epochs = data.draw(st.none() | st.lists(asked, min_size=len(queues), max_size=len(queues)))
+        expected = []
+        for queue, epoch in zip(queues, epochs or [0] * len(queues), strict=True):
+            entry = self.held.get((group, queue))
+            expected.append(entry is not None and entry[0] == owner and epoch in (0, entry[1]))
+            if expected[-1]:
+                del self.held[group, queue]
+        if len(queues) == 1 and epochs is None:
+            assert self.table.unlock(group, queues[0], owner) == expected[0]
+        else:
+            assert self.table.unlock_batch(group, queues, owner, epochs) == expected
+
+    @rule()
+    def sweep(self):
+        expired = {where: e for where, e in self.held.items() if not self.is_live(e)}
+        expected = sorted((*where, owner, epoch) for where, (owner, epoch, _) in expired.items())
+        assert sorted(self.table.sweep(self.now)) == expected
+        for where in expired:
+            del self.held[where]
+
+    @rule(seed=st.integers(0, 100))
+    def restart(self, seed):
+        rows, next_epoch = self.table.snapshot(), self.table.next_epoch
+        self.table = self.table_type(LEASE, first_epoch=seed + 1)
+        self.table.restore(rows, next_epoch)
+        self.next_epoch = max(self.next_epoch, seed + 1)
+
+    @precondition(lambda self: self.held)
+    @rule(owner=names, data=st.data())
+    def look(self, owner, data):
+        group, queue = data.draw(st.sampled_from(sorted(self.held)))
+        entry = self.held[group, queue]
+        is_current = self.is_live(entry) and entry[0] == owner
+        table, now = self.table, self.now
+        assert table.is_current(group, queue, owner, entry[1], now) == is_current
+        assert not table.is_current(group, queue, owner, entry[1] + 1, now)
+
+    @invariant()
+    def they_are_alike_and_sound(self):
+        self.table._check()
+        rows = {(group, queue): tuple(entry) for group, queue, *entry in self.table.snapshot()}
+        assert rows == self.held
+        assert (len(self.table), self.table.next_epoch) == (len(self.held), self.next_epoch)
+        for group in "abc":
+            live = any(g == group and self.is_live(e) for (g, _), e in self.held.items())
+            assert self.table.is_all_expired(group, self.now) == (not live)
+        for (group, queue), entry in list(self.held.items())[:5]:
+            assert self.table.holder(group, queue) == entry
+
+
+def cases():
+    for name, module in CORES.items():
+        for machine in (ProcessQueueMachine, ColumnsMachine, OffsetMapMachine, LockTableMachine):
+            is_model = name == "reference" and machine in (ProcessQueueMachine, ColumnsMachine)
+            if not is_model:
+                yield pytest.param(machine, module, id=f"{machine.__name__}-{name}")
+
+
+@pytest.mark.parametrize(("machine", "module"), list(cases()))
+def test_a_core_behaves_as_its_model(machine, module):
+    case = type(machine.__name__, (machine,), {"module": module}).TestCase
+    case.settings = SETTINGS
+    case("runTest").runTest()
