@@ -114,12 +114,13 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             answer.set_exception(self._closed_error())
             return answer
+        frame = encode(command)  # first: what cannot be written must not stay pending
         deadline = self._clock.now_ms() + timeout_ms
         self._pending[command.opaque] = _Pending(answer, command.code, deadline, self._heard_bytes)
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().create_task(self._expire())
         assert self._transport is not None
-        self._transport.write(encode(command))
+        self._transport.write(frame)
         return answer
 
     def send_oneway(self, command: Command) -> None:
@@ -203,7 +204,9 @@ class Connection(asyncio.Protocol):
 
     def _closed_error(self) -> ConnectFailed:
         why = f": {self._error}" if self._error else ""
-        return ConnectFailed(f"the connection is closed{why}", address=self.address)
+        closed = ConnectFailed(f"the connection is closed{why}", address=self.address)
+        closed.__cause__ = self._error
+        return closed
 
     async def _expire(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,0 +1,280 @@
+"""A connection against a server whose answers the test decides."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from ordermq.clock import ManualClock, SystemClock
+from ordermq.config import RemotingConfig
+from ordermq.errors import ConfigError, ConnectFailed, ProtocolError, RequestTimeout
+from ordermq.remoting.command import Command
+from ordermq.remoting.connection import Connection, split_address
+
+from .wire_server import Line, WireServer, run, until
+
+CONFIG = RemotingConfig()
+
+
+class Owner:
+    """Keeps what a connection tells its owner."""
+
+    def __init__(self) -> None:
+        self.requests: list[Command] = []
+        self.closed: list[Exception | None] = []
+
+    def on_request(self, connection: Connection, command: Command) -> None:
+        self.requests.append(command)
+        if not command.is_oneway:
+            connection.respond(command.reply(0, {"told": "yes"}))
+
+    def on_closed(self, connection: Connection, error: Exception | None) -> None:
+        self.closed.append(error)
+
+
+def silent(line: Line, command: Command) -> None:
+    """A server that never answers."""
+
+
+def echo(line: Line, command: Command) -> None:
+    line.send(command.reply(0, dict(command.ext), command.body))
+
+
+async def connect(server: WireServer, owner: Owner | None = None) -> Connection:
+    return await Connection.open(server.address, SystemClock(), CONFIG, owner or Owner())
+
+
+def test_answers_out_of_order_reach_their_own_requests() -> None:
+    async def work() -> None:
+        held: list[Command] = []
+
+        def in_reverse(line: Line, command: Command) -> None:
+            held.append(command)
+            if len(held) == 3:
+                for request in reversed(held):
+                    line.send(request.reply(0, dict(request.ext)))
+
+        async with WireServer(in_reverse) as server:
+            connection = await connect(server)
+            answers = await asyncio.gather(
+                *(connection.request(Command.request(1, {"n": str(n)}), 5_000) for n in range(3))
+            )
+            assert [answer.ext["n"] for answer in answers] == ["0", "1", "2"]
+            await connection.close()
+
+    run(work())
+
+
+def test_a_request_without_an_answer_times_out_and_the_line_lives_on_if_it_was_heard() -> None:
+    async def work() -> None:
+        def answer_only_pings(line: Line, command: Command) -> None:
+            if command.code == 2:
+                echo(line, command)
+
+        clock = ManualClock()
+        async with WireServer(answer_only_pings) as server:
+            owner = Owner()
+            connection = await Connection.open(server.address, clock, CONFIG, owner)
+            lost = connection.begin_request(Command.request(1), 1_000)
+            await connection.request(Command.request(2), 5_000)
+            clock.advance(999)
+            await until(lambda: not lost.done())
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not lost.done()
+            clock.advance(1_100)
+            with pytest.raises(RequestTimeout, match="outcome is unknown"):
+                await lost
+            assert connection.is_open
+            assert (await connection.request(Command.request(2, body=b"x"), 5_000)).body == b"x"
+            await connection.close()
+            assert owner.closed == [None]
+
+    run(work())
+
+
+def test_a_line_that_gave_no_byte_before_a_time_out_is_cut_for_all_its_requests() -> None:
+    async def work() -> None:
+        clock, owner = ManualClock(), Owner()
+        async with WireServer(silent) as server:
+            connection = await Connection.open(server.address, clock, CONFIG, owner)
+            short = connection.begin_request(Command.request(1), 1_000)
+            long = connection.begin_request(Command.request(11), 30_000)
+            await until(lambda: len(server.requests) == 2)
+            clock.advance(1_001)
+            with pytest.raises(RequestTimeout):
+                await short
+            with pytest.raises(ConnectFailed, match="no answer in time"):
+                await long
+            assert not connection.is_open
+            assert len(owner.closed) == 1
+            assert isinstance(owner.closed[0], RequestTimeout)
+
+    run(work())
+
+
+def test_a_late_answer_is_dropped() -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with WireServer(silent) as server:
+            connection = await Connection.open(server.address, clock, CONFIG, Owner())
+            late = connection.begin_request(Command.request(1), 1_000)
+            await until(lambda: len(server.requests) == 1)
+            # A byte of something else keeps the line from being taken for dead.
+            server.lines[0].send(Command(40, flag=2, opaque=99))
+            await until(lambda: connection._heard_bytes > 0)
+            clock.advance(1_100)
+            with pytest.raises(RequestTimeout):
+                await late
+            server.lines[0].send(server.requests[0].reply(0))
+            next_one = connection.begin_request(Command.request(2), 1_000)
+            await until(lambda: len(server.requests) == 2)
+            server.lines[0].send(server.requests[1].reply(7))
+            assert (await next_one).code == 7
+            await connection.close()
+
+    run(work())
+
+
+def test_garbage_from_the_peer_closes_the_line_and_pending_requests_learn_why() -> None:
+    async def work() -> None:
+        def garbage(line: Line, command: Command) -> None:
+            line.send_bytes(b"\x00\x00\x00\x08\x07\x00\x00\x00oops")
+
+        async with WireServer(garbage) as server:
+            owner = Owner()
+            connection = await connect(server, owner)
+            with pytest.raises(ConnectFailed, match="serialization 7") as caught:
+                await connection.request(Command.request(1), 5_000)
+            assert isinstance(caught.value.__cause__, ProtocolError)
+            assert [type(error) for error in owner.closed] == [ProtocolError]
+
+    run(work())
+
+
+def test_a_peer_that_hangs_up_fails_the_pending_requests() -> None:
+    async def work() -> None:
+        async with WireServer(lambda line, command: line.cut()) as server:
+            connection = await connect(server)
+            with pytest.raises(ConnectFailed) as caught:
+                await connection.request(Command.request(1), 5_000)
+            assert caught.value.address == server.address
+            with pytest.raises(ConnectFailed, match="connection is closed"):
+                await connection.request(Command.request(1), 5_000)
+            with pytest.raises(ConnectFailed, match="connection is closed"):
+                connection.send_oneway(Command.request(1))
+
+    run(work())
+
+
+def test_closing_fails_the_pending_requests() -> None:
+    async def work() -> None:
+        async with WireServer(silent) as server:
+            connection = await connect(server)
+            waiting = connection.begin_request(Command.request(1), 5_000)
+            await connection.close()
+            await connection.close()
+            with pytest.raises(ConnectFailed):
+                await waiting
+
+    run(work())
+
+
+def test_a_oneway_request_goes_out_marked_and_awaits_nothing() -> None:
+    async def work() -> None:
+        async with WireServer(silent) as server:
+            connection = await connect(server)
+            connection.send_oneway(Command.request(15, {"topic": "T"}))
+            await until(lambda: bool(server.requests))
+            assert server.requests[0].is_oneway
+            await connection.close()
+
+    run(work())
+
+
+def test_a_request_of_the_peer_is_handed_on_and_answered() -> None:
+    async def work() -> None:
+        answers: list[Command] = []
+
+        def notify_first(line: Line, command: Command) -> None:
+            if command.is_response:
+                answers.append(command)
+            else:
+                # The peer's numbers are its own: the same opaque is another request.
+                line.send(Command(40, {"consumerGroup": "G"}, opaque=command.opaque))
+                echo(line, command)
+
+        async with WireServer(notify_first) as server:
+            owner = Owner()
+            connection = await connect(server, owner)
+            request = Command.request(1, body=b"mine")
+            assert (await connection.request(request, 5_000)).body == b"mine"
+            await until(lambda: bool(answers))
+            assert [command.code for command in owner.requests] == [40]
+            assert (answers[0].opaque, answers[0].ext) == (request.opaque, {"told": "yes"})
+            await connection.close()
+
+    run(work())
+
+
+def test_a_request_that_cannot_be_written_leaves_nothing_pending() -> None:
+    async def work() -> None:
+        async with WireServer(echo) as server:
+            connection = await connect(server)
+            with pytest.raises(TypeError):
+                connection.begin_request(Command.request(1, {"key": "\ud800"}), 5_000)
+            assert connection._pending == {}
+            await connection.close()
+
+    run(work())
+
+
+def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
+    async def work() -> None:
+        async with WireServer(silent) as server:
+            connection = await connect(server)
+            given_up = asyncio.ensure_future(connection.request(Command.request(1), 5_000))
+            kept = connection.begin_request(Command.request(2), 5_000)
+            await until(lambda: len(server.requests) == 2)
+            given_up.cancel()
+            await asyncio.sleep(0)
+            for request in server.requests:
+                server.lines[0].send(request.reply(0))
+            assert (await kept).code == 0
+            await connection.close()
+
+    run(work())
+
+
+def test_a_refused_connect_says_where_and_what_to_look_for() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+
+        async def work() -> None:
+            await Connection.open(address, SystemClock(), CONFIG, Owner())
+
+        with pytest.raises(ConnectFailed, match=r"cannot connect: .*is the server running") as it:
+            run(work())
+        assert it.value.address == address
+        assert isinstance(it.value, ConnectionError)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:9876", "127.0.0.1", 9876),
+        ("[::1]:1", "::1", 1),
+        (" broker-a:65535 ", "broker-a", 65535),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
+    assert split_address(text) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":9876", "host:0", "host:65536", "host:x"])
+def test_anything_else_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        split_address(text)
