@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False
 """The C core bound for CPython. Contracts: ordermq/core/interface.py.
 
 Every call holds the GIL but the long bulk ones: a release costs as much as a small call.

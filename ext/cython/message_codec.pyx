@@ -12,9 +12,6 @@ cdef class MessageIndex:
         self._memory = NULL
         self.last_offset = -1
 
-    def __init__(self):
-        raise TypeError("a MessageIndex comes from index_messages")
-
     def __dealloc__(self):
         PyMem_Free(self._memory)
 

@@ -79,7 +79,7 @@ class OffsetMap(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __contains__(self, offset: object) -> bool: ...
+    def __contains__(self, offset: object, /) -> bool: ...
 
     def __iter__(self) -> Iterator[int]:
         """Yield the offsets, ascending; a change made meanwhile may or may not be seen."""
@@ -256,7 +256,7 @@ class ProcessQueue(Protocol):
     def next_uncommitted(self) -> int:
         """The floor: puts of offsets below it are ignored."""
 
-    def __contains__(self, offset: object) -> bool:
+    def __contains__(self, offset: object, /) -> bool:
         """Whether the offset is pending."""
 
     def _check(self) -> None:

@@ -5,12 +5,34 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from ordermq.core import status
+from ordermq.core import _cython, cffi_binding, interface, reference, status
 from ordermq.core._cffi import ffi, lib
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = runpy.run_path(str(ROOT / "ext" / "cffi" / "build.py"))["declarations"]()
 PXD = (ROOT / "ext" / "cython" / "libordermq.pxd").read_text(encoding="utf-8")
+
+# mypy reads these: every core fulfils the contract.
+OFFSET_MAPS: list[type[interface.OffsetMap]] = [
+    _cython.OffsetMap,
+    cffi_binding.OffsetMap,
+    reference.OffsetMap,
+]
+PROCESS_QUEUES: list[type[interface.ProcessQueue]] = [
+    _cython.ProcessQueue,
+    cffi_binding.ProcessQueue,
+    reference.ProcessQueue,
+]
+LOCK_TABLES: list[type[interface.LockTable]] = [
+    _cython.LockTable,
+    cffi_binding.LockTable,
+    reference.LockTable,
+]
+INDEXERS: list[interface.IndexMessages] = [
+    _cython.index_messages,
+    cffi_binding.index_messages,
+    reference.index_messages,
+]
 
 Declarations = dict[str, dict[str, Any]]
 
@@ -90,3 +112,19 @@ def test_every_status_and_fault_has_its_number_and_its_text() -> None:
         number = getattr(lib, name)
         assert getattr(status, name.removeprefix("OMQ_FAULT_")) == number
         assert "record 3, byte 7: " in str(status.malformed(number, 3, 7))
+
+
+def public_names(kind: type) -> set[str]:
+    """The names of a class; `name` and `lease_ms` are attributes of instances in some."""
+    names = {name for name in vars(kind) if not name.startswith("_") or name == "_check"}
+    return names - {"name", "lease_ms"}
+
+
+def test_every_core_has_the_names_of_the_contract_and_no_other() -> None:
+    for kind in OFFSET_MAPS:
+        assert public_names(kind) == public_names(interface.OffsetMap)
+    for queue in PROCESS_QUEUES:
+        assert public_names(queue) == public_names(interface.ProcessQueue)
+    for table in LOCK_TABLES:
+        assert public_names(table) == public_names(interface.LockTable)
+    assert all(len(index(b"")) == 0 for index in INDEXERS)

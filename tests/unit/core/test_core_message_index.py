@@ -3,8 +3,11 @@ import hashlib
 import struct
 
 import pytest
-from stored_records import BORN_V6, STORE_V6, V2, columns, record, v4, v12
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stored_records import BORN_V6, STORE_V6, V1, V2, columns, record, v4, v12
 
+from ordermq.core import reference
 from ordermq.errors import ProtocolError
 
 
@@ -76,7 +79,7 @@ def test_a_tag_that_is_no_bytes_is_refused(core):
             core.index_messages(v4(), tags)
 
 
-def damaged(at, value):
+def with_damage(at, value):
     body = bytearray(v4())
     body[at : at + len(value)] = value
     return v4() + bytes(body)
@@ -84,23 +87,23 @@ def damaged(at, value):
 
 FAULTS = {
     "trailing": (v4() + b"\0\0\0", 1, 198, "fewer bytes than a record size"),
-    "size below": (damaged(0, struct.pack(">i", 90)), 1, 198, "below the smallest record"),
-    "size negative": (damaged(0, b"\xff" * 4), 1, 198, "below the smallest record"),
+    "size below": (with_damage(0, struct.pack(">i", 90)), 1, 198, "below the smallest record"),
+    "size negative": (with_damage(0, b"\xff" * 4), 1, 198, "below the smallest record"),
     "cut": ((v4() * 2)[:-1], 1, 198, "past the end of the body"),
     "cut inside the size": (v4() + v4()[:4], 1, 198, "past the end of the body"),
-    "magic": (damaged(4, b"\xcb\xd4\x31\x94"), 1, 202, "neither v1 nor v2"),
-    "offset": (damaged(20, b"\xff" * 8), 1, 218, "queue offset"),
-    "offset too great": (damaged(20, b"\x7f" + b"\xff" * 7), 1, 218, "queue offset"),
+    "magic": (with_damage(4, b"\xcb\xd4\x31\x94"), 1, 202, "neither v1 nor v2"),
+    "offset": (with_damage(20, b"\xff" * 8), 1, 218, "queue offset"),
+    "offset too great": (with_damage(20, b"\x7f" + b"\xff" * 7), 1, 218, "queue offset"),
     "hosts": (record(sys_flag=0, topic=b"")[:36] + b"\0\0\0\x30" + record(topic=b"")[40:],
               0, 36, "hosts leave no room"),
-    "body negative": (damaged(84, b"\xff" * 4), 1, 282, "body length"),
-    "body long": (damaged(84, struct.pack(">i", 111)), 1, 282, "body length"),
-    "no topic": (damaged(84, struct.pack(">i", 110)), 1, 396, "topic length"),
-    "topic long": (damaged(93, b"\x7f"), 1, 291, "topic length"),
-    "topic negative": (damaged(93, b"\x80"), 1, 291, "topic length"),
-    "properties negative": (damaged(103, b"\x80\x00"), 1, 301, "properties length"),
-    "properties long": (damaged(103, b"\x00\x5e"), 1, 301, "properties length"),
-    "properties short": (damaged(103, b"\x00\x5c"), 1, 395, "fields end before"),
+    "body negative": (with_damage(84, b"\xff" * 4), 1, 282, "body length"),
+    "body long": (with_damage(84, struct.pack(">i", 111)), 1, 282, "body length"),
+    "no topic": (with_damage(84, struct.pack(">i", 110)), 1, 396, "topic length"),
+    "topic long": (with_damage(93, b"\x7f"), 1, 291, "topic length"),
+    "topic negative": (with_damage(93, b"\x80"), 1, 291, "topic length"),
+    "properties negative": (with_damage(103, b"\x80\x00"), 1, 301, "properties length"),
+    "properties long": (with_damage(103, b"\x00\x5e"), 1, 301, "properties length"),
+    "properties short": (with_damage(103, b"\x00\x5c"), 1, 395, "fields end before"),
 }  # fmt: skip
 
 
@@ -148,3 +151,45 @@ def test_a_body_large_enough_to_leave_the_gil_is_indexed_alike(native_core):
     assert index.offsets.tolist() == list(range(3_000))
     with pytest.raises(ProtocolError, match="record 2999"):
         native_core.index_messages(body[:-1])
+
+
+properties = st.lists(
+    st.sampled_from([b"TAGS\x01A", b"TAGS\x01B", b"TAGS\x01", b"KEYS\x01TAGS", b"\x01x", b"TAGS"])
+).map(b"\x02".join)
+records = st.builds(
+    record,
+    offset=st.integers(0, 2**63 - 2),
+    body=st.binary(max_size=60),
+    topic=st.binary(max_size=127),
+    properties=properties,
+    magic=st.sampled_from([V1, V2]),
+    sys_flag=st.sampled_from([0, BORN_V6, STORE_V6, BORN_V6 | STORE_V6, 0xFF]),
+)
+bodies = st.lists(records, max_size=5).map(b"".join)
+FIELDS = (0, 1, 2, 3, 4, 7, 20, 27, 36, 39, 84, 85, 87, 88, 89, 97, 99, 101, 111)
+damages = st.lists(
+    st.tuples(st.sampled_from(FIELDS) | st.integers(0, 400), st.integers(0, 255)), max_size=4
+)
+
+
+def result(core, body, tags):
+    """Columns and last offset, or the text of the error."""
+    try:
+        index = core.index_messages(body, tags)
+    except ProtocolError as error:
+        return str(error)
+    return columns(index), index.last_offset
+
+
+@given(body=bodies, damages=damages, cut=st.integers(0, 200), tags=st.sampled_from([(), (b"A",)]))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+def test_damaged_bodies_are_read_as_the_reference_reads_them(native_core, body, damages, cut, tags):
+    whole = result(native_core, body, tags)
+    assert whole == result(reference, body, tags)
+    assert not isinstance(whole, str)
+    damaged = bytearray(body)
+    for at, value in damages:
+        if at < len(damaged):
+            damaged[at] = value
+    damaged = bytes(damaged[: max(0, len(damaged) - cut // 2 * (cut % 2))])
+    assert result(native_core, damaged, tags) == result(reference, damaged, tags)
