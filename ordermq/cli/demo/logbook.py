@@ -7,6 +7,7 @@ doubled or out of order: `digest` sees any of them, the other figures say what i
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -100,6 +101,7 @@ class Logbook:
     """
 
     def __init__(self, path: Path) -> None:
+        self._mutex = threading.Lock()  # one connection, a listener thread for each queue
         self._db = sqlite3.connect(
             path, timeout=30.0, isolation_level=None, check_same_thread=False
         )
@@ -118,13 +120,14 @@ class Logbook:
         Returns: how many events were new.
         Raises: StaleOwner: an owner with a newer epoch was here before.
         """
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            applied = self._apply(queue, epoch, batch)
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        with self._mutex:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                applied = self._apply(queue, epoch, batch)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
         return applied
 
     def _apply(
@@ -163,7 +166,8 @@ class Logbook:
 
     def refused(self, queue: str) -> None:
         """Count a batch that `StaleOwner` turned away."""
-        self._db.execute("UPDATE queues SET refused = refused + 1 WHERE queue = ?", (queue,))
+        with self._mutex:
+            self._db.execute("UPDATE queues SET refused = refused + 1 WHERE queue = ?", (queue,))
 
     def read(self, key: str) -> AircraftLog:
         """The log of one aircraft; empty if it never flew."""

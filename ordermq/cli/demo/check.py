@@ -1,0 +1,98 @@
+"""The checks at the end, and the figures they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ordermq.audit import AuditReport, HandOff, audit
+from ordermq.audit.report import Cause
+from ordermq.cli.demo.expected import differences, expected_logs
+from ordermq.cli.demo.flights import flights_file
+from ordermq.cli.demo.logbook import AircraftLog, Logbook
+from ordermq.cli.demo.member import TOPIC
+from ordermq.cli.demo.run import Course
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the demo shows: the course, the audit, and what failed in plain words."""
+
+    course: Course
+    report: AuditReport
+    logs: int
+    unassigned_flights: int
+    resent: int  # messages stored twice: their acknowledgement was lost
+    redelivered: int  # written before by the queue's former owner, passed over
+    refused: int  # batches of an owner that had been replaced
+    failures: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    @property
+    def hand_offs(self) -> list[HandOff]:
+        """Of the flights' queues; the group's retry topic has one too."""
+        return [each for each in self.report.hand_offs if each.topic == TOPIC]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "ok": self.ok,
+            "failures": list(self.failures),
+            "flights": self.course.total,
+            "logs": self.logs,
+            "flights_without_tail_number": self.unassigned_flights,
+            "sent_again_by_the_producer": self.resent,
+            "redelivered": self.redelivered,
+            "refused_batches": self.refused,
+            "send_seconds": round(self.course.sent_s, 3),
+            "seconds": round(self.course.seconds, 3),
+            "audit": self.report.to_dict(),
+        }
+
+
+def check(course: Course, limit: int | None, say: Callable[[str], None]) -> Outcome:
+    """Hold the logs against pandas, the histories against I1-I9."""
+    say("computing the same logs with pandas")
+    expected = expected_logs(flights_file(), limit)
+    logbook = Logbook(course.logbook)
+    try:
+        logs, totals = logbook.logs(), logbook.totals()
+    finally:
+        logbook.close()
+    wrong = differences(expected, logs)
+    say("auditing the histories")
+    report = audit(course.histories, start_offsets=0)
+    return Outcome(
+        course=course,
+        report=report,
+        logs=len(logs),
+        unassigned_flights=sum(log.events for log in logs if _is_flight_number(log)),
+        resent=totals["resent"],
+        redelivered=totals["redelivered"],
+        refused=totals["refused"],
+        failures=tuple(_failures(course, report, wrong, totals)),
+    )
+
+
+def _failures(
+    course: Course, report: AuditReport, wrong: list[str], totals: dict[str, int]
+) -> list[str]:
+    failures = []
+    if wrong:
+        more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
+        failures.append(f"the logs differ from pandas: {wrong[0]}{more}")
+    failures += [f"the audit found {violation}" for violation in report.violations]
+    if totals["events"] != course.total:
+        failures.append(f"{course.total:,} flights sent, {totals['events']:,} written")
+    hand_offs = report.duplicates[Cause.HAND_OFF]
+    if hand_offs:
+        failures.append(f"{hand_offs} messages were repeated by hand-offs without a crash")
+    return failures
+
+
+def _is_flight_number(log: AircraftLog) -> bool:
+    return "-" in log.key

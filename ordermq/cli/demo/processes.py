@@ -1,0 +1,109 @@
+"""Starting, watching and killing the processes of the demo."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ordermq.errors import OrderMQError
+
+_START_TIMEOUT_S = 30.0
+
+
+class DemoFailed(OrderMQError):
+    """The demo cannot go on, or a check failed; the text says why."""
+
+    code = "demo-failed"
+
+
+class Process:
+    """A Python module run as a process; its stdout are JSON lines, its stderr a log file.
+
+    Args:
+        name: what people call it.
+        module: run as `python -m`.
+        log: where its stderr goes, appended.
+    """
+
+    def __init__(self, name: str, module: str, arguments: Sequence[object], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self.lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._dismissed = self._killed = False
+        with log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", module, *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self.lines.put(orjson.loads(line))
+
+    def first_line(self) -> dict[str, Any]:
+        """The first line it prints.
+
+        Raises: DemoFailed: it ended, or said nothing, before.
+        """
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                return self.lines.get(timeout=0.1)
+            except queue.Empty:
+                self.check_alive()
+        raise DemoFailed(f"{self.name} said nothing for {_START_TIMEOUT_S:.0f} s; see {self.log}")
+
+    def check_alive(self) -> None:
+        """Raises: DemoFailed: it ended though nobody asked it to."""
+        code = self._process.poll()
+        if code and not self._dismissed:
+            raise DemoFailed(f"{self.name} ended by itself, code {code}; see {self.log}")
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """kill -9: it gets no chance to hand anything over."""
+        self._dismissed = self._killed = True
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def ask_to_leave(self) -> None:
+        """SIGTERM; it hands over and ends by itself."""
+        self._dismissed = True
+        if not self.is_over:
+            self._process.terminate()
+
+    def wait(self, timeout_s: float) -> None:
+        """Raises: DemoFailed: still there after `timeout_s`, or it ended badly."""
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise DemoFailed(
+                f"{self.name} did not leave in {timeout_s:.0f} s; see {self.log}"
+            ) from None
+        self._reader.join()
+        if code and not self._killed:
+            raise DemoFailed(f"{self.name} left with code {code}; see {self.log}")
+
+    def end(self) -> None:
+        """Whatever state it is in, it is gone afterwards."""
+        if not self.is_over:
+            self.kill()
+        self._reader.join()

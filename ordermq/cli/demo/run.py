@@ -1,0 +1,233 @@
+"""The course of the demo: who starts, joins, leaves and dies, and when."""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.progress import Progress, TaskID
+
+from ordermq.cli.demo.logbook import Logbook
+from ordermq.cli.demo.processes import DemoFailed, Process
+from ordermq.cli.demo.sender import QUEUES
+from ordermq.clock import CLOCK_ID
+from ordermq.events import EventType, History
+
+LEASE_MS = 5_000
+MEMBERS = "Ada", "Blaise", "Carl"
+NEWCOMER = "Dora"
+BROKER_BACK = "broker is back"
+TIME_LIMIT_S = 170.0
+_LOOK_S = 0.05
+_QUIET_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something done to the run; `t` as in histories."""
+
+    t: int
+    text: str
+    member: str = ""
+
+
+@dataclass(slots=True)
+class Course:
+    """What happened: marks, names and clocks; the histories tell the rest."""
+
+    folder: Path
+    total: int = 0
+    marks: list[Mark] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)  # client id -> member's name
+    sent_s: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def histories(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
+
+    @property
+    def logbook(self) -> Path:
+        return self.folder / "logs.db"
+
+
+class Run:
+    """The processes of one demo.
+
+    Args:
+        folder: empty; gets histories, logs, the logbook and the broker's data.
+        seconds: how long the producer takes to send everything.
+        limit: only the first so many rows of the file.
+    """
+
+    def __init__(self, folder: Path, seconds: float, limit: int | None, progress: Progress) -> None:
+        self.course = Course(folder)
+        self._folder = folder
+        self._seconds = seconds
+        self._limit = limit
+        self._progress = progress
+        self._harness = History(folder / "harness.jsonl", "demo")
+        self._address = ""
+        self._broker: Process | None = None
+        self._members: dict[str, Process] = {}
+        self._clients: dict[str, str] = {}
+        self._started = time.monotonic()
+        self._finished = 0
+        self._quiet_since = self._started
+        self._logbook = Logbook(self.course.logbook)
+
+    def play(self) -> Course:
+        """Everything, start to end.
+
+        Raises: DemoFailed: a process ended unasked, or time is up.
+        """
+        try:
+            self._play()
+        finally:
+            for process in [*self._members.values(), *([self._broker] if self._broker else [])]:
+                process.end()
+            self._harness.close()
+            self._logbook.close()
+        self.course.seconds = time.monotonic() - self._started
+        return self.course
+
+    def _play(self) -> None:
+        self._start_broker()
+        for name in MEMBERS:
+            self._start_member(name)
+        sender = self._python(
+            "the producer", "sender", "--seconds", self._seconds, *self._limit_option()
+        )
+        try:
+            self.course.total = int(sender.first_line()["total"])
+            sending = self._bar("sent by the producer")
+            writing = self._bar("written by the members")
+            steps = self._steps()
+            while not (sender.is_over and sender.lines.empty() and self._everything_is_written()):
+                self._look_at(sender, sending)
+                self._progress.update(writing, completed=self._finished)
+                done = self._progress.tasks[sending].completed / self.course.total
+                if steps and done >= steps[0][0]:
+                    steps.pop(0)[1]()
+                self._check_time(sender)
+            sender.wait(5.0)
+        finally:
+            sender.end()
+        self._progress.update(sending, completed=self.course.total)
+        self._progress.update(writing, completed=self.course.total)
+        for process in self._members.values():
+            process.ask_to_leave()
+        for process in self._members.values():
+            process.wait(20.0)
+        if self._broker is not None:
+            self._broker.ask_to_leave()
+            self._broker.wait(20.0)
+
+    def _steps(self) -> list[tuple[float, Callable[[], None]]]:
+        ada, blaise, _ = MEMBERS
+        return [
+            (0.15, lambda: self._start_member(NEWCOMER)),
+            (0.35, lambda: self._ask_to_leave(ada)),
+            (0.55, lambda: self._kill_member(blaise)),
+            (0.78, self._kill_broker),
+        ]
+
+    # -- what happens ------------------------------------------------------------------
+
+    def _start_broker(self) -> None:
+        port = self._address.rpartition(":")[2] or "0"
+        self._broker = Process(
+            "the broker",
+            "ordermq.cli",
+            [
+                *("broker", "--json", "--data", self._folder / "broker", "--port", port),
+                *("--lease-ms", LEASE_MS, "--queues", QUEUES),
+                *("--history", self._folder / "broker.jsonl"),
+            ],
+            self._folder / "broker.log",
+        )
+        self._address = str(self._broker.first_line()["name_servers"])
+
+    def _start_member(self, name: str) -> None:
+        path = self._folder / f"{name.lower()}.jsonl"
+        member = self._python(
+            f"member {name}", "member", "--logbook", self.course.logbook, "--history", path
+        )
+        client = str(member.first_line()["client"])
+        self._members[name] = member
+        self._clients[name] = client
+        self.course.names[client] = name
+        self._mark(f"{name} joins", name)
+
+    def _ask_to_leave(self, name: str) -> None:
+        self._mark(f"{name} leaves (SIGTERM)", name)
+        self._members[name].ask_to_leave()
+
+    def _kill_member(self, name: str) -> None:
+        self._members[name].kill()
+        self._mark(f"{name} killed (-9)", name)
+        self._harness.record(EventType.CRASH, client=self._clients[name])
+
+    def _kill_broker(self) -> None:
+        assert self._broker is not None
+        self._broker.kill()
+        self._mark("broker killed (-9)")
+        self._start_broker()
+        self._mark(BROKER_BACK)
+
+    def _mark(self, text: str, member: str = "") -> None:
+        self.course.marks.append(Mark(time.clock_gettime_ns(CLOCK_ID), text, member))
+        self._progress.console.print(f"  {time.monotonic() - self._started:5.1f} s  {text}")
+
+    # -- watching ----------------------------------------------------------------------
+
+    def _look_at(self, sender: Process, bar: TaskID) -> None:
+        try:
+            told = sender.lines.get(timeout=_LOOK_S)
+        except queue.Empty:
+            return
+        self._progress.update(bar, completed=told["sent"])
+        self.course.sent_s = float(told.get("seconds", 0.0))
+
+    def _everything_is_written(self) -> bool:
+        """All flights in the logs, and nothing has moved for a moment.
+
+        A copy that the producer sent again may still come behind the last flight.
+        """
+        try:
+            totals = self._logbook.totals()
+        except sqlite3.OperationalError:  # locked by a member, for longer than we wait
+            return False
+        if totals["events"] + totals["resent"] != self._finished:
+            self._finished = totals["events"] + totals["resent"]
+            self._quiet_since = time.monotonic()
+        quiet_s = time.monotonic() - self._quiet_since
+        return totals["events"] >= self.course.total and quiet_s > _QUIET_S
+
+    def _check_time(self, sender: Process) -> None:
+        for process in (sender, self._broker, *self._members.values()):
+            if process is not None:
+                process.check_alive()
+        if time.monotonic() - self._started > TIME_LIMIT_S:
+            raise DemoFailed(
+                f"not done after {TIME_LIMIT_S:.0f} s: {self._finished:,} of "
+                f"{self.course.total:,} flights are in the logs; see {self._folder}"
+            )
+
+    def _bar(self, text: str) -> TaskID:
+        return self._progress.add_task(text, total=self.course.total, note="")
+
+    def _python(self, name: str, module: str, *arguments: object) -> Process:
+        return Process(
+            name,
+            f"ordermq.cli.demo.{module}",
+            ["--name-servers", self._address, *arguments],
+            self._folder / f"{name.split()[-1].lower()}.log",
+        )
+
+    def _limit_option(self) -> list[object]:
+        return [] if self._limit is None else ["--limit", self._limit]

@@ -1,0 +1,70 @@
+"""The producer process of the demo: sends every flight, in the order they left.
+
+Run as `python -m ordermq.cli.demo.sender`; tells on stdout how far it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+import click
+import orjson
+
+from ordermq.cli.demo.flights import Flight, flights_file, read_flights
+from ordermq.cli.demo.member import TOPIC
+from ordermq.model.message import Message
+from ordermq.producer.producer import Producer
+
+QUEUES = 8
+IN_FLIGHT = 2_048
+_TICK = 256  # messages sent between two looks at the clock
+
+
+def main() -> None:
+    """Send; lines on stdout: {"total"}, {"sent"} ..., {"sent", "seconds"}."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name-servers", required=True)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--seconds", type=float, required=True)
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    flights = read_flights(flights_file(), given.limit)
+    _tell(total=len(flights))
+    started = time.monotonic()
+    # A broker that is away for a while is waited for: what was sent must go first.
+    with Producer(
+        "airports",
+        name_servers=given.name_servers,
+        retry_times=60,
+        default_topic_queue_nums=QUEUES,
+        send_timeout_ms=2_000,
+    ) as producer:
+        sent = 0
+        events = _paced(flights, given.seconds)
+        for _ in producer.send_many(events, max_in_flight=IN_FLIGHT):
+            sent += 1
+            if sent % 1_000 == 0:
+                _tell(sent=sent)
+    _tell(sent=sent, seconds=time.monotonic() - started)
+
+
+def _paced(flights: Sequence[Flight], seconds: float) -> Iterator[tuple[Message, str]]:
+    rate = len(flights) / seconds
+    started = time.monotonic()
+    for number, flight in enumerate(flights):
+        if number % _TICK == 0:
+            ahead = number / rate - (time.monotonic() - started)
+            if ahead > 0:
+                time.sleep(ahead)
+        yield Message(TOPIC, orjson.dumps(flight._asdict()), tags=flight.carrier), flight.key
+
+
+def _tell(**facts: float) -> None:
+    click.echo(orjson.dumps(facts).decode())
+
+
+if __name__ == "__main__":
+    main()
