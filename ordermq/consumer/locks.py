@@ -94,9 +94,9 @@ class Locks:
     async def run(self) -> None:
         """Renew for ever: healthy leases in time, lost ones every `lock_retry_ms`."""
         while True:
-            await wait_until_set(self._wake, self._client.clock, self._pause_ms())
             self._wake.clear()
             await self.renew_all()
+            await wait_until_set(self._wake, self._client.clock, self._pause_ms())
 
     async def renew_all(self) -> None:
         """One round: prolong what is held, try to regain what was lost."""
@@ -189,7 +189,11 @@ class Locks:
             self._statistics.add("lock_errors")
             _log.warning("%s: lock request failed: %s", broker, error)
             return None
-        self._times = LeaseTimes.of(self._config, answer.lease_ms)
+        times = LeaseTimes.of(self._config, answer.lease_ms)
+        if times != self._times:
+            # The loop may be asleep for the interval of a broker with longer locks.
+            self._times = times
+            self._wake.set()
         return answer
 
     def _pause_ms(self) -> int:

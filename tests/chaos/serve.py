@@ -1,0 +1,36 @@
+"""A broker to be killed: python -m tests.chaos.serve DATABASE PORT LEASE_MS HISTORY."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import uuid
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from ordermq.events import History
+
+
+def main() -> None:
+    path, port, lease_ms, history = sys.argv[1:5]
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with (
+        History(history, f"broker-{uuid.uuid4().hex[:8]}") as recorder,
+        EmbeddedBroker(
+            path,
+            port=int(port),
+            config=BrokerConfig(
+                lock_max_live_ms=int(lease_ms), client_scan_interval_ms=500, durability="fsync"
+            ),
+            history=recorder,
+        ) as broker,
+    ):
+        print(broker.address, flush=True)
+        while not stop.wait(3600):
+            continue
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Killed, frozen and restarted processes; every history goes to the audit (semantics 11)."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+from ordermq.audit import audit
+from ordermq.events import EventType
+from tests.chaos.conftest import Child, Stage
+
+
+def assert_nothing_lost(stage: Stage) -> None:
+    stage.wait_until_all_seen()
+    for child in stage.children:
+        if child is not stage.broker and child.process.poll() is None:
+            assert child.end() == 0
+    stage.broker.end()
+    stage.harness.close()
+    report = audit(stage.histories)
+    assert report.ok, "\n".join(str(violation) for violation in report.violations)
+    assert report.stored == stage.sent
+    first_seen: dict[str, list[int]] = {}
+    done: set[tuple[int, int]] = set()
+    events = []
+    for path in stage.histories:
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["type"] == EventType.END:
+                events.append((event["t"], event))
+    for _, event in sorted(events, key=lambda pair: pair[0]):
+        for offset, key in zip(event["offs"][: event["done"]], event["keys"], strict=False):
+            if (event["queue"], offset) not in done:
+                done.add((event["queue"], offset))
+                first_seen.setdefault(key, []).append(offset)
+    for key, offsets in first_seen.items():
+        assert offsets == sorted(offsets), f"key {key} out of order"
+
+
+def committed_epochs(stage: Stage, child: Child) -> list[tuple[int, int, int]]:
+    """(t, queue, epoch) of every commit a member sent."""
+    found = []
+    for path in stage.histories:
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["type"] == EventType.COMMIT_SENT and event["p"] == child.first_line:
+                found.append((event["t"], event["queue"], event["epoch"]))
+    return found
+
+
+def grants(stage: Stage) -> list[tuple[int, int, int, str]]:
+    """(t, queue, epoch, client) of every lock the broker granted on the topic."""
+    found = []
+    for line in (stage.folder / "broker.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["type"] == EventType.LOCK_OK and event["topic"] == "orders":
+            found.append((event["t"], event["queue"], event["epoch"], event["client"]))
+    return found
+
+
+def holders(stage: Stage) -> dict[int, str]:
+    """The client that was granted each queue last."""
+    return {queue: client for _, queue, _, client in grants(stage)}
+
+
+def test_a_killed_member_loses_nothing_and_its_queues_are_taken_over(stage: Stage) -> None:
+    stage.send(16)
+    victim, heir = stage.start_member("victim"), stage.start_member("heir")
+    with stage.flow():
+        stage.wait_until(lambda: len(stage.seen_by("victim")) > 100, "the victim at work")
+        stage.wait_until(lambda: len(stage.seen_by("heir")) > 100, "the heir at work")
+        stage.kill_member(victim)
+        stage.wait_until(lambda: len(holders(stage)) == 8, "eight queues have holders")
+        stage.wait_until(
+            lambda: set(holders(stage).values()) == {heir.first_line}, "the heir holds all"
+        )
+    stage.wait_until_all_seen()
+    # At most what ran and what was finished within the commit interval, for each queue.
+    assert stage.duplicates() <= 8 * (4 + 100)
+    assert_nothing_lost(stage)
+
+
+def test_a_member_frozen_beyond_its_lease_commits_nothing_of_the_old_epoch_and_recovers(
+    stage: Stage,
+) -> None:
+    stage.send(16)
+    frozen = stage.start_member("frozen", listener_ms=10)
+    with stage.flow():
+        stage.wait_until(lambda: len(stage.seen_by("frozen")) > 50, "the member at work")
+        frozen.signal(signal.SIGSTOP)
+        old = {queue: epoch for _, queue, epoch, _ in grants(stage)}
+        heir = stage.start_member("heir", listener_ms=10)
+        stage.wait_until(
+            lambda: list(holders(stage).values()).count(heir.first_line) >= 4,
+            "the heir took over its share",
+        )
+        frozen.signal(signal.SIGCONT)
+        stage.wait_until(
+            lambda: any(
+                epoch > old[queue] and client == frozen.first_line
+                for _, queue, epoch, client in grants(stage)
+            ),
+            "the woken member was granted queues anew",
+        )
+        before = len(stage.seen_by("frozen"))
+        stage.wait_until(lambda: len(stage.seen_by("frozen")) > before + 50, "it consumes again")
+    for queue in range(8):
+        newer = [t for t, q, epoch, _ in grants(stage) if q == queue and epoch > old[queue]]
+        for t, q, epoch in committed_epochs(stage, frozen):
+            if q == queue and newer and t > newer[0]:
+                assert epoch > old[queue], f"queue {queue}: commit of the old epoch {epoch}"
+    assert_nothing_lost(stage)
+
+
+def test_a_broker_killed_and_started_again_costs_no_message_and_no_duplicate(
+    stage: Stage,
+) -> None:
+    stage.send(16)
+    stage.start_member("one")
+    stage.start_member("two")
+    with stage.flow():
+        stage.wait_until(lambda: len(stage.seen_by("one")) > 100, "the first at work")
+        stage.wait_until(lambda: len(stage.seen_by("two")) > 100, "the second at work")
+        epochs = {queue: epoch for _, queue, epoch, _ in grants(stage)}
+        stage.broker.kill()
+        stage.start_broker()
+        before = len(stage.seen())
+        stage.wait_until(lambda: len(stage.seen()) > before + 200, "the members go on")
+    stage.wait_until_all_seen()
+    assert {queue: epoch for _, queue, epoch, _ in grants(stage)} == epochs
+    assert stage.duplicates() == 0
+    assert_nothing_lost(stage)
