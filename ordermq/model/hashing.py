@@ -19,12 +19,10 @@ def string_hash(text: str) -> int:
 
 
 def long_hash(number: int) -> int:
-    """Java's hash of an integer: an `Integer` is its own, a wider one is a `Long`'s.
+    """Java's `Long.hashCode`: both halves of the 64 bits, folded by exclusive or.
 
     Raises: OverflowError: the number does not fit into 64 bits.
     """
-    if -(1 << 31) <= number < 1 << 31:
-        return number
     if not -(1 << 63) <= number < 1 << 63:
         raise OverflowError(f"{number} does not fit into Java's long")
     unsigned = number & 0xFFFFFFFFFFFFFFFF
@@ -33,9 +31,13 @@ def long_hash(number: int) -> int:
 
 
 def key_hash(key: str | int | bool) -> int:
-    """The hash Java's selector takes of a sharding key (semantics 8)."""
+    """The hash Java's selector takes of a sharding key (semantics 8).
+
+    A number within 32 bits counts as an `Integer`, which is its own hash; a wider one can
+    only be a `Long`. For small `Long` keys of a Java producer give `long_hash(key)` instead.
+    """
     if isinstance(key, bool):
         return 1231 if key else 1237
     if isinstance(key, int):
-        return long_hash(key)
+        return key if -(1 << 31) <= key < 1 << 31 else long_hash(key)
     return string_hash(key)

@@ -36,6 +36,7 @@ class Message:
         tags: one tag to filter by.
         keys: words to find it by; joined with blanks, so none may hold one.
         properties: your own; names the protocol uses are refused.
+        flag: 32 bits for your own use, signed.
         delay_level: 0 = now, 1..18 = the broker's levels, 1 s to 2 h; breaks order.
     """
 
@@ -58,10 +59,13 @@ class Message:
             raise ConfigError("message body is empty: brokers refuse that", topic=self.topic)
         if isinstance(self.keys, str):
             self.keys = (self.keys,)
-        if any(" " in key for key in self.keys):
+        if any(not isinstance(key, str) or " " in key for key in self.keys):
             raise ConfigError(
-                f"message keys {list(self.keys)!r}: a key must not hold a blank", topic=self.topic
+                f"message keys {list(self.keys)!r}: expected texts without blanks",
+                topic=self.topic,
             )
+        if not -(1 << 31) <= self.flag < 1 << 31:
+            raise ConfigError(f"Message.flag={self.flag}: expected 32 bits", topic=self.topic)
         if not 0 <= self.delay_level <= 18:
             raise ConfigError(
                 f"Message.delay_level={self.delay_level}: expected 0..18", topic=self.topic

@@ -29,10 +29,12 @@ _VALUE_END = "\x02"
 def encode(properties: Mapping[str, str]) -> str:
     """Join properties into their text form; empty values are left out, as readers drop them.
 
-    Raises: ConfigError: a name or value that would tear the list apart.
+    Raises: ConfigError: a name or value that is no text, or would tear the list apart.
     """
     parts: list[str] = []
     for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError(f"property {name!r}={value!r}: expected texts")
         if not value:
             continue
         if not name or _torn(name) or _torn(value):
@@ -41,7 +43,12 @@ def encode(properties: Mapping[str, str]) -> str:
                 "values may hold the characters U+0001 and U+0002"
             )
         parts.append(name + _NAME_END + value + _VALUE_END)
-    return "".join(parts)
+    text = "".join(parts)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"message properties cannot be written as UTF-8: {error}") from None
+    return text
 
 
 def _torn(text: str) -> bool:

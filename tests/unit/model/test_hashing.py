@@ -1,0 +1,65 @@
+"""Java's hashes (protocol V9, semantics 8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq.model.hashing import key_hash, long_hash, string_hash
+
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("TagA", 2_598_919),
+        ("TagB", 2_598_920),
+        ("订单", 1_129_459),
+        ("😀x", 54_959_989),
+        ("polygenelubricants", -2_147_483_648),
+        ("order-1", -1_207_111_310),
+        ("\U0001f600", 1_772_899),
+        ("订单-7", 1_085_411_549),
+    ],
+)
+def test_a_text_is_hashed_as_java_does_over_utf_16(text: str, value: int) -> None:
+    assert string_hash(text) == value == key_hash(text)
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [(0, 0), (5, 5), (-5, 4), (-1, 0), (1 << 32, 1), (INT_MAX, INT_MAX), (INT_MIN, INT_MAX)],
+)
+def test_a_long_is_folded_in_halves(number: int, value: int) -> None:
+    assert long_hash(number) == value
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [
+        (-5, -5),
+        (INT_MIN, INT_MIN),
+        (INT_MAX, INT_MAX),
+        (INT_MAX + 1, INT_MIN),
+        (INT_MIN - 1, INT_MIN),
+        ((1 << 63) - 1, INT_MIN),
+        (-(1 << 63), INT_MIN),
+    ],
+)
+def test_a_key_within_32_bits_is_an_integer_and_a_wider_one_a_long(number: int, value: int) -> None:
+    assert key_hash(number) == value
+
+
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1])
+def test_a_number_over_64_bits_has_no_hash(number: int) -> None:
+    with pytest.raises(OverflowError):
+        key_hash(number)
+
+
+def test_a_boolean_key_is_a_boolean_not_a_number() -> None:
+    assert (key_hash(True), key_hash(False)) == (1231, 1237)
+
+
+def test_a_lone_surrogate_is_hashed_as_java_would() -> None:
+    assert string_hash("\ud83d") == 0xD83D

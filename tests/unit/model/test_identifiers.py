@@ -1,0 +1,49 @@
+"""Ids of messages and clients (protocol 2.3, V5, V6)."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+
+import pytest
+
+from ordermq.model import identifiers
+from ordermq.model.identifiers import client_id, offset_message_id, unique_message_id
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("192.168.1.10", "C0A8010A00002A9F0000000000001000"),
+        ("::1", "0000000000000000000000000000000100002A9F0000000000001000"),
+    ],
+)
+def test_the_brokers_id_is_its_address_and_the_records_place(address: str, text: str) -> None:
+    assert offset_message_id(ipaddress.ip_address(address).packed, 10_911, 4_096) == text
+
+
+def test_the_producers_id_is_laid_out_as_in_v6(monkeypatch: pytest.MonkeyPatch) -> None:
+    month_ms, pid, salt, address = 0xABCD, 1234, 5, bytes((10, 0, 0, 1))
+    monkeypatch.setattr(identifiers, "_LOOPBACK", address)
+    monkeypatch.setattr(identifiers, "_PROCESS_SALT", salt)
+    monkeypatch.setattr(identifiers, "_counter", iter([7]))
+    monkeypatch.setattr(identifiers.os, "getpid", lambda: 0x50000 + pid)
+    first = identifiers.datetime(2026, 11, 1).timestamp()
+    assert unique_message_id(first + month_ms / 1000) == "0A00000104D2000000050000ABCD0007"
+
+
+def test_ids_made_within_one_millisecond_differ() -> None:
+    ids = [unique_message_id(1_700_000_000.0) for _ in range(1_000)]
+    assert len(set(ids)) == 1_000
+    assert all(len(bytes.fromhex(text)) == 16 for text in ids)
+
+
+def test_the_counter_of_an_id_wraps_at_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identifiers, "_counter", iter([65_535, 65_536]))
+    counters = [struct.unpack(">H", bytes.fromhex(unique_message_id())[14:]) for _ in range(2)]
+    assert counters == [(65_535,), (0,)]
+
+
+def test_a_client_id_is_new_each_time_unless_it_is_named() -> None:
+    assert client_id() != client_id()
+    assert client_id("worker-1") == "127.0.0.1@worker-1"

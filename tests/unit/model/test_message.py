@@ -1,0 +1,256 @@
+"""Messages to send, and views of received ones (protocol 2.1, V4, V5, V7, V12)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import pytest
+
+from ordermq.errors import ConfigError, ProtocolError
+from ordermq.model.message import Message, MessageBatch, MessageRun
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.properties import decode
+from ordermq.model.stored_message import (
+    MAGIC_LONG_TOPIC,
+    RecordWriter,
+    StoredMessage,
+    host_bytes,
+    stamp,
+    stored_at,
+)
+
+QUEUE = MessageQueue("TopicTest", "broker-a", 1)
+LONG_TOPIC = "%RETRY%" + "g" * 125
+V4_PROPERTIES = {
+    "TAGS": "TagA",
+    "KEYS": "k1",
+    "UNIQ_KEY": "0A00000104D2000000050000ABCD0007",
+    "WAIT": "true",
+    "CLUSTER": "DefaultCluster",
+}
+
+
+def v12() -> bytes:
+    writer = RecordWriter(
+        LONG_TOPIC, 0, host_bytes("2001:db8::1", 50_000), host_bytes("::1", 10_911)
+    )
+    return bytes(
+        writer.write(
+            b"x",
+            b"",
+            flag=0,
+            sys_flag=0,
+            born_ms=1_700_000_000_000,
+            stored_ms=1_700_000_000_005,
+            reconsume_times=3,
+        )
+    )
+
+
+def record(offset: int, body: bytes = b"b", properties: str = "") -> bytes:
+    writer = RecordWriter("TopicTest", 1, host_bytes("10.0.0.1", 1), host_bytes("10.0.0.2", 2))
+    written = writer.write(body, properties.encode(), flag=0, sys_flag=0, born_ms=1, stored_ms=2)
+    stamp(written, offset, 0)
+    return bytes(written)
+
+
+# -- received ------------------------------------------------------------------------------
+
+
+def test_every_field_of_v4_is_read(vector: Callable[[str], bytes]) -> None:
+    (view,) = MessageBatch(QUEUE, vector("messages/stored_v1_ipv4"))
+    assert view.message_queue is QUEUE
+    assert (view.topic, view.stored_topic, view.tags, view.keys) == (
+        "TopicTest", "TopicTest", "TagA", ["k1"],
+    )  # fmt: skip
+    assert bytes(view.body) == b"hello"
+    assert view.properties == V4_PROPERTIES
+    assert (view.queue_offset, view.physical_offset, view.flag, view.sys_flag) == (42, 4_096, 0, 0)
+    assert (view.born_timestamp_ms, view.born_host) == (1_700_000_000_000, "10.0.0.1:50000")
+    assert (view.store_timestamp_ms, view.store_host) == (
+        1_700_000_000_005, "192.168.1.10:10911",
+    )  # fmt: skip
+    assert view.reconsume_times == 0
+    assert view.sharding_key is None
+    assert view.message_id == "0A00000104D2000000050000ABCD0007"
+    assert view.offset_message_id == "C0A8010A00002A9F0000000000001000"
+    assert "TopicTest@broker-a/1" in repr(view)
+
+
+def test_v4_is_written_byte_for_byte(vector: Callable[[str], bytes]) -> None:
+    expected = vector("messages/stored_v1_ipv4")
+    writer = RecordWriter(
+        "TopicTest", 1, host_bytes("10.0.0.1", 50_000), host_bytes("192.168.1.10", 10_911)
+    )
+    written = writer.write(
+        b"hello",
+        expected[-93:],
+        flag=0,
+        sys_flag=0,
+        born_ms=1_700_000_000_000,
+        stored_ms=1_700_000_000_005,
+    )
+    stamp(written, 42, 4_096)
+    assert bytes(written) == expected
+    assert stored_at(expected) == 1_700_000_000_005
+
+
+def test_v12_is_written_byte_for_byte() -> None:
+    written = v12()
+    assert len(written) == 249
+    assert written[:12].hex() == "000000f9daa320ab0cdc1683"
+    assert hashlib.sha256(written).hexdigest().startswith("55cddb6c409af6de")
+    assert stored_at(written) == 1_700_000_000_005
+
+
+def test_every_field_of_v12_is_read() -> None:
+    queue = MessageQueue(LONG_TOPIC, "broker-a", 0)
+    (view,) = MessageBatch(queue, v12())
+    assert (bytes(view.body), view.properties, view.sys_flag) == (b"x", {}, 0x30)
+    assert (view.born_host, view.store_host) == ("[2001:db8::1]:50000", "[::1]:10911")
+    assert (view.born_timestamp_ms, view.store_timestamp_ms) == (
+        1_700_000_000_000, 1_700_000_000_005,
+    )  # fmt: skip
+    assert view.reconsume_times == 3
+    assert view.message_id == view.offset_message_id
+    assert view.offset_message_id == "0" * 31 + "100002A9F" + "0" * 16
+
+
+def test_the_broker_reads_both_vectors_whole(vector: Callable[[str], bytes]) -> None:
+    first = StoredMessage.read(vector("messages/stored_v1_ipv4"))
+    assert (first.topic, first.queue_offset, first.body) == ("TopicTest", 42, b"hello")
+    assert first.store_host == host_bytes("192.168.1.10", 10_911)
+    second = StoredMessage.read(v12())
+    assert (second.topic, second.reconsume_times, second.body) == (LONG_TOPIC, 3, b"x")
+    assert second.born_host == host_bytes("2001:db8::1", 50_000)
+    assert int.from_bytes(v12()[4:8], "big", signed=True) == MAGIC_LONG_TOPIC
+
+
+def test_a_torn_record_is_a_protocol_error_wherever_it_is_cut(
+    vector: Callable[[str], bytes],
+) -> None:
+    whole = vector("messages/stored_v1_ipv4")
+    for size in range(1, len(whole)):
+        with pytest.raises(ProtocolError):
+            MessageBatch(QUEUE, whole[:size])
+
+
+def test_the_crc_covers_the_stored_body_in_31_bits() -> None:
+    assert int.from_bytes(record(0, b"a")[8:12], "big") == 1_756_872_259
+
+
+def test_the_client_drops_messages_whose_tag_only_shares_the_hash() -> None:
+    # "Aa" and "BB" have one hash in Java, so the broker lets both through.
+    body = b"".join(
+        record(offset, properties=f"TAGS\x01{tag}\x02" if tag else "")
+        for offset, tag in enumerate(["Aa", "BB", "", "Aa"])
+    )
+    assert [view.queue_offset for view in MessageBatch(QUEUE, body, (b"Aa",))] == [0, 3]
+    assert len(MessageBatch(QUEUE, body)) == 4
+
+
+def test_a_retried_message_shows_the_topic_it_was_sent_to() -> None:
+    queue = MessageQueue("%RETRY%g", "broker-a", 0)
+    (view,) = MessageBatch(queue, record(0, properties="RETRY_TOPIC\x01orders\x02"))
+    assert (view.topic, view.stored_topic) == ("orders", "%RETRY%g")
+
+
+def test_a_batch_is_a_sequence_of_views() -> None:
+    batch = MessageBatch(QUEUE, b"".join(record(offset) for offset in (5, 7, 9)))
+    assert [view.queue_offset for view in batch] == [5, 7, 9]
+    assert batch[-1].queue_offset == 9
+    assert [view.queue_offset for view in batch[1:]] == [7, 9]
+    with pytest.raises(IndexError, match="of 3"):
+        batch[3]
+
+
+def test_a_run_joins_pieces_of_batches_without_making_views() -> None:
+    first = MessageBatch(QUEUE, b"".join(record(offset) for offset in (5, 7, 9)))
+    second = MessageBatch(QUEUE, b"".join(record(offset) for offset in (10, 11)))
+    run = MessageRun([(first, 1, 2), (second, 0, 1)])
+    assert len(run) == 3
+    assert run.offsets() == [7, 9, 10] == [view.queue_offset for view in run]
+    assert (run.first_offset, run.last_offset) == (7, 10)
+    assert [run[i].queue_offset for i in (0, 1, 2, -1, -3)] == [7, 9, 10, 10, 7]
+    assert [view.queue_offset for view in run[::-2]] == [10, 7]
+    for position in (3, -4):
+        with pytest.raises(IndexError):
+            run[position]
+
+
+# -- to send -------------------------------------------------------------------------------
+
+
+def properties_of(message: Message, key: str | None = None) -> dict[str, str]:
+    return decode(message.wire_properties(key, "ID"))
+
+
+def test_the_properties_of_a_send_carry_what_the_protocol_reads() -> None:
+    message = Message(
+        "T", b"x", tags="a", keys=["k1", "k2"], properties={"mine": "1"}, delay_level=3
+    )
+    assert properties_of(message, "o-17") == {
+        "mine": "1",
+        "TAGS": "a",
+        "KEYS": "k1 k2",
+        "DELAY": "3",
+        "__SHARDINGKEY": "o-17",
+        "UNIQ_KEY": "ID",
+        "WAIT": "true",
+    }
+
+
+def test_a_plain_message_carries_only_its_id_and_the_wait_mark() -> None:
+    assert properties_of(Message("T", b"x")) == {"UNIQ_KEY": "ID", "WAIT": "true"}
+
+
+def test_one_key_may_be_given_as_a_text() -> None:
+    assert Message("T", b"x", keys="o-17").keys == ("o-17",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"topic": "a b"}, "topic name"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "belongs to the broker"),
+        ({"body": b""}, "body is empty"),
+        ({"body": "text"}, "encode text first"),
+        ({"keys": ["a b"]}, "without blanks"),
+        ({"keys": [5]}, "expected texts"),
+        ({"delay_level": 19}, r"delay_level=19: expected 0\.\.18"),
+        ({"delay_level": -1}, "delay_level=-1"),
+        ({"flag": 1 << 31}, "flag"),
+    ],
+)
+def test_a_message_no_broker_would_take_is_refused_when_it_is_made(
+    fields: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Message(**({"topic": "T", "body": b"x"} | fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "DELAY", "PGROUP"])
+def test_a_property_of_the_protocol_cannot_be_set_by_hand(name: str) -> None:
+    with pytest.raises(ConfigError, match="belongs to the protocol"):
+        Message("T", b"x", properties={name: "v"}).wire_properties(None, "ID")
+
+
+@pytest.mark.parametrize("character", ["p", "订"])
+def test_properties_end_at_the_16_bits_of_their_length(character: str) -> None:
+    width = len(character.encode())
+    own = 32_767 - len("p\x01\x02UNIQ_KEY\x01ID\x02WAIT\x01true\x02")
+    fits = character * (own // width)
+    Message("T", b"x", properties={"p": fits}).wire_properties(None, "ID")
+    with pytest.raises(ConfigError, match="32767"):
+        Message("T", b"x", properties={"p": fits + character}).wire_properties(None, "ID")
+
+
+def test_queues_are_ordered_as_java_orders_them() -> None:
+    queues = [
+        MessageQueue("b", "a", 0),
+        MessageQueue("a", "b", 0),
+        MessageQueue("a", "a", 10),
+        MessageQueue("a", "a", 9),
+    ]
+    assert [str(queue) for queue in sorted(queues)] == ["a@a/9", "a@a/10", "a@b/0", "b@a/0"]

@@ -1,0 +1,47 @@
+"""Legal names (protocol section 6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq.errors import ConfigError
+from ordermq.model.names import (
+    check_group,
+    check_sendable_topic,
+    check_topic,
+    dead_letter_topic,
+    retry_topic,
+)
+
+
+@pytest.mark.parametrize("name", ["a", "A-z_09|%", "%RETRY%g", "x" * 127])
+def test_a_legal_topic_passes_unchanged(name: str) -> None:
+    assert check_topic(name) == name == check_sendable_topic(name)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a.b", "订单", "a\n", "x" * 128, None, 5])
+def test_any_other_topic_is_refused(name: object) -> None:
+    with pytest.raises(ConfigError, match="topic name"):
+        check_topic(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["SCHEDULE_TOPIC_XXXX", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"])
+def test_the_brokers_own_topics_can_be_read_but_not_sent_to(name: str) -> None:
+    assert check_topic(name) == name
+    with pytest.raises(ConfigError, match="belongs to the broker"):
+        check_sendable_topic(name)
+
+
+def test_a_group_is_as_long_as_its_retry_topic_allows() -> None:
+    longest = "g" * 120
+    assert check_group(longest) == longest
+    assert check_topic(retry_topic(longest)) == "%RETRY%" + longest
+    assert check_topic(dead_letter_topic(longest)) == "%DLQ%" + longest
+    with pytest.raises(ConfigError, match=r"121 characters: expected 1\.\.120"):
+        check_group(longest + "g")
+
+
+@pytest.mark.parametrize("name", ["DEFAULT_PRODUCER", "DEFAULT_CONSUMER"])
+def test_reserved_groups_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="reserved"):
+        check_group(name)

@@ -1,0 +1,40 @@
+"""Tag expressions (protocol 2.4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq.errors import ConfigError
+from ordermq.model.subscription import Subscription
+
+
+@pytest.mark.parametrize("expression", [None, "", "  ", "*", " * ", "a || *"])
+def test_everything_is_wanted_without_an_expression_or_with_a_star(expression: str | None) -> None:
+    assert Subscription.parse("T", expression, 7) == Subscription("T", "*", (), 7)
+    assert Subscription.parse("T", expression, 7).tag_hashes == ()
+
+
+@pytest.mark.parametrize(
+    ("expression", "tags"),
+    [
+        ("a", ("a",)),
+        ("TagA || TagB", ("TagA", "TagB")),
+        (" b||a ||b||", ("b", "a")),
+        ("|| a b ||", ("a b",)),
+        ("订单", ("订单",)),
+    ],
+)
+def test_tags_are_trimmed_and_kept_once_each_in_their_order(
+    expression: str, tags: tuple[str, ...]
+) -> None:
+    assert Subscription.parse("T", expression, 0).tags == tags
+
+
+def test_the_broker_is_given_the_hashes_of_the_tags() -> None:
+    assert Subscription.parse("T", "TagA||TagB", 0).tag_hashes == (2_598_919, 2_598_920)
+
+
+@pytest.mark.parametrize("expression", ["||", " || || "])
+def test_an_expression_of_nothing_but_separators_is_refused(expression: str) -> None:
+    with pytest.raises(ConfigError, match="names no tag"):
+        Subscription.parse("T", expression, 0)
