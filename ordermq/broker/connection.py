@@ -16,6 +16,7 @@ from ordermq.remoting.framing import Framer, encode
 log = logging.getLogger("ordermq.broker")
 
 _WRITE_HIGH_WATER = 4_194_304  # bytes of answers waiting before we stop reading requests
+_FLUSH_BYTES = 262_144
 _MAX_WRITERS = 1_024
 
 
@@ -45,6 +46,9 @@ class BrokerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._backlog: list[Command] = []  # read, but not handled while answers do not leave
+        self._is_paused = False
         self._writers: dict[tuple[str, int], RecordWriter] = {}
         self.peer = ""
         self.local_address = ""
@@ -75,19 +79,33 @@ class BrokerConnection(asyncio.Protocol):
             log.warning("connection of %s closed: %s", self.peer, error)
             self.close()
             return
-        for command in commands:
-            if self._transport is None or self._transport.is_closing():
-                return
-            self._handle(self, command)
-        self.flush()
+        if self._backlog:
+            self._backlog += commands
+        else:
+            self._backlog = commands
+            self._work()
 
     def pause_writing(self) -> None:
+        self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None:
+        self._is_paused = False
+        self._work()
+        if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()
+
+    def _work(self) -> None:
+        """Handle what was read, as far as answers leave."""
+        commands, done = self._backlog, 0
+        for command in commands:
+            if self._is_paused or self._transport is None or self._transport.is_closing():
+                break
+            done += 1
+            self._handle(self, command)
+        self._backlog = commands[done:]
+        self.flush()
 
     def writer(self, topic: str, queue_id: int) -> RecordWriter:
         """What writes this client's messages for a queue."""
@@ -116,6 +134,9 @@ class BrokerConnection(asyncio.Protocol):
         if not self._out:
             self._loop.call_soon(self.flush)
         self._out.append(frame)
+        self._out_bytes += len(frame)
+        if self._out_bytes > _FLUSH_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Hand waiting frames to the transport."""
@@ -123,6 +144,7 @@ class BrokerConnection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
             self._out.clear()
+            self._out_bytes = 0
 
     def close(self) -> None:
         """Close once what was written is out."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 
+from ordermq.broker.statistics import BrokerStatistics
 from ordermq.errors import StoreError
 from ordermq.model.stored_message import stamp
 
@@ -99,17 +100,17 @@ class GroupCommit:
         database: sqlite3.Connection,
         loop: asyncio.AbstractEventLoop,
         group_max: int,
+        statistics: BrokerStatistics,
         committed: Callable[[Append], None],
     ) -> None:
         self._database = database
         self._loop = loop
         self._group_max = group_max
+        self._statistics = statistics
         self._committed = committed
         self._fresh: list[Write] = []
         self._waiting: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ordermq-store", daemon=True)
-        self.groups = 0
-        self.failed_groups = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -218,9 +219,7 @@ class GroupCommit:
         )
 
     def _finish(self, group: list[Write], error: StoreError | None) -> None:
-        self.groups += 1
-        if error is not None:
-            self.failed_groups += 1
+        self._statistics.store_groups += 1
         for write in group:
             if error is None:
                 for append in write.appends:

@@ -86,7 +86,7 @@ class BrokerServer:
         context, loop = self._context, asyncio.get_running_loop()
         context.store.on_append(context.held_pulls.on_append)
         delays = DelayedDelivery(context)
-        context.store.start(loop)
+        context.store.start(loop, self._statistics)
         self._server = await loop.create_server(self._connection, host, port, backlog=1024)
         jobs = (context.held_pulls.run(), delays.run(), self._sweep())
         self._timers = [loop.create_task(job) for job in jobs]

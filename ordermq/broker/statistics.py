@@ -24,4 +24,4 @@ class BrokerStatistics:
     frames_refused: int = 0  # connections closed for bytes that are no frame
     requests_failed: int = 0  # answered with code 1 after an exception
     writes_failed: int = 0  # answered with an error because the store could not write
-    store_groups: int = 0  # transactions
+    store_groups: int = 0  # transactions, failed ones among them

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ordermq.broker.group_commit import OFFSET_BITS, Append, GroupCommit, QueueLog, Write
+from ordermq.broker.statistics import BrokerStatistics
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import StoreError
 from ordermq.model.stored_message import stored_at
@@ -69,9 +70,11 @@ class Store:
 
     # Life
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, statistics: BrokerStatistics) -> None:
         """Begin to write; `done`s are called on this loop."""
-        self._group_commit = GroupCommit(self._writer, loop, self._group_max, self._committed)
+        self._group_commit = GroupCommit(
+            self._writer, loop, self._group_max, statistics, self._committed
+        )
         self._group_commit.start()
 
     def stop_writing(self) -> None:
@@ -97,11 +100,6 @@ class Store:
     def on_append(self, listener: Callable[[Append], None]) -> None:
         """Call `listener` with each append that became durable, on the loop thread."""
         self._listeners.append(listener)
-
-    @property
-    def groups(self) -> int:
-        """Transactions so far."""
-        return 0 if self._group_commit is None else self._group_commit.groups
 
     @property
     def broker_id(self) -> str:

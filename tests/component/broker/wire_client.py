@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from ordermq.clock import ManualClock
 from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
@@ -66,21 +67,26 @@ class WireClient:
         self.socket.sendall(encode(request))
         return request
 
-    def wait(self, request: Command, timeout_s: float = DEADLINE_S) -> Command:
-        """The answer to a started request."""
-        deadline = time.monotonic() + timeout_s
+    def wait(self, request: Command, clock: ManualClock | None = None) -> Command:
+        """The answer to a started request.
+
+        Args:
+            clock: ticks until the answer is there. A timer of the broker may read the clock
+                just before the test moves it and lie down just after; the next tick wakes it.
+        """
+        deadline = time.monotonic() + DEADLINE_S
         while request.opaque not in self._answers:
-            self._read(deadline)
+            self._read(deadline, clock)
         return self._answers.pop(request.opaque)
 
     def call(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
         return self.wait(self.start(code, ext, body))
 
-    def notice(self, timeout_s: float = DEADLINE_S) -> Command:
-        """The next request the broker makes of us."""
-        deadline = time.monotonic() + timeout_s
+    def notice(self, clock: ManualClock | None = None) -> Command:
+        """The next request the broker makes of us; `clock` as in `wait`."""
+        deadline = time.monotonic() + DEADLINE_S
         while not self._requests:
-            self._read(deadline)
+            self._read(deadline, clock)
         return self._requests.pop(0)
 
     def notices(self) -> list[Command]:
@@ -110,9 +116,16 @@ class WireClient:
         """Wait for an answer to a request sent now: what came before it is read then."""
         self.call(RequestCode.GET_BROKER_CLUSTER_INFO)
 
-    def _read(self, deadline: float) -> None:
-        self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
-        data = self.socket.recv(1 << 20)
+    def _read(self, deadline: float, clock: ManualClock | None = None) -> None:
+        left = max(deadline - time.monotonic(), 0.001)
+        self.socket.settimeout(left if clock is None else 0.01)
+        try:
+            data = self.socket.recv(1 << 20)
+        except TimeoutError:
+            if clock is None or time.monotonic() > deadline:
+                raise
+            clock.advance(1)
+            return
         if not data:
             raise ConnectionError("the broker closed the connection")
         for command in self._framer.feed(data):
@@ -218,7 +231,9 @@ class WireClient:
         flag = ONEWAY_FLAG if oneway else 0
         return self.start(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), flag=flag)
 
-    def commit(self, group: str, topic: str, offset: int, queue_id: int = 0, **more: Any) -> Command:
+    def commit(
+        self, group: str, topic: str, offset: int, queue_id: int = 0, **more: Any
+    ) -> Command:
         return self.wait(self.start_commit(group, topic, offset, queue_id, **more))
 
     def committed(self, group: str, topic: str, queue_id: int = 0) -> int | None:

@@ -1,0 +1,81 @@
+"""The events the broker records, in its own order (semantics 11)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.clock import ManualClock
+from ordermq.events import History
+from tests.component.broker.wire_client import WireClient, epochs
+
+Recorded = Callable[[Callable[[EmbeddedBroker], None]], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, clock: ManualClock) -> Recorded:
+    """Runs a scene on a recording broker; returns its events, file open and close aside."""
+
+    def run(scene: Callable[[EmbeddedBroker], None]) -> list[dict[str, Any]]:
+        with (
+            History(tmp_path / "history.jsonl", "broker") as history,
+            EmbeddedBroker(clock=clock, history=history) as broker,
+        ):
+            scene(broker)
+        lines = (tmp_path / "history.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["type"] not in ("OPEN", "CLOSE")]
+
+    return run
+
+
+def test_stores_tell_offsets_and_keys(recorded: Recorded) -> None:
+    def scene(broker: EmbeddedBroker) -> None:
+        with WireClient(broker.port) as client:
+            client.send("orders", properties={"__SHARDINGKEY": "k", "KEYS": "other"})
+            client.send_batch("orders", [b"a", b"b"], properties={"KEYS": "word"})
+            client.send("orders", b"x", 1)
+
+    events = recorded(scene)
+    assert [event["type"] for event in events] == ["STORE"] * 3
+    assert [(e["queue"], e["offs"], e["keys"]) for e in events] == [
+        (0, [0], ["k"]), (0, [1, 2], ["word", "word"]), (1, [0], [None]),
+    ]  # fmt: skip
+    assert {(e["group"], e["topic"], e["broker"]) for e in events} == {("", "orders", "embedded")}
+
+
+def test_locks_and_commits_come_in_the_order_of_the_broker(
+    recorded: Recorded, clock: ManualClock
+) -> None:
+    def scene(broker: EmbeddedBroker) -> None:
+        with WireClient(broker.port, "a") as a, WireClient(broker.port, "b") as b:
+            a.send("orders")
+            (epoch,) = epochs(a.lock("group", "orders", 0))
+            a.lock("group", "orders", 0)
+            a.commit("group", "orders", 1, epoch=epoch, client_id="a")
+            a.commit("group", "orders", 0, epoch=epoch, client_id="a", reset=True)
+            a.unlock("group", "orders", 0)
+            b.lock("group", "orders", 0)
+            b.lock("group", "orders", 1)
+            clock.advance(60_001)
+            a.lock("group", "orders", 0, 1)
+
+    events = [e for e in recorded(scene) if e["type"] != "STORE"]
+    told = [(e["type"], e["queue"], e["client"], e["epoch"]) for e in events]
+    assert told[:6] == [
+        ("LOCK_OK", 0, "a", 1),
+        ("LOCK_OK", 0, "a", 1),
+        ("COMMIT_ACK", 0, "a", 1),
+        ("RESET", 0, "a", 1),
+        ("UNLOCK", 0, "a", 1),
+        ("LOCK_OK", 0, "b", 2),
+    ]
+    assert told[6] == ("LOCK_OK", 1, "b", 3)
+    assert sorted(told[7:9]) == [("LOCK_LOST", 0, "b", 2), ("LOCK_LOST", 1, "b", 3)]
+    assert [one[:3] for one in told[9:]] == [("LOCK_OK", 0, "a"), ("LOCK_OK", 1, "a")]
+    assert events[0]["lease_ms"] == 60_000
+    assert events[2]["off"] == 1

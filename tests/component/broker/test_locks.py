@@ -1,0 +1,141 @@
+"""Queue locks: one holder, growing epochs, prompt take-over (semantics 3.1, 10.3)."""
+
+from __future__ import annotations
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.clock import ManualClock
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from tests.component.broker.conftest import Connect
+from tests.component.broker.wire_client import WireClient, epochs, locked
+
+
+def wake_ups(notices: list[Command]) -> list[str]:
+    assert all(one.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED for one in notices)
+    return [one.ext["consumerGroup"] for one in notices]
+
+
+def test_each_queue_is_granted_by_itself_with_its_own_epoch(connect: Connect) -> None:
+    first, second = connect("first"), connect("second")
+    assert locked(first.lock("group", "orders", 0, 1)) == [0, 1]
+    answer = second.lock("group", "orders", 1, 2)
+    assert locked(answer) == [2]
+    assert epochs(answer) == [3]
+
+
+def test_a_live_renewal_keeps_its_epoch_and_a_new_holder_gets_a_greater_one(
+    connect: Connect, clock: ManualClock
+) -> None:
+    first, second = connect("first"), connect("second")
+    before = epochs(first.lock("group", "orders", 0))
+    clock.advance(59_000)
+    assert epochs(first.lock("group", "orders", 0)) == before
+    clock.advance(59_000)
+    assert locked(second.lock("group", "orders", 0)) == []
+    clock.advance(1_001)
+    assert epochs(second.lock("group", "orders", 0)) > before
+
+
+def test_groups_do_not_share_locks(connect: Connect) -> None:
+    first, second = connect("first"), connect("second")
+    assert locked(first.lock("one", "orders", 0)) == [0]
+    assert locked(second.lock("two", "orders", 0)) == [0]
+
+
+def test_who_does_not_ask_for_epochs_sees_a_plain_answer(client: WireClient) -> None:
+    body = (
+        b'{"clientId":"c","consumerGroup":"group","mqSet":'
+        b'[{"brokerName":"embedded","queueId":0,"topic":"orders"}],"onlyThisBroker":false}'
+    )
+    answer = client.call(RequestCode.LOCK_BATCH_MQ, {}, body)
+    assert answer.ext == {}
+    assert locked(answer) == [0]
+
+
+def test_the_answer_tells_the_lease_and_the_store(client: WireClient) -> None:
+    answer = client.lock("group", "orders", 0)
+    assert answer.ext["omqLeaseMs"] == "60000"
+    assert len(answer.ext["omqBrokerId"]) == 32
+
+
+def test_only_the_holder_unlocks(connect: Connect) -> None:
+    first, second = connect("first"), connect("second")
+    first.lock("group", "orders", 0)
+    assert second.unlock("group", "orders", 0).code == 0
+    assert locked(second.lock("group", "orders", 0)) == []
+    first.unlock("group", "orders", 0)
+    assert locked(second.lock("group", "orders", 0)) == [0]
+
+
+def test_an_unlock_of_an_older_epoch_frees_nothing(client: WireClient, connect: Connect) -> None:
+    (old,) = epochs(client.lock("group", "orders", 0))
+    client.unlock("group", "orders", 0)
+    (new,) = epochs(client.lock("group", "orders", 0))
+    client.unlock("group", "orders", 0, epochs=str(old))
+    other = connect("other")
+    assert locked(other.lock("group", "orders", 0)) == []
+    client.unlock("group", "orders", 0, epochs=str(new))
+    assert locked(other.lock("group", "orders", 0)) == [0]
+
+
+def test_an_unlock_with_too_few_epochs_is_refused(client: WireClient) -> None:
+    client.lock("group", "orders", 0, 1)
+    answer = client.unlock("group", "orders", 0, 1, epochs="1")
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert client.unlock("group", "orders", 0, epochs="x").code == ResponseCode.SYSTEM_ERROR
+
+
+def test_locks_outlive_the_connection(connect: Connect, broker: EmbeddedBroker) -> None:
+    first, second = connect("first"), connect("second")
+    first.lock("group", "orders", 0)
+    first.close()
+    while broker.statistics.connections > 1:
+        second.round_trip()
+    assert locked(second.lock("group", "orders", 0)) == []
+
+
+def test_who_was_refused_is_woken_by_the_unlock_and_nobody_else(connect: Connect) -> None:
+    holder, waiting, idle = connect("holder"), connect("waiting"), connect("idle")
+    holder.lock("group", "orders", 0, 1)
+    waiting.lock("group", "orders", 0)
+    assert wake_ups(waiting.notices()) == []
+    holder.unlock("group", "orders", 1)
+    assert wake_ups(waiting.notices()) == []
+    holder.unlock("group", "orders", 0)
+    assert wake_ups(waiting.notices()) == ["group"]
+    assert locked(waiting.lock("group", "orders", 0)) == [0]
+    assert wake_ups(idle.notices()) == wake_ups(holder.notices()) == []
+
+
+def test_who_was_refused_is_woken_once(connect: Connect) -> None:
+    holder, waiting = connect("holder"), connect("waiting")
+    holder.lock("group", "orders", 0)
+    waiting.lock("group", "orders", 0)
+    waiting.lock("group", "orders", 0)
+    holder.unlock("group", "orders", 0)
+    holder.lock("group", "orders", 0)
+    holder.unlock("group", "orders", 0)
+    assert wake_ups(waiting.notices()) == ["group"]
+
+
+def test_an_expired_lock_is_swept_and_wakes_who_was_refused(
+    connect: Connect, clock: ManualClock, broker: EmbeddedBroker
+) -> None:
+    holder, waiting = connect("holder"), connect("waiting")
+    holder.lock("group", "orders", 0)
+    waiting.lock("group", "orders", 0)
+    clock.advance(60_001)
+    assert waiting.notice(clock).ext["consumerGroup"] == "group"
+    assert broker.statistics.locks_expired == 1
+    assert locked(waiting.lock("group", "orders", 0)) == [0]
+
+
+def test_a_closed_connection_no_longer_waits(connect: Connect, broker: EmbeddedBroker) -> None:
+    holder, waiting = connect("holder"), connect("waiting")
+    holder.lock("group", "orders", 0)
+    waiting.lock("group", "orders", 0)
+    waiting.close()
+    while broker.statistics.connections > 1:
+        holder.round_trip()
+    assert holder.unlock("group", "orders", 0).code == 0
+    assert broker.statistics.requests_failed == 0

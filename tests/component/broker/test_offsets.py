@@ -1,0 +1,135 @@
+"""Offsets: committed once durable, fenced by epoch, searched by time (protocol 3.5)."""
+
+from __future__ import annotations
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.clock import ManualClock
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.headers import QueryOffsetHeader
+from tests.component.broker.conftest import Connect
+from tests.component.broker.wire_client import WireClient, epochs
+
+
+def test_a_group_without_an_offset_is_told_so(client: WireClient) -> None:
+    client.send("orders")
+    assert client.committed("group", "orders") is None
+
+
+def test_zero_is_answered_only_to_who_asks_for_it(client: WireClient) -> None:
+    client.send("orders")
+    ext = QueryOffsetHeader("group", "orders", 0, set_zero_if_not_found=True).to_ext()
+    assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "0"
+
+
+def test_a_committed_offset_is_kept_for_its_group_and_queue(client: WireClient) -> None:
+    client.send("orders")
+    assert client.commit("group", "orders", 7).code == 0
+    assert client.committed("group", "orders") == 7
+    assert client.committed("group", "orders", 1) is None
+    assert client.committed("other", "orders") is None
+
+
+def test_a_query_behind_a_oneway_commit_sees_it(client: WireClient) -> None:
+    client.send("orders")
+    for offset in range(50):
+        client.start_commit("group", "orders", offset, oneway=True)
+    assert client.committed("group", "orders") == 49
+
+
+def test_an_offset_may_go_backwards(client: WireClient) -> None:
+    client.send("orders")
+    client.commit("group", "orders", 9)
+    client.commit("group", "orders", 3)
+    assert client.committed("group", "orders") == 3
+
+
+def test_a_commit_of_nonsense_is_refused(client: WireClient) -> None:
+    client.send("orders")
+    assert client.commit("group", "missing", 1).code == ResponseCode.TOPIC_NOT_EXIST
+    assert client.commit("group", "orders", -1).code == ResponseCode.INVALID_PARAMETER
+    for offset in (1 << 63, 1 << 200):
+        assert client.commit("group", "orders", offset).code != 0
+    assert client.committed("group", "orders") is None
+
+
+def test_a_commit_of_the_current_epoch_is_accepted(client: WireClient) -> None:
+    client.send("orders")
+    (epoch,) = epochs(client.lock("group", "orders", 0))
+    answer = client.commit("group", "orders", 5, epoch=epoch, client_id=client.name)
+    assert answer.code == 0
+    assert client.committed("group", "orders") == 5
+
+
+def test_a_commit_of_an_older_epoch_is_fenced_and_told_who_holds_the_queue(
+    connect: Connect, broker: EmbeddedBroker
+) -> None:
+    old, new = connect("old"), connect("new")
+    old.send("orders")
+    (old_epoch,) = epochs(old.lock("group", "orders", 0))
+    old.unlock("group", "orders", 0)
+    (new_epoch,) = epochs(new.lock("group", "orders", 0))
+    answer = old.commit("group", "orders", 5, epoch=old_epoch, client_id="old")
+    assert answer.code == ResponseCode.OMQ_FENCED
+    assert f"new holds the queue in epoch {new_epoch}" in (answer.remark or "")
+    assert new.committed("group", "orders") is None
+    assert broker.statistics.commits_fenced == 1
+
+
+def test_a_commit_after_the_lease_ran_out_is_fenced(client: WireClient, clock: ManualClock) -> None:
+    client.send("orders")
+    (epoch,) = epochs(client.lock("group", "orders", 0))
+    clock.advance(60_001)
+    answer = client.commit("group", "orders", 5, epoch=epoch, client_id=client.name)
+    assert answer.code == ResponseCode.OMQ_FENCED
+
+
+def test_the_right_epoch_from_another_client_is_fenced(connect: Connect) -> None:
+    owner, other = connect("owner"), connect("other")
+    owner.send("orders")
+    (epoch,) = epochs(owner.lock("group", "orders", 0))
+    answer = other.commit("group", "orders", 5, epoch=epoch, client_id="other")
+    assert answer.code == ResponseCode.OMQ_FENCED
+
+
+def test_a_client_without_epochs_commits_as_on_a_plain_broker(connect: Connect) -> None:
+    owner, plain = connect("owner"), connect("plain")
+    owner.send("orders")
+    owner.lock("group", "orders", 0)
+    assert plain.commit("group", "orders", 5).code == 0
+
+
+def test_maximum_and_minimum_of_a_queue(client: WireClient) -> None:
+    for _ in range(3):
+        client.send("orders")
+    assert client.max_offset("orders") == 3
+    assert client.max_offset("orders", 1) == 0
+    ext = {"topic": "orders", "queueId": "0"}
+    assert client.call(RequestCode.GET_MIN_OFFSET, ext).ext["offset"] == "0"
+
+
+def test_a_time_is_found_from_both_sides(client: WireClient, clock: ManualClock) -> None:
+    start = clock.wall_ms()
+    for _ in range(4):
+        client.send("orders")
+        client.send("orders")
+        clock.advance(100)
+
+    def search(after_ms: int, boundary: str = "") -> int:
+        ext = {"topic": "orders", "queueId": "0", "timestamp": str(start + after_ms)}
+        ext |= {"boundaryType": boundary} if boundary else {}
+        return int(client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext).ext["offset"])
+
+    assert [search(at) for at in (-50, 0, 1, 100, 300, 301)] == [0, 0, 2, 2, 6, 8]
+    assert [search(at, "upper") for at in (-50, 0, 99, 100, 999)] == [0, 1, 1, 3, 7]
+
+
+def test_the_earliest_store_time(client: WireClient, clock: ManualClock) -> None:
+    ext = {"topic": "orders", "queueId": "0"}
+    client.send("orders", b"x", 1)
+    answer = client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, ext)
+    assert answer.ext["timestamp"] == "-1"
+    client.send("orders")
+    clock.advance(5)
+    client.send("orders")
+    answer = client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, ext)
+    assert int(answer.ext["timestamp"]) == clock.wall_ms() - 5

@@ -1,0 +1,173 @@
+"""Retry and dead-letter topics, delay levels (protocol 3.3, 6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.clock import ManualClock
+from ordermq.config import BrokerConfig
+from ordermq.model import properties as props
+from ordermq.model.stored_message import StoredMessage
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from tests.component.broker.conftest import Connect
+from tests.component.broker.wire_client import WireClient, records
+
+RETRY, DEAD = "%RETRY%group", "%DLQ%group"
+
+
+def stored(client: WireClient, topic: str) -> list[StoredMessage]:
+    return records(client.pull(topic, 0).body)
+
+
+def give_back(client: WireClient, answer: Command, level: int = 0, **ext: str) -> Command:
+    offset = str(int(answer.ext["msgId"][16:], 16))
+    fields = {"offset": offset, "group": "group", "delayLevel": str(level)} | ext
+    return client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+
+def wait_for(client: WireClient, clock: ManualClock, topic: str) -> StoredMessage:
+    """The first message of a topic, once it is there."""
+    waiting = client.start_pull(topic, 0, suspend_ms=10_000_000)
+    return records(client.wait(waiting, clock).body)[0]
+
+
+@pytest.mark.parametrize(("level", "delay_ms"), [(1, 1_000), (3, 10_000), (18, 7_200_000)])
+def test_a_delayed_message_comes_when_it_is_due(
+    client: WireClient, clock: ManualClock, level: int, delay_ms: int
+) -> None:
+    client.send("orders", b"x", 2)
+    client.send("orders", b"later", 2, properties={"DELAY": str(level), "KEYS": "k"})
+    clock.advance(delay_ms - 1)
+    client.round_trip()
+    assert client.max_offset("orders", 2) == 1
+    waiting = client.start_pull("orders", 1, 2, suspend_ms=10_000_000)
+    client.round_trip()
+    clock.advance(1)
+    (message,) = records(client.wait(waiting, clock).body)
+    assert (message.body, message.queue_id, message.topic) == (b"later", 2, "orders")
+    assert props.decode_bytes(message.properties) == {
+        "DELAY": str(level), "KEYS": "k", "REAL_TOPIC": "orders", "REAL_QID": "2",
+    }  # fmt: skip
+
+
+def test_a_level_beyond_the_last_is_the_last(client: WireClient, clock: ManualClock) -> None:
+    client.send("orders", b"later", properties={"DELAY": "99"})
+    clock.advance(7_199_000)
+    client.round_trip()
+    assert client.max_offset("orders") == 0
+    clock.advance(1_000)
+    assert wait_for(client, clock, "orders").body == b"later"
+
+
+def test_a_level_that_is_no_number_is_none(client: WireClient) -> None:
+    client.send("orders", b"now", properties={"DELAY": "soon"})
+    assert client.max_offset("orders") == 1
+
+
+def test_delayed_messages_of_a_level_keep_their_order(
+    client: WireClient, clock: ManualClock
+) -> None:
+    sends = [
+        client.start_send("orders", str(number).encode(), properties={"DELAY": "1"})
+        for number in range(600)
+    ]
+    for one in sends:
+        client.wait(one)
+    clock.advance(1_000)
+    wait_for(client, clock, "orders")
+    while client.max_offset("orders") < 600:
+        clock.advance(1)
+    bodies = [m.body for m in records(client.pull("orders", 0, count=1_000).body)]
+    assert bodies == [str(number).encode() for number in range(600)]
+
+
+def test_a_delayed_message_of_a_deleted_topic_is_dropped_and_the_rest_goes_on(
+    clock: ManualClock,
+) -> None:
+    config = BrokerConfig(auto_create_topics=False)
+    with EmbeddedBroker(config=config, clock=clock) as broker, WireClient(broker.port) as client:
+        for topic in ("gone", "kept"):
+            ext = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+            client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            client.send(topic, topic.encode(), properties={"DELAY": "1"})
+        client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "gone"})
+        clock.advance(1_000)
+        assert wait_for(client, clock, "kept").body == b"kept"
+
+
+def test_a_message_given_back_waits_in_the_retry_topic(
+    client: WireClient, clock: ManualClock
+) -> None:
+    client.heartbeat("group", {"orders": "*"})
+    sent = client.send("orders", b"again", properties={"TAGS": "t"})
+    assert give_back(client, sent).code == 0
+    clock.advance(10_000)
+    message = wait_for(client, clock, RETRY)
+    found = props.decode_bytes(message.properties)
+    assert (message.body, message.reconsume_times) == (b"again", 1)
+    assert (found["RETRY_TOPIC"], found["TAGS"]) == ("orders", "t")
+    assert found["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
+
+
+def test_the_next_retry_waits_longer_and_keeps_the_first_id(
+    client: WireClient, clock: ManualClock
+) -> None:
+    client.heartbeat("group", {"orders": "*"})
+    sent = client.send("orders", b"again", reconsume_times=1)
+    give_back(client, sent)
+    clock.advance(29_999)
+    client.round_trip()
+    assert client.max_offset(RETRY) == 0
+    clock.advance(1)
+    assert wait_for(client, clock, RETRY).reconsume_times == 2
+
+
+def test_a_message_given_back_too_often_goes_to_the_dead_letters(client: WireClient) -> None:
+    client.heartbeat("group", {"orders": "*"})
+    give_back(client, client.send("orders", b"by the group", reconsume_times=16))
+    give_back(client, client.send("orders", b"by the client"), maxReconsumeTimes="0")
+    give_back(client, client.send("orders", b"at once"), level=-1)
+    bodies = [m.body for m in stored(client, DEAD)]
+    assert bodies == [b"by the group", b"by the client", b"at once"]
+
+
+def test_giving_back_needs_a_known_group_and_message(client: WireClient) -> None:
+    sent = client.send("orders")
+    assert give_back(client, sent).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    client.heartbeat("group", {"orders": "*"})
+    assert give_back(client, sent, offset="5").code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_send_to_a_retry_topic_honours_its_delay(client: WireClient, clock: ManualClock) -> None:
+    client.send(RETRY, b"x", properties={"DELAY": "1"}, reconsume_times=1)
+    assert client.max_offset(RETRY) == 0
+    clock.advance(1_000)
+    assert wait_for(client, clock, RETRY).body == b"x"
+
+
+def test_a_send_to_a_retry_topic_of_an_ordered_group_is_a_dead_letter(
+    connect: Connect, clock: ManualClock
+) -> None:
+    consumer, producer = connect("consumer"), connect("producer")
+    consumer.lock("group", "orders", 0)
+    producer.send(RETRY, b"given up", properties={"DELAY": "4"}, reconsume_times=1)
+    (message,) = stored(producer, DEAD)
+    assert message.body == b"given up"
+    assert "DELAY" not in props.decode_bytes(message.properties)
+    clock.advance(60_001)
+    producer.send(RETRY, b"no lock is live")
+    assert [m.body for m in stored(producer, RETRY)] == [b"no lock is live"]
+
+
+def test_a_send_to_a_retry_topic_past_its_tries_is_a_dead_letter(client: WireClient) -> None:
+    client.send(RETRY, b"one too many", reconsume_times=17)
+    client.send(RETRY, b"by its own count", reconsume_times=3, max_reconsume_times=2)
+    client.send(RETRY, b"the last try", reconsume_times=2, max_reconsume_times=2)
+    assert [m.body for m in stored(client, DEAD)] == [b"one too many", b"by its own count"]
+    assert [m.body for m in stored(client, RETRY)] == [b"the last try"]
+
+
+def test_retry_topics_take_no_batches(client: WireClient) -> None:
+    assert client.send_batch(RETRY, [b"a"]).code == ResponseCode.MESSAGE_ILLEGAL
