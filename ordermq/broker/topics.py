@@ -15,8 +15,6 @@ from ordermq.errors import ConfigError
 from ordermq.model.names import (
     AUTO_CREATE_TOPIC,
     DEAD_LETTER_PREFIX,
-    MAX_GROUP_LENGTH,
-    MAX_TOPIC_LENGTH,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     check_topic,
@@ -103,7 +101,7 @@ class TopicTable:
 
         Raises: ConfigError: an illegal name, or a queue count out of range.
         """
-        check_any_topic(topic.name)
+        check_topic(topic.name)
         if topic.name in (AUTO_CREATE_TOPIC, SCHEDULE_TOPIC):
             raise ConfigError(f"topic {topic.name!r} belongs to the broker")
         for count in (topic.read_queues, topic.write_queues):
@@ -166,14 +164,3 @@ def group_of_retry_topic(name: str) -> str:
 def is_internal_name(name: str) -> bool:
     """Whether a name is that of a group's retry or dead-letter topic."""
     return name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-
-
-def check_any_topic(name: str) -> str:
-    """Return a legal name; retry and dead-letter topics may be as long as their group allows.
-
-    Raises: ConfigError: an illegal name.
-    """
-    if is_internal_name(name) and len(name) <= len(RETRY_PREFIX) + MAX_GROUP_LENGTH:
-        check_topic(name[:MAX_TOPIC_LENGTH])
-        return name
-    return check_topic(name)

@@ -10,10 +10,10 @@ from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.group_commit import Append
 from ordermq.broker.placing import place, stored_now, tag_of
-from ordermq.broker.topics import Topic, check_any_topic, group_of_retry_topic, is_retry_topic
+from ordermq.broker.topics import Topic, group_of_retry_topic, is_retry_topic
 from ordermq.errors import ConfigError, StoreError
 from ordermq.model import properties as props
-from ordermq.model.names import check_sendable_topic, dead_letter_topic
+from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import LongSendHeader, SendHeader, SendReplyHeader
@@ -123,9 +123,9 @@ def _writable_topic(context: BrokerContext, header: SendHeader) -> Topic:
 
 def _new_topic(context: BrokerContext, header: SendHeader) -> Topic:
     name = header.topic
-    check_any_topic(name)
+    check_topic(name)
     try:
-        check_sendable_topic(name[:127])
+        check_sendable_topic(name)
     except ConfigError as error:
         raise Refusal(ResponseCode.NO_PERMISSION, str(error)) from None
     if is_retry_topic(name):

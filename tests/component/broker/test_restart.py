@@ -199,7 +199,7 @@ def test_a_deleted_topic_stays_deleted_and_its_ids_are_not_used_again(
 
 
 def test_a_path_is_open_in_one_broker_only(start: Callable[..., EmbeddedBroker]) -> None:
-    with start(), pytest.raises(StoreError, match="is open in another broker .* stop that one"):
+    with start(), pytest.raises(StoreError, match="is open in another broker"):
         start().start()
     with start():
         pass

@@ -1,0 +1,193 @@
+"""The store on its own: groups of writes, failed commits, reads (semantics 10.3, design)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ordermq.broker.group_commit import Append, Write
+from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store import Store
+from ordermq.broker.topics import Topic, TopicTable
+from ordermq.config import BrokerConfig
+from ordermq.errors import StoreError
+from ordermq.model.stored_message import RecordWriter, StoredMessage, host_bytes
+
+HOST = host_bytes("127.0.0.1", 1)
+
+
+def records(store: Store, *bodies: bytes, tag: int = 0, topic: str = "t", queue: int = 0) -> Append:
+    write = RecordWriter(topic, queue, HOST, HOST).write
+    made = [write(body, b"", flag=0, sys_flag=0, born_ms=0, stored_ms=1) for body in bodies]
+    return Append(store.log(topic, queue), made, [tag] * len(made))
+
+
+def bodies(joined: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(joined):
+        size = int.from_bytes(joined[at : at + 4], "big")
+        found.append(StoredMessage.read(joined[at : at + size]).body)
+        at += size
+    return found
+
+
+class Writer:
+    """Submits writes and waits for them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.statistics = BrokerStatistics()
+
+    def submit(self, *appends: Append, sql: str = "") -> asyncio.Future[StoreError | None]:
+        done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        statements = [(sql, ())] if sql else []
+        self.store.submit(Write(done.set_result, appends, statements))
+        return done
+
+
+@asynccontextmanager
+async def running(path: Path | None) -> AsyncIterator[Writer]:
+    store = Store(path, BrokerConfig())
+    writer = Writer(store)
+    store.start(asyncio.get_running_loop(), writer.statistics)
+    try:
+        yield writer
+    finally:
+        store.close()
+
+
+def run(scene: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scene(), 20))  # type: ignore[arg-type]
+
+
+def test_writes_of_one_turn_share_a_transaction_and_end_in_order(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            ended: list[int] = []
+            appends = [records(writer.store, b"%d" % n) for n in range(100)]
+            waits = []
+            for n, append in enumerate(appends):
+                done = writer.submit(append)
+                done.add_done_callback(lambda _, n=n: ended.append(n))
+                waits.append(done)
+            await asyncio.gather(*waits)
+            await asyncio.sleep(0)
+            assert writer.statistics.store_groups == 1
+            assert ended == list(range(100))
+            assert [append.first_offset for append in appends] == list(range(100))
+
+    run(scene)
+
+
+def test_a_message_is_not_seen_before_its_commit(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            done = writer.submit(records(writer.store, b"x"))
+            assert writer.store.log("t", 0).max_offset == 0
+            await done
+            assert writer.store.log("t", 0).max_offset == 1
+
+    run(scene)
+
+
+def test_a_failed_commit_fails_its_group_and_leaves_no_hole(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            store = writer.store
+            assert await writer.submit(records(store, b"first")) is None
+            good = writer.submit(records(store, b"lost"), records(store, b"new queue", queue=1))
+            bad = writer.submit(sql="INSERT INTO no_such_table VALUES (1)")
+            errors = await asyncio.gather(good, bad)
+            assert all(isinstance(error, StoreError) for error in errors)
+            assert store.log("t", 0).max_offset == 1
+            assert store.log("t", 1).max_offset == 0
+            second, other = records(store, b"second"), records(store, b"other", queue=1)
+            assert await writer.submit(second, other) is None
+            assert (second.first_offset, other.first_offset) == (1, 0)
+            assert bodies(store.read(store.log("t", 0), 0, 32, 1_000_000)[0]) == [
+                b"first", b"second",
+            ]  # fmt: skip
+            assert bodies(store.read(store.log("t", 1), 0, 32, 1_000_000)[0]) == [b"other"]
+
+    run(scene)
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 100])
+def test_reads_stop_at_count_bytes_and_end(tmp_path: Path, count: int) -> None:
+    async def scene() -> None:
+        async with running(None) as writer:
+            store = writer.store
+            await writer.submit(records(store, *(b"%03d" % n for n in range(100))))
+            log = store.log("t", 0)
+            size = len(store.read(log, 0, 1, 1)[0])
+            for offset in (0, 1, 50, 99):
+                for limit in (1, size, 10 * size + 5, 1_000_000):
+                    joined, next_offset = store.read(log, offset, count, limit)
+                    expected = min(count, 100 - offset, max(limit // size, 1))
+                    assert bodies(joined) == [b"%03d" % n for n in range(offset, offset + expected)]
+                    assert next_offset == offset + expected
+
+    run(scene)
+
+
+def test_tagged_reads_stop_at_bytes_too() -> None:
+    async def scene() -> None:
+        async with running(None) as writer:
+            store = writer.store
+            for n in range(20):
+                await writer.submit(records(store, b"%02d" % n, tag=n % 2))
+            log = store.log("t", 0)
+            size = len(store.read(log, 0, 1, 1)[0])
+            joined, next_offset = store.read_tagged(log, 0, 32, 3 * size, (1,))
+            assert bodies(joined) == [b"01", b"03", b"05"]
+            assert next_offset == 6
+
+    run(scene)
+
+
+def test_an_unsaved_topic_stays_so_until_a_write_that_carries_it_is_durable(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            topics = TopicTable(writer.store, BrokerConfig())
+            topics.put(Topic("orders", 4, 4))
+            topics.put(Topic("orders", 8, 8))
+            unsaved, statements = topics.unsaved()
+            done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+            writer.store.submit(Write(done.set_result, statements=statements))
+            topics.put(Topic("orders", 9, 9))
+            await done
+            topics.saved(unsaved)
+            assert topics.has_unsaved, "the newer one is on no disk"
+        again = Store(tmp_path / "s.db", BrokerConfig())
+        found = TopicTable(again, BrokerConfig()).get("orders")
+        again.close()
+        assert found is not None
+        assert found.read_queues == 8
+
+    run(scene)
+
+
+def test_a_closed_store_takes_no_write() -> None:
+    async def scene() -> None:
+        async with running(None) as writer:
+            writer.store.stop_writing()
+            with pytest.raises(StoreError, match="closing"):
+                writer.submit(records(writer.store, b"x"))
+
+    run(scene)
+
+
+def test_a_database_of_another_format_is_refused(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            await writer.submit(sql="UPDATE meta SET value = 99 WHERE name = 'format'")
+
+    run(scene)
+    with pytest.raises(StoreError, match="not one of this version"):
+        Store(tmp_path / "s.db", BrokerConfig())
