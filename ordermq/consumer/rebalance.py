@@ -143,6 +143,10 @@ class Rebalancer:
             return
         queues = subscribe_queues(topic, route)
         members = await self._member_ids()
+        if self._closing:
+            # We left while the list was on its way. Announcing ourselves now would make us a
+            # member again, with a share that nobody else may take.
+            return
         share = share_of(self._config, queues, members, self._client.client_id)
         if share is None:
             _log.info("group %s does not list us; announcing ourselves", self._group)
