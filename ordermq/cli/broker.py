@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -52,12 +54,20 @@ def broker(
     Example:
       ordermq broker --data ./data --port 9876
     """
-    # Before the broker's thread: a signal that comes early must not be lost.
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    with _asked_to_stop() as stop:
+        _serve(data, host, port, _config(durability, lease_ms, queues), history, stop, as_json)
+
+
+def _serve(
+    data: Path | None,
+    host: str,
+    port: int,
+    config: BrokerConfig,
+    history: Path | None,
+    stop: threading.Event,
+    as_json: bool,
+) -> None:
     try:
-        config = _config(durability, lease_ms, queues)
         if data is not None:
             data.mkdir(parents=True, exist_ok=True)
         # A restarted broker is another process of the history, even under the same pid.
@@ -66,9 +76,9 @@ def broker(
         )
         server = EmbeddedBroker(data, host=host, port=port, config=config, history=recorder)
         server.start()
-    except (ConfigError, OSError) as error:
-        if isinstance(error, ConnectFailed):
-            fail(str(error), ExitCode.UNREACHABLE)
+    except ConnectFailed as error:
+        fail(str(error), ExitCode.UNREACHABLE)
+    except OSError as error:
         fail(str(error), ExitCode.USAGE)
     except StoreError as error:
         fail(str(error))
@@ -81,12 +91,30 @@ def broker(
         note(f"stopped; {counts.messages_stored:,} messages stored in this run")
 
 
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, from before the broker starts."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda _number, _frame: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _config(durability: str, lease_ms: int | None, queues: int | None) -> BrokerConfig:
-    config = BrokerConfig(durability=Durability(durability))
-    if lease_ms is not None:
-        config = dataclasses.replace(config, lock_max_live_ms=lease_ms)
-    if queues is not None:
-        config = dataclasses.replace(config, default_queue_count=queues)
+    try:
+        config = BrokerConfig(durability=Durability(durability))
+        if lease_ms is not None:
+            config = dataclasses.replace(config, lock_max_live_ms=lease_ms)
+        if queues is not None:
+            config = dataclasses.replace(config, default_queue_count=queues)
+    except ConfigError as error:
+        fail(str(error), ExitCode.USAGE)
     return config
 
 

@@ -1,0 +1,151 @@
+"""`ordermq consume`: print a topic's messages, in order within each queue."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import orjson
+
+from ordermq.cli.output import EXIT_CODES, ExitCode, fail, name_servers_option, note
+from ordermq.config import ConsumeFromWhere
+from ordermq.consumer.listener import ConsumeContext
+from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.errors import ConfigError, ConnectFailed, RequestTimeout, RouteError
+from ordermq.model.message import MessageView
+
+_FROM = {"first": ConsumeFromWhere.FIRST_OFFSET, "last": ConsumeFromWhere.LAST_OFFSET}
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("group")
+@click.argument("topic")
+@click.argument("tags", default="*")
+@name_servers_option
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(list(_FROM)),
+    default="last",
+    show_default=True,
+    help="Where a group without a committed offset begins.",
+)
+@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--timeout", type=click.FloatRange(0.1), help="Stop after so many idle seconds.")
+@click.option("--batch", type=click.IntRange(1, 1024), default=32, show_default=True)
+@click.option("--history", type=click.Path(path_type=Path), help="Record events for the audit.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a message.")
+def consume(
+    group: str,
+    topic: str,
+    tags: str,
+    name_servers: str,
+    start: str,
+    count: int | None,
+    timeout: float | None,
+    batch: int,
+    history: Path | None,
+    as_json: bool,
+) -> None:
+    """Join GROUP, print the messages of TOPIC, commit them; until SIGINT or SIGTERM.
+
+    TAGS selects, as in 'paid || refunded'. A line is queue, offset, key and body, divided by
+    tabs. What was printed is committed, also when --count ends in the middle of a batch.
+
+    \b
+    Example:
+      ordermq consume billing orders 'paid || refunded' --from first
+      ordermq consume billing orders --count 100 --timeout 5 --json
+    """
+    try:
+        consumer = PushConsumer(
+            group,
+            name_servers=name_servers,
+            history=history,
+            consume_from_where=_FROM[start],
+            consume_message_batch_max_size=batch,
+            consume_thread_count=1,
+        )
+        consumer.subscribe(topic, tags)
+    except ConfigError as error:
+        fail(str(error), ExitCode.USAGE)
+    printer = _Printer(consumer, count, as_json)
+    consumer.orderly(printer)
+    if timeout is not None:
+        threading.Thread(target=printer.stop_when_idle, args=(timeout,), daemon=True).start()
+    try:
+        handed_over = consumer.run()
+    except (RouteError, ConnectFailed, RequestTimeout) as error:
+        fail(str(error), ExitCode.UNREACHABLE)
+    if not as_json:
+        note(f"{printer.printed:,} messages")
+    if count is not None and printer.printed < count:
+        fail(f"stopped after {printer.printed:,} of {count:,} messages")
+    if not handed_over:
+        fail("a queue was not handed over in order; its messages may come again")
+
+
+class _Printer:
+    """The listener; one worker thread calls it, so lines never mix."""
+
+    def __init__(self, consumer: PushConsumer, count: int | None, as_json: bool) -> None:
+        self._consumer = consumer
+        self._left = count
+        self._format = _json_line if as_json else _text_line
+        self._moved = threading.Event()
+        self.printed = 0
+
+    def __call__(self, messages: Sequence[MessageView], context: ConsumeContext) -> int:
+        """Print; the answer is how many, so that no message is committed unseen."""
+        done = 0
+        for message in messages:
+            if self._left == 0 or context.is_revoked():
+                break
+            try:
+                click.echo(self._format(message, context))
+            except BrokenPipeError:  # `| head` has seen enough
+                self._left = 0
+                self._consumer.stop()
+                break
+            done += 1
+            self.printed += 1
+            if self._left is not None:
+                self._left -= 1
+                if self._left == 0:
+                    self._consumer.stop()
+        self._moved.set()
+        return done
+
+    def stop_when_idle(self, seconds: float) -> None:
+        """Stop the consumer once nothing was printed for so long."""
+        while self._moved.wait(seconds):
+            self._moved.clear()
+        self._consumer.stop()
+
+
+def _text_line(message: MessageView, context: ConsumeContext) -> str:
+    body = bytes(message.body).decode(errors="backslashreplace")
+    key = message.sharding_key or "-"
+    return f"{context.message_queue}\t{message.queue_offset}\t{key}\t{body}"
+
+
+def _json_line(message: MessageView, context: ConsumeContext) -> str:
+    raw = bytes(message.body)
+    try:
+        body = {"body": raw.decode()}
+    except UnicodeDecodeError:
+        body = {"body_base64": base64.b64encode(raw).decode()}
+    queue = context.message_queue
+    line = {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "offset": message.queue_offset,
+        "key": message.sharding_key,
+        "tags": message.tags,
+        "message_id": message.message_id,
+    }
+    return orjson.dumps(line | body).decode()

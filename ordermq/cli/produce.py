@@ -1,0 +1,203 @@
+"""`ordermq produce`: lines or CSV rows become messages, in order within a key."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+import click
+import orjson
+
+from ordermq.cli.output import (
+    EXIT_CODES,
+    ExitCode,
+    fail,
+    json_option,
+    name_servers_option,
+    print_json,
+    print_table,
+    progress_bar,
+)
+from ordermq.errors import ConfigError, ConnectFailed, OrderMQError, RouteError
+from ordermq.model.message import Message
+from ordermq.model.status import SendReceipt
+from ordermq.producer.producer import Producer
+
+Pair = tuple[Message, str | None]
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("topic")
+@click.argument("file", type=click.File("r", encoding="utf-8"), default="-")
+@name_servers_option
+@click.option("--csv", "is_csv", is_flag=True, help="Rows of a CSV file become JSON bodies.")
+@click.option("--no-header", is_flag=True, help="The CSV has no header; rows become JSON lists.")
+@click.option("--key-column", help="CSV column with the sharding key: its name, or number from 0.")
+@click.option("--key", help="One sharding key for every message.")
+@click.option("--tags", help="A tag for every message.")
+@click.option("--rate", type=click.FloatRange(min=0.001), help="Messages a second, at most.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="Pass over the first so many.")
+@click.option("--in-flight", type=click.IntRange(2), default=256, show_default=True)
+@json_option
+def produce(
+    topic: str,
+    file: IO[str],
+    name_servers: str,
+    is_csv: bool,
+    no_header: bool,
+    key_column: str | None,
+    key: str | None,
+    tags: str | None,
+    rate: float | None,
+    skip: int,
+    in_flight: int,
+    as_json: bool,
+) -> None:
+    """Send the lines of FILE (default: stdin) to TOPIC, each as a message.
+
+    Messages of one sharding key are stored in the order of the file. If sending fails, the
+    last line says from where to go on.
+
+    \b
+    Example:
+      ordermq produce orders events.txt --key o-17
+      ordermq produce orders orders.csv --csv --key-column order_id --rate 500
+    """
+    if (key_column is not None or no_header) and not is_csv:
+        raise click.UsageError("--key-column and --no-header need --csv")
+    if is_csv:
+        pairs = _rows(topic, file, no_header, key_column, key, tags)
+    else:
+        pairs = _lines(topic, file, key, tags)
+    events = itertools.islice(pairs, skip, None)
+    tally = _send(name_servers, _paced(events, rate), in_flight)
+    tally.first = skip
+    if as_json:
+        print_json(tally.to_dict())
+    elif tally.stored:
+        _show(topic, tally)
+    if tally.error is not None:
+        _explain(tally, in_flight)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What was acknowledged, in the order of the input."""
+
+    stored: int = 0
+    first: int = 0  # input lines passed over
+    seconds: float = 0.0
+    queues: dict[str, list[int]] = field(default_factory=dict)  # count, first and last offset
+    error: BaseException | None = None
+
+    def add(self, receipt: SendReceipt) -> None:
+        self.stored += 1
+        name, offset = str(receipt.message_queue), receipt.queue_offset
+        if name in self.queues:
+            self.queues[name][0] += 1
+            self.queues[name][2] = offset
+        else:
+            self.queues[name] = [1, offset, offset]
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "stored": self.stored,
+            "seconds": round(self.seconds, 3),
+            "resume_with_skip": None if self.error is None else self.first + self.stored,
+            "error": None if self.error is None else str(self.error),
+            "queues": [
+                {"queue": name, "messages": count, "first_offset": first, "last_offset": last}
+                for name, (count, first, last) in sorted(self.queues.items())
+            ],
+        }
+
+
+def _send(name_servers: str, events: Iterable[Pair], in_flight: int) -> _Tally:
+    tally = _Tally()
+    started = time.monotonic()
+    with (
+        Producer("ordermq-cli", name_servers=name_servers) as producer,
+        progress_bar() as progress,
+    ):
+        bar = progress.add_task("stored", total=None, note="")
+        try:
+            for receipt in producer.send_many(events, max_in_flight=in_flight):
+                tally.add(receipt)
+                progress.update(bar, completed=tally.stored)
+        except (OrderMQError, UnicodeDecodeError, csv.Error, KeyboardInterrupt) as error:
+            tally.error = error
+    tally.seconds = time.monotonic() - started
+    return tally
+
+
+def _lines(topic: str, file: IO[str], key: str | None, tags: str | None) -> Iterator[Pair]:
+    for line in file:
+        body = line.rstrip("\n")
+        if body:
+            yield Message(topic, body.encode(), tags=tags), key
+
+
+def _rows(
+    topic: str,
+    file: IO[str],
+    no_header: bool,
+    key_column: str | None,
+    key: str | None,
+    tags: str | None,
+) -> Iterator[Pair]:
+    rows = csv.reader(file)
+    header = [] if no_header else next(rows, [])
+    place = _place(header, key_column)
+    for number, row in enumerate(rows, start=1):
+        if not row:
+            continue
+        if place is not None and place >= len(row):
+            raise ConfigError(f"row {number} has {len(row)} columns, none for the key")
+        body = orjson.dumps(row if no_header else dict(zip(header, row, strict=False)))
+        yield Message(topic, body, tags=tags), key if place is None else row[place]
+
+
+def _place(header: list[str], column: str | None) -> int | None:
+    if column is None:
+        return None
+    if column in header:
+        return header.index(column)
+    if column.isdecimal():
+        return int(column)
+    raise ConfigError(f"no column {column!r}: the file has {', '.join(header) or 'no header'}")
+
+
+def _paced(events: Iterable[Pair], rate: float | None) -> Iterator[Pair]:
+    started = time.monotonic()
+    for number, event in enumerate(events):
+        if rate is not None:
+            ahead = number / rate - (time.monotonic() - started)
+            if ahead > 0:
+                time.sleep(ahead)
+        yield event
+
+
+def _show(topic: str, tally: _Tally) -> None:
+    rate = tally.stored / tally.seconds if tally.seconds else 0.0
+    print_table(
+        f"{tally.stored:,} messages stored in {topic}, {rate:,.0f} a second",
+        ["queue", "messages", "first offset", "last offset"],
+        [(name, *counts) for name, counts in sorted(tally.queues.items())],
+    )
+
+
+def _explain(tally: _Tally, in_flight: int) -> None:
+    error, reached = tally.error, tally.first + tally.stored
+    reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    if tally.stored == 0 and isinstance(error, ConnectFailed | RouteError):
+        fail(reason, ExitCode.UNREACHABLE)
+    if tally.stored == 0 and isinstance(error, ConfigError | UnicodeDecodeError | csv.Error):
+        fail(reason, ExitCode.USAGE)
+    fail(
+        f"{reason}\nThe first {reached:,} are stored; of the next {in_flight:,} some may be. "
+        f"Go on with --skip {reached}."
+    )

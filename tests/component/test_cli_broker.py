@@ -1,0 +1,153 @@
+"""The commands against an embedded broker."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ordermq.audit import audit
+from ordermq.broker import EmbeddedBroker
+from ordermq.cli.main import main
+
+ORDERS = "id,what\no-17,made\no-18,made\no-17,paid\no-17,sent\n"
+
+
+@pytest.fixture
+def name_servers() -> Iterator[str]:
+    with EmbeddedBroker() as broker:
+        yield broker.name_servers
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """An address nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def ordermq(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, input=text)
+
+
+def produce(name_servers: str, *options: str, text: str = ORDERS) -> Result:
+    return ordermq("produce", "orders", "--name-servers", name_servers, *options, text=text)
+
+
+def consume(name_servers: str, *options: str) -> Result:
+    start = ("consume", "billing", "orders", "--from", "first", "--timeout", "20")
+    return ordermq(*start, "--name-servers", name_servers, *options)
+
+
+def test_csv_rows_come_out_in_order_within_their_key(name_servers: str) -> None:
+    sent = produce(name_servers, "--csv", "--key-column", "id", "--json")
+    assert sent.exit_code == 0, sent.output
+    assert json.loads(sent.stdout)["stored"] == 4
+    got = consume(name_servers, "--count", "4", "--json")
+    assert got.exit_code == 0, got.output
+    messages = [json.loads(line) for line in got.stdout.splitlines()]
+    bodies = [json.loads(message["body"]) for message in messages if message["key"] == "o-17"]
+    assert [body["what"] for body in bodies] == ["made", "paid", "sent"]
+
+
+def test_rows_without_a_header_are_keyed_by_number(name_servers: str) -> None:
+    options = ("--csv", "--no-header", "--key-column", "0")
+    assert produce(name_servers, *options, text="o-1,a\no-1,b\n").exit_code == 0
+    got = consume(name_servers, "--count", "2")
+    lines = [line.split("\t") for line in got.stdout.splitlines() if "\t" in line]
+    assert [(key, body) for _, _, key, body in lines] == [
+        ("o-1", '["o-1","a"]'),
+        ("o-1", '["o-1","b"]'),
+    ]
+
+
+def test_a_count_within_a_batch_commits_just_what_was_printed(name_servers: str) -> None:
+    produce(name_servers, "--key", "k", text="1\n2\n3\n4\n5\n")
+    first = consume(name_servers, "--count", "2", "--json", "--batch", "32")
+    rest = consume(name_servers, "--count", "3", "--json")
+    bodies = [json.loads(line)["body"] for line in (first.stdout + rest.stdout).splitlines()]
+    assert bodies == ["1", "2", "3", "4", "5"]
+
+
+def test_fewer_messages_than_asked_for_end_with_1(name_servers: str) -> None:
+    produce(name_servers, "--key", "k", text="1\n")
+    result = ordermq(
+        *("consume", "billing", "orders", "--from", "first", "--count", "2", "--timeout", "0.5"),
+        *("--name-servers", name_servers),
+    )
+    assert result.exit_code == 1
+    assert "stopped after 1 of 2 messages" in result.stderr
+
+
+def test_a_key_column_that_is_not_there_is_a_wrong_usage(name_servers: str) -> None:
+    result = produce(name_servers, "--csv", "--key-column", "order")
+    assert result.exit_code == 2
+    assert "no column 'order': the file has id, what" in result.stderr
+
+
+def test_a_row_that_is_too_short_says_where_to_go_on(name_servers: str) -> None:
+    rows = "o-1,a\n" * 3 + "short\n"
+    options = ("--csv", "--no-header", "--key-column", "1", "--in-flight", "2")
+    result = produce(name_servers, *options, text=rows)
+    assert result.exit_code == 1
+    assert "row 4 has 1 columns" in result.stderr
+    assert "Go on with --skip" in result.stderr
+
+
+def test_lines_may_be_skipped_to_go_on(name_servers: str) -> None:
+    result = produce(name_servers, "--key", "k", "--skip", "2", "--json", text="1\n2\n3\n")
+    assert json.loads(result.stdout)["stored"] == 1
+    assert json.loads(consume(name_servers, "--count", "1", "--json").stdout)["body"] == "3"
+
+
+def test_no_broker_ends_with_3(nowhere: str) -> None:
+    for result in (produce(nowhere), consume(nowhere)):
+        assert result.exit_code == 3
+        assert "no name server answers" in result.stderr
+
+
+def start_broker(*options: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "ordermq.cli", "broker", "--json", "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())["name_servers"]
+
+
+def test_a_broker_process_keeps_its_messages_and_leaves_on_sigterm(tmp_path: Path) -> None:
+    options = ("--data", str(tmp_path / "data"), "--history", str(tmp_path / "broker.jsonl"))
+    for number in range(2):
+        process, name_servers = start_broker(*options)
+        try:
+            if number == 0:
+                assert produce(name_servers, "--csv", "--key-column", "id").exit_code == 0
+            else:
+                history = ("--history", str(tmp_path / "consumer.jsonl"))
+                assert consume(name_servers, "--count", "4", *history).exit_code == 0
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+            assert process.stdout is not None
+            process.stdout.close()
+    report = audit([tmp_path / "broker.jsonl", tmp_path / "consumer.jsonl"], start_offsets=0)
+    assert report.ok, report.violation
+    assert (report.stored, report.delivered, report.committed) == (4, 4, 4)
+
+
+def test_a_port_that_is_taken_ends_with_3(name_servers: str) -> None:
+    result = ordermq("broker", "--port", name_servers.rpartition(":")[2])
+    assert result.exit_code == 3
+    assert "the broker cannot listen" in result.stderr
+
+
+def test_a_lease_out_of_range_is_a_wrong_usage() -> None:
+    result = ordermq("broker", "--lease-ms", "1")
+    assert result.exit_code == 2
+    assert "lock_max_live_ms" in result.stderr

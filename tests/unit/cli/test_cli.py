@@ -1,0 +1,112 @@
+"""The command line without a broker: help, exit codes, the audit's answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ordermq.cli.main import main
+from ordermq.events import EventType, History
+
+COMMANDS = ("broker", "produce", "consume", "audit", "demo")
+QUEUE = {"group": "billing", "topic": "orders", "broker": "b", "queue": 0, "epoch": 1}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder with the history of one consumer that did everything right."""
+    with History(tmp_path / "consumer.jsonl", "c") as history:
+        sent = json.loads((tmp_path / "consumer.jsonl").read_text())["t"]
+        history.record(EventType.LOCK_OK, **QUEUE, sent=sent, lease_ms=60_000)
+        history.record(EventType.START, **QUEUE, offs=[0, 1], keys=["k", "k"], attempt=0)
+        history.record(EventType.END, **QUEUE, offs=[0, 1], done=2)
+        history.record(EventType.COMMIT_SENT, **QUEUE, off=2)
+        history.record(EventType.COMMIT_ACK, **QUEUE, off=2)
+    return tmp_path
+
+
+@pytest.fixture
+def bad_run(run: Path) -> Path:
+    """The same, and then a batch it had committed once more."""
+    with History(run / "later.jsonl", "c") as history:
+        history.record(EventType.START, **QUEUE, offs=[1], keys=["k"], attempt=1)
+        history.record(EventType.END, **QUEUE, offs=[1], done=1)
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example_and_its_exit_codes(command: str) -> None:
+    result = CliRunner().invoke(main, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"ordermq {command}" in result.output.partition("Example:")[2]
+    assert "Exit codes:" in result.output
+    assert "--json" in result.output
+
+
+def test_the_main_help_lists_every_command() -> None:
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for command in COMMANDS:
+        assert f"\n  {command} " in result.output
+
+
+def test_an_unknown_command_is_a_wrong_usage() -> None:
+    assert CliRunner().invoke(main, ["consum"]).exit_code == 2
+
+
+def test_a_sound_run_ends_with_0_and_says_so(run: Path) -> None:
+    result = CliRunner().invoke(main, ["audit", str(run)])
+    assert result.exit_code == 0, result.output
+    assert "sound: I1 to I9 hold" in result.output
+
+
+def test_a_violation_ends_with_1_and_is_named_with_its_events(bad_run: Path) -> None:
+    result = CliRunner().invoke(main, ["audit", str(bad_run)])
+    assert result.exit_code == 1
+    assert "I5 bounded duplicates" in result.output
+    assert "offset 1 started again after it was done" in result.output
+    assert "later.jsonl:2: START by c" in result.output
+
+
+def test_json_is_one_document_with_the_verdict(bad_run: Path) -> None:
+    result = CliRunner().invoke(main, ["audit", "--json", str(bad_run)])
+    assert result.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert not answer["ok"]
+    assert answer["violations"][0]["invariant"] == "I5"
+    assert answer["messages"]["deliveries"] == 3
+
+
+def test_a_file_that_is_no_history_ends_with_2_and_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    path.write_text("hello\nworld\n")
+    result = CliRunner().invoke(main, ["audit", str(path)])
+    assert result.exit_code == 2
+    assert "notes.jsonl:1: not a JSON line" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "."])
+def test_a_missing_file_or_an_empty_folder_ends_with_2(tmp_path: Path, name: str) -> None:
+    assert CliRunner().invoke(main, ["audit", str(tmp_path / name)]).exit_code == 2
+
+
+def test_a_key_column_without_csv_is_a_wrong_usage() -> None:
+    result = CliRunner().invoke(main, ["produce", "orders", "--key-column", "id"], input="a\n")
+    assert result.exit_code == 2
+    assert "need --csv" in result.output
+
+
+def test_without_click_the_command_says_what_to_install() -> None:
+    code = "import sys; sys.modules['click'] = None; import ordermq.cli.main"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr == (
+        "ordermq: the command line needs click and rich: pip install 'ordermq[cli]'\n"
+    )
