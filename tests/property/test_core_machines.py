@@ -109,6 +109,12 @@ class ProcessQueueMachine(RuleBasedStateMachine):
             chosen = data.draw(st.lists(st.sampled_from(there), max_size=40))
             self.both(operation, chosen)
 
+    @rule(n=st.integers(1, 40))
+    def commit_past_the_head(self, n):
+        self.both("take", n)
+        self.both("make_again", [self.model.first_consuming])
+        self.both("commit")
+
     @rule(share=st.floats(0, 1))
     def make_again_from(self, share):
         first, last = self.model.first_consuming, self.model.last_consuming
@@ -183,6 +189,13 @@ class OffsetMapMachine(RuleBasedStateMachine):
             if offset >= 0:
                 assert self.native.put(offset, offset) == (offset not in self.model)
                 self.model[offset] = offset
+
+    @rule(start=st.integers(3000, 6000), place=st.integers(0, 127))
+    def split_a_leaf_anywhere(self, start, place):
+        self.native.clear()
+        self.model.clear()
+        self.put_run(start, 128, 2)
+        self.put(start + 2 * place + 1, 1)
 
     @rule(start=st.integers(0, 3000), count=counts, step=st.sampled_from([-1, 1, 2, 5]))
     def remove_run(self, start, count, step):

@@ -93,3 +93,13 @@ def test_iteration_survives_changes(core):
         offsets.remove(key)
     assert seen == list(range(1_000))
     assert len(offsets) == 0
+
+
+@pytest.mark.parametrize("place", range(128))
+def test_a_full_leaf_splits_at_any_place(native_core, place):
+    offsets = native_core.OffsetMap()
+    for key in range(128):
+        offsets.put(key * 2, key)
+    assert offsets.put(place * 2 + 1, 7)
+    offsets._check()
+    assert offsets.get(place * 2 + 1) == 7

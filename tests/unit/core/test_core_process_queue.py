@@ -213,6 +213,17 @@ def test_committed_offsets_are_ignored_when_they_come_again(core):
     assert queue.take(9) == ["c"]
 
 
+def test_a_late_commit_of_the_head_does_not_lower_the_floor(core):
+    queue = core.ProcessQueue()
+    queue.put([(o, o) for o in range(10, 13)])
+    queue.take(3)
+    queue.make_again([10])
+    assert queue.commit() == 13
+    assert queue.take(1) == [10]
+    assert queue.commit() == 11
+    assert queue.next_uncommitted == 13
+
+
 def test_reset_may_lower_the_floor_and_keeps_the_flag(core):
     queue = core.ProcessQueue()
     queue.put([(50, "a")])
