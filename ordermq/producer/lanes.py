@@ -7,6 +7,7 @@ costs little: under load the batches grow, as commits of a database do.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 from collections import deque
@@ -14,13 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ordermq.client.instance import ClientInstance
+from ordermq.client.timers import cancelled
 from ordermq.config import SendConfig
-from ordermq.errors import KeyFailed, OrderMQError, ProtocolError
+from ordermq.errors import KeyFailed, OrderMQError, ProtocolError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.model.status import SendReceipt, SendStatus
 from ordermq.producer.selectors import ShardingKey
-from ordermq.producer.send_retry import AfterFailure, decide, delay_ms
+from ordermq.producer.send_retry import AfterFailure, decide, delay_ms, is_doubtful
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 
@@ -99,33 +101,43 @@ class QueueLane:
         self._config = config
         self._waiting: deque[Entry] = deque()
         self._failed: dict[ShardingKey, str] = {}
-        self._busy = False
+        self._sending: asyncio.Task[None] | None = None
 
     @property
     def is_idle(self) -> bool:
-        return not self._busy and not self._waiting
+        return self._sending is None
 
     def put(self, entry: Entry) -> None:
         """Queue a message for sending; its `on_done` tells the outcome."""
         self._waiting.append(entry)
-        if not self._busy:
-            self._busy = True
-            self._client.runtime.spawn(self._run(), f"send {self.queue}")
+        if self._sending is None:
+            self._begin()
+
+    async def stop(self) -> None:
+        """End what is under way; those who wait for it are told."""
+        await cancelled(self._sending)
 
     def resolve(self, key: ShardingKey) -> bool:
         """Let a failed key go on; False if it had not failed."""
         return self._failed.pop(key, None) is not None
 
-    async def _run(self) -> None:
-        try:
+    def _begin(self) -> None:
+        self._sending = self._client.runtime.spawn(self._run(), f"send {self.queue}")
+        self._sending.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._sending = None
+        if task.cancelled() or task.exception() is not None:
             while self._waiting:
-                batch = self._without_failed(
-                    take_batch(self._waiting, self._config.max_batch_bytes)
-                )
-                if batch:
-                    await self._send(batch)
-        finally:
-            self._busy = False
+                self._waiting.popleft().finish(None, self._stopped("it was not sent"))
+        elif self._waiting:  # put between the last look and the end of the task
+            self._begin()
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch = self._without_failed(take_batch(self._waiting, self._config.max_batch_bytes))
+            if batch:
+                await self._send(batch)
 
     def _without_failed(self, batch: list[Entry]) -> list[Entry]:
         if not self._failed:
@@ -149,22 +161,39 @@ class QueueLane:
         )
 
     async def _send(self, batch: list[Entry]) -> None:
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                receipts = await self._send_once(batch)
-            except OrderMQError as error:
-                step = decide(error, tries, self._config)
-                if step is AfterFailure.SEND_AGAIN:
+        tries, doubtful = 0, False
+        try:
+            while True:
+                tries += 1
+                try:
+                    receipts = await self._send_once(batch)
+                    break
+                except OrderMQError as error:
+                    step = decide(error, tries, doubtful, self._config)
+                    doubtful = doubtful or is_doubtful(error)
+                    if step is not AfterFailure.SEND_AGAIN:
+                        self._give_up(batch, error, step)
+                        return
                     _log.warning("%s: try %d failed, sending again: %s", self.queue, tries, error)
-                    await self._client.clock.sleep_ms(delay_ms(tries, self._config))
-                    continue
-                self._give_up(batch, error, step)
-                return
-            for entry, receipt in zip(batch, receipts, strict=True):
-                entry.finish(receipt, None)
-            return
+                await self._client.clock.sleep_ms(delay_ms(tries, self._config))
+        except BaseException as error:
+            # Stopped, or a defect of ours: nobody may wait for this batch for ever.
+            self._give_up(
+                batch,
+                self._stopped(f"whether it arrived is unknown ({error!r})"),
+                AfterFailure.UNKNOWN,
+            )
+            raise
+        for entry, receipt in zip(batch, receipts, strict=True):
+            entry.finish(receipt, None)
+
+    def _stopped(self, outcome: str) -> StateError:
+        return StateError(
+            f"the producer stopped sending before this message was acknowledged; {outcome}",
+            topic=self.queue.topic,
+            broker=self.queue.broker_name,
+            queue_id=self.queue.queue_id,
+        )
 
     def _give_up(self, batch: list[Entry], error: OrderMQError, step: AfterFailure) -> None:
         if step is AfterFailure.UNKNOWN:

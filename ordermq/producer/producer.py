@@ -309,6 +309,9 @@ class Producer:
                     target = await self._choose(client, message, key, None)
                     chunk.add(entry)
                     self._lane(client, target).put(entry)
+        except asyncio.CancelledError:
+            chunk.fail(StateError("the producer was closed before all messages were sent"))
+            raise
         except Exception as error:  # noqa: BLE001 - raised again where the receipts are read
             chunk.fail(error)
         else:
@@ -417,6 +420,7 @@ class Producer:
 
     async def _leave(self, client: ClientInstance) -> None:
         await client.stop_loops()
+        await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
         for address in client.routes.masters():
             try:
                 await client.api.unregister(address, producer_group=self.group)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from ordermq.config import SendConfig
-from ordermq.errors import BrokerError, ConnectFailed, OrderMQError, RequestTimeout
+from ordermq.errors import (
+    BrokerError,
+    ConnectFailed,
+    OrderMQError,
+    ProtocolError,
+    RequestTimeout,
+)
 from ordermq.remoting.codes import ResponseCode
 
 _BUSY = frozenset(
@@ -26,17 +32,27 @@ class AfterFailure(Enum):
     UNKNOWN = auto()  # perhaps stored: raise, and fail the key until the user resolves it
 
 
-def decide(error: OrderMQError, tries: int, config: SendConfig) -> AfterFailure:
+def is_doubtful(error: OrderMQError) -> bool:
+    """Whether a try that ended so may have been stored: no answer came, or not a sound one."""
+    return isinstance(error, RequestTimeout | ConnectFailed | ProtocolError)
+
+
+def decide(error: OrderMQError, tries: int, was_doubtful: bool, config: SendConfig) -> AfterFailure:
     """What follows `error` after `tries` tries.
 
     A time-out or a broken connection leaves the outcome open; only the same message may
     follow, or a later one could stand before it. Busy brokers stored nothing.
+
+    Args:
+        was_doubtful: an earlier try of this message may have been stored; then no refusal
+            of a later one settles the outcome.
     """
-    unknown = isinstance(error, RequestTimeout | ConnectFailed)
+    unanswered = isinstance(error, RequestTimeout | ConnectFailed)
     busy = isinstance(error, BrokerError) and error.response_code in _BUSY
-    if (unknown or busy) and tries <= config.retry_times:
+    if (unanswered or busy) and tries <= config.retry_times:
         return AfterFailure.SEND_AGAIN
-    return AfterFailure.UNKNOWN if unknown else AfterFailure.REFUSED
+    doubtful = was_doubtful or is_doubtful(error)
+    return AfterFailure.UNKNOWN if doubtful else AfterFailure.REFUSED
 
 
 def delay_ms(tries: int, config: SendConfig) -> int:

@@ -1,0 +1,413 @@
+"""One request of a queue at a time (semantics 8, I15, protocol V7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ordermq.config import SendConfig
+from ordermq.errors import BrokerError, KeyFailed, ProtocolError, RequestTimeout, StateError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.properties import encode
+from ordermq.model.status import SendStatus
+from ordermq.producer.lanes import Entry, QueueLane, encode_batch, take_batch
+
+from .fake_broker import FATES, FakeBroker
+
+QUEUE = MessageQueue("T", "broker-a", 3)
+CONFIG = SendConfig(retry_times=2, retry_delay_ms=100)
+
+
+def entry(
+    name: str,
+    key: str | None = None,
+    *,
+    body: bytes = b"x",
+    is_alone: bool = False,
+    done: list[str] | None = None,
+) -> Entry:
+    ended: Callable[[Entry], None] = (
+        (lambda one: done.append(one.unique_id)) if done is not None else (lambda one: None)
+    )
+    return Entry(body, encode({"UNIQ_KEY": name}), name, 0, key, is_alone, ended)
+
+
+def lane_of(broker: FakeBroker, config: SendConfig = CONFIG) -> QueueLane:
+    return QueueLane(broker, "PG", QUEUE, config)  # type: ignore[arg-type]
+
+
+def fates(*names: str) -> Callable[[], str]:
+    """These fates in turn, then success."""
+    left = deque(names)
+    return lambda: left.popleft() if left else "stored"
+
+
+async def settled(broker: FakeBroker, lane: QueueLane) -> None:
+    """Let time pass until the lane has nothing under way."""
+    while not lane.is_idle:
+        await asyncio.sleep(0)
+        broker.clock.advance(10)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 10))
+
+
+def send_all(
+    broker: FakeBroker, entries: Sequence[Entry], config: SendConfig = CONFIG
+) -> QueueLane:
+    """Put the entries one after the other, each after the one before was settled."""
+    made: list[QueueLane] = []
+
+    async def work() -> None:
+        lane = lane_of(broker, config)
+        made.append(lane)
+        for one in entries:
+            lane.put(one)
+            await settled(broker, lane)
+
+    run(work())
+    return made[0]
+
+
+# -- batches -------------------------------------------------------------------------------
+
+
+def test_a_batch_body_is_written_byte_for_byte_as_java_does(
+    vector: Callable[[str], bytes],
+) -> None:
+    def nothing(one: Entry) -> None:
+        return None
+
+    entries = [
+        Entry(b"aa", "TAGS\x01TagA\x02", "1", 0, None, False, nothing),
+        Entry(b"bb", "WAIT\x01true\x02", "2", 0, None, False, nothing),
+    ]
+    assert encode_batch(entries) == vector("messages/batch_body")
+
+
+def test_a_batch_ends_before_the_message_that_would_make_it_too_big() -> None:
+    size = len(entry("1", body=b"x" * 100).body) + len(entry("1").properties)
+    waiting = deque(entry(str(n), body=b"x" * 100) for n in range(5))
+    assert [one.unique_id for one in take_batch(waiting, 2 * size)] == ["0", "1"]
+    assert [one.unique_id for one in take_batch(waiting, 2 * size - 1)] == ["2"]
+    assert [one.unique_id for one in take_batch(waiting, 1)] == ["3"]
+    assert len(waiting) == 1
+
+
+def test_a_message_that_must_be_alone_is_alone_and_keeps_its_place() -> None:
+    waiting = deque([entry("1"), entry("2"), entry("3", is_alone=True), entry("4"), entry("5")])
+    batches = []
+    while waiting:
+        batches.append([one.unique_id for one in take_batch(waiting, 1_000)])
+    assert batches == [["1", "2"], ["3"], ["4", "5"]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1), st.integers(1, 100))
+def test_batches_in_a_row_are_the_messages_in_order(
+    shapes: list[tuple[int, bool]], limit: int
+) -> None:
+    entries = [
+        entry(str(n), body=bytes(size), is_alone=alone) for n, (size, alone) in enumerate(shapes)
+    ]
+    waiting, taken = deque(entries), []
+    while waiting:
+        batch = take_batch(waiting, limit)
+        assert len(batch) == 1 or not any(one.is_alone for one in batch)
+        taken += batch
+    assert taken == entries
+
+
+# -- one lane ------------------------------------------------------------------------------
+
+
+def test_what_comes_while_a_request_is_under_way_goes_as_one_batch() -> None:
+    async def work() -> None:
+        broker, done = FakeBroker(), list[str]()
+        lane = lane_of(broker)
+        broker.gate.clear()
+        for name in "abcd":
+            lane.put(entry(name, name, done=done))
+        await asyncio.sleep(0)
+        for name in "efg":
+            lane.put(entry(name, name, done=done))
+        broker.gate.set()
+        await settled(broker, lane)
+        assert broker.requests == [["a", "b", "c", "d"], ["e", "f", "g"]]
+        assert broker.stored == done == list("abcdefg")
+
+    run(work())
+
+
+def test_a_receipt_tells_where_each_message_of_a_batch_lies() -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        broker.stored = ["older"] * 10
+        broker.code = 12
+        lane = lane_of(broker)
+        entries = [entry("a"), entry("b")]
+        for one in entries:
+            lane.put(one)
+        await settled(broker, lane)
+        receipts = [one.receipt for one in entries]
+        assert [receipt and receipt.queue_offset for receipt in receipts] == [10, 11]
+        assert [receipt and receipt.message_id for receipt in receipts] == ["a", "b"]
+        assert [receipt and receipt.offset_message_id for receipt in receipts] == [
+            f"{10:032X}",
+            f"{11:032X}",
+        ]
+        for receipt in receipts:
+            assert receipt is not None
+            assert receipt.message_queue == QUEUE
+            assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT
+
+    run(work())
+
+
+def test_a_single_message_goes_as_a_plain_send() -> None:
+    broker = FakeBroker()
+    one = entry("a")
+    one.flag = 7
+    send_all(broker, [one])
+    (header,) = broker.headers
+    assert (header.batch, header.flag, header.properties) == (None, 7, one.properties)
+    assert (header.topic, header.queue_id, header.broker_name) == ("T", 3, "broker-a")
+    assert header.born_timestamp_ms == 1_700_000_000_000
+
+
+def test_a_time_out_sends_the_same_message_again_before_any_successor() -> None:
+    async def work() -> None:
+        broker = FakeBroker(fates("stored, answer lost"))
+        lane = lane_of(broker)
+        first, second = entry("a", "k"), entry("b", "k")
+        lane.put(first)
+        await asyncio.sleep(0)
+        lane.put(second)
+        await settled(broker, lane)
+        assert broker.requests == [["a"], ["a"], ["b"]]
+        assert broker.stored == ["a", "a", "b"]
+        assert first.receipt is not None
+        assert first.receipt.queue_offset == 1
+
+    run(work())
+
+
+def test_a_try_again_waits_its_pause() -> None:
+    async def work() -> None:
+        broker = FakeBroker(fates("lost"))
+        lane = lane_of(broker)
+        lane.put(entry("a"))
+        while not broker.requests or broker.in_flight:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        broker.clock.advance(99)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(broker.requests) == 1
+        broker.clock.advance(1)
+        await settled(broker, lane)
+        assert len(broker.requests) == 2
+
+    run(work())
+
+
+def test_an_unknown_outcome_fails_the_key_until_it_is_resolved() -> None:
+    async def work() -> None:
+        broker = FakeBroker(fates("lost", "lost", "lost"))
+        lane = lane_of(broker)
+        lost, refused, other = entry("a", "k"), entry("b", "k"), entry("c", "other")
+        lane.put(lost)
+        await settled(broker, lane)
+        lane.put(refused)
+        lane.put(other)
+        await settled(broker, lane)
+        assert isinstance(lost.error, RequestTimeout)
+        assert isinstance(refused.error, KeyFailed)
+        assert "producer.resolve" in str(refused.error)
+        assert broker.requests == [["a"], ["a"], ["a"], ["c"]]
+        assert other.receipt is not None
+        assert lane.resolve("k")
+        assert not lane.resolve("k")
+        again = entry("d", "k")
+        lane.put(again)
+        await settled(broker, lane)
+        assert again.receipt is not None
+
+    run(work())
+
+
+def test_successors_that_were_waiting_fail_with_their_key_and_others_go_on() -> None:
+    async def work() -> None:
+        broker = FakeBroker(fates("lost", "lost", "lost"))
+        lane = lane_of(broker)
+        first = entry("a", "k")
+        lane.put(first)
+        await asyncio.sleep(0)
+        waiting = [entry("b", "k"), entry("c", "other"), entry("d", "k"), entry("e")]
+        for one in waiting:
+            lane.put(one)
+        await settled(broker, lane)
+        assert [type(one.error) for one in waiting] == [
+            KeyFailed, type(None), KeyFailed, type(None),
+        ]  # fmt: skip
+        assert broker.stored == ["c", "e"]
+
+    run(work())
+
+
+def test_messages_without_a_key_fail_nobody() -> None:
+    broker = FakeBroker(fates("lost", "lost", "lost"))
+    entries = [entry("a"), entry("b")]
+    send_all(broker, entries)
+    assert isinstance(entries[0].error, RequestTimeout)
+    assert entries[1].receipt is not None
+
+
+def test_a_refused_message_does_not_fail_its_key() -> None:
+    broker = FakeBroker(fates("refused"))
+    entries = [entry("a", "k"), entry("b", "k")]
+    send_all(broker, entries)
+    assert isinstance(entries[0].error, BrokerError)
+    assert broker.stored == ["b"]
+    assert entries[1].receipt is not None
+
+
+def test_a_refusal_after_a_time_out_leaves_the_outcome_unknown() -> None:
+    # The first try may still be on its way: whoever goes on now may be overtaken by it.
+    broker = FakeBroker(fates("stored, answer lost", "refused"))
+    entries = [entry("a", "k"), entry("b", "k")]
+    send_all(broker, entries)
+    assert isinstance(entries[0].error, BrokerError)
+    assert isinstance(entries[1].error, KeyFailed)
+
+
+def test_a_garbled_answer_leaves_the_outcome_unknown() -> None:
+    broker = FakeBroker(fates("stored, answer garbled"))
+    entries = [entry("a", "k"), entry("b", "k")]
+    send_all(broker, entries)
+    assert isinstance(entries[0].error, ProtocolError)
+    assert isinstance(entries[1].error, KeyFailed)
+
+
+def test_an_answer_for_another_number_of_messages_is_a_protocol_error() -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        lane = lane_of(broker)
+        entries = [entry("a"), entry("b")]
+        for one in entries:
+            lane.put(one)
+
+        async def one_id(*_: object) -> Any:
+            code, reply = await FakeBroker.send(broker, *_)  # type: ignore[arg-type]
+            reply.message_id = "only-one"
+            return code, reply
+
+        broker.send = one_id  # type: ignore[method-assign]
+        await settled(broker, lane)
+        for one in entries:
+            assert isinstance(one.error, ProtocolError)
+            assert "1 messages of 2" in str(one.error)
+
+    run(work())
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_stopping_tells_everyone_who_waits(is_started: bool) -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        broker.gate.clear()
+        lane = lane_of(broker)
+        first, second = entry("a", "k"), entry("b", "k")
+        lane.put(first)
+        if is_started:
+            await asyncio.sleep(0)
+        lane.put(second)
+        await lane.stop()
+        await asyncio.sleep(0)
+        assert lane.is_idle
+        assert isinstance(first.error, StateError)
+        assert isinstance(second.error, StateError)
+        assert "was not sent" in str(second.error)
+        assert ("unknown" in str(first.error)) is is_started
+
+    run(work())
+
+
+def test_a_defect_in_sending_leaves_nobody_waiting() -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        lane = lane_of(broker)
+
+        async def broken(*_: object) -> None:
+            raise TypeError("a defect")
+
+        broker.send = broken  # type: ignore[method-assign,assignment]
+        entries = [entry("a", is_alone=True), entry("b")]
+        for one in entries:
+            lane.put(one)
+        await settled(broker, lane)
+        assert [type(one.error) for one in entries] == [StateError, StateError]
+
+    run(work())
+
+
+# -- the order, whatever fails -------------------------------------------------------------
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from(["k1", "k2", None])),
+        st.tuples(st.just("let run"), st.integers(1, 30)),
+        st.tuples(st.just("land"), st.none()),
+        st.tuples(st.just("resolve"), st.sampled_from(["k1", "k2"])),
+    ),
+    min_size=4,
+    max_size=30,
+)
+
+
+# Late ones more often than others: they are what breaks an order.
+FATE = st.sampled_from(["late", "late", "late", "refused", *sorted(FATES)])
+
+
+@settings(max_examples=300)
+@given(STEPS, st.lists(FATE, min_size=3, max_size=30), st.integers(20, 200))
+def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
+    steps: list[tuple[str, Any]], outcomes: list[str], max_batch_bytes: int
+) -> None:
+    async def work() -> None:
+        broker = FakeBroker(fates(*outcomes))
+        config = SendConfig(retry_times=1, retry_delay_ms=10, max_batch_bytes=max_batch_bytes)
+        lane, sent, done = lane_of(broker, config), list[Entry](), list[str]()
+        for step, argument in steps:
+            if step == "put":
+                one = entry(f"{len(sent):03}", argument, done=done)
+                sent.append(one)
+                lane.put(one)
+            elif step == "land":
+                broker.land()
+            elif step == "resolve":
+                broker.land()  # the user has looked: what was on its way is there or lost
+                lane.resolve(argument)
+            else:
+                for _ in range(argument):
+                    await asyncio.sleep(0)
+                    broker.clock.advance(10)
+        await settled(broker, lane)
+        broker.land()
+
+        assert sorted(done) == [one.unique_id for one in sent], "each is told once"
+        acknowledged = {one.unique_id for one in sent if one.receipt is not None}
+        assert acknowledged <= set(broker.stored)
+        for key in ("k1", "k2"):
+            mine = [one.unique_id for one in sent if one.key == key]
+            first_copies = list(dict.fromkeys(name for name in broker.stored if name in mine))
+            assert first_copies == sorted(first_copies)
+
+    run(work())

@@ -1,0 +1,62 @@
+"""What follows a failed try to send (semantics 8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq.config import SendConfig
+from ordermq.errors import (
+    BrokerError,
+    ConnectFailed,
+    OrderMQError,
+    ProtocolError,
+    RequestTimeout,
+    RouteError,
+)
+from ordermq.producer.send_retry import AfterFailure, decide, delay_ms
+
+CONFIG = SendConfig(retry_times=2, retry_delay_ms=100)
+AGAIN, REFUSED, UNKNOWN = AfterFailure.SEND_AGAIN, AfterFailure.REFUSED, AfterFailure.UNKNOWN
+
+
+def broker(code: int) -> BrokerError:
+    return BrokerError("no", response_code=code)
+
+
+@pytest.mark.parametrize(
+    ("error", "steps"),
+    [
+        (RequestTimeout("late"), [AGAIN, AGAIN, UNKNOWN]),
+        (ConnectFailed("cut"), [AGAIN, AGAIN, UNKNOWN]),
+        (ProtocolError("garbled answer"), [UNKNOWN, UNKNOWN, UNKNOWN]),
+        (broker(2), [AGAIN, AGAIN, REFUSED]),
+        (broker(14), [AGAIN, AGAIN, REFUSED]),
+        (broker(215), [AGAIN, AGAIN, REFUSED]),
+        (broker(1500), [AGAIN, AGAIN, REFUSED]),
+        (broker(1), [REFUSED, REFUSED, REFUSED]),
+        (broker(13), [REFUSED, REFUSED, REFUSED]),
+        (broker(16), [REFUSED, REFUSED, REFUSED]),
+        (broker(17), [REFUSED, REFUSED, REFUSED]),
+        (RouteError("nobody"), [REFUSED, REFUSED, REFUSED]),
+    ],
+)
+def test_the_step_after_each_try(error: OrderMQError, steps: list[AfterFailure]) -> None:
+    assert [decide(error, tries, False, CONFIG) for tries in (1, 2, 3)] == steps
+
+
+@pytest.mark.parametrize("error", [broker(2), broker(16), RouteError("nobody")])
+def test_once_a_try_may_have_been_stored_no_refusal_makes_that_undone(
+    error: OrderMQError,
+) -> None:
+    assert decide(error, 3, True, CONFIG) is UNKNOWN
+
+
+def test_without_retries_a_time_out_is_unknown_at_once() -> None:
+    assert decide(RequestTimeout("late"), 1, False, SendConfig(retry_times=0)) is UNKNOWN
+
+
+def test_pauses_double_up_to_sixteen_times_the_first() -> None:
+    assert [delay_ms(tries, CONFIG) for tries in range(1, 8)] == [
+        100, 200, 400, 800, 1_600, 1_600, 1_600,
+    ]  # fmt: skip
+    assert delay_ms(1_000, CONFIG) == 1_600
