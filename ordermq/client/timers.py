@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 from ordermq.clock import Clock
@@ -34,11 +33,8 @@ async def repeat(
 
 
 async def cancelled(*tasks: asyncio.Task[object] | None) -> None:
-    """Cancel tasks and return when they have ended."""
-    for task in tasks:
-        if task is not None:
-            task.cancel()
-    for task in tasks:
-        if task is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    """Cancel tasks and return when they have ended; an error of one was logged as it ended."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
