@@ -21,7 +21,7 @@ CORES = {
     "reference": "ordermq.core.reference",
 }
 SETTINGS = settings(
-    max_examples=100,
+    max_examples=50,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
