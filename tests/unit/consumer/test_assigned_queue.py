@@ -1,0 +1,436 @@
+"""The races of one assigned queue, each by its name (semantics 2, 3.2, 10.1, 10.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Lease, QueueState, Refusal
+
+from .batches import QUEUE, batch
+
+NOW, DEADLINE = 1_000, 2_000
+LEASE = Lease(7, DEADLINE, True)
+
+
+class Orders:
+    """An assigned queue and what it told its callbacks."""
+
+    def __init__(self, start_offset: int = 0) -> None:
+        self.lapses: list[str] = []
+        self.drained = 0
+        self.room = 0
+        self.queue = AssignedQueue(
+            QUEUE,
+            "G",
+            LEASE,
+            start_offset,
+            on_lapse=lambda _, reason: self.lapses.append(reason),
+            on_drained=lambda _: self._count("drained"),
+            on_room=lambda _: self._count("room"),
+        )
+
+    def _count(self, name: str) -> None:
+        setattr(self, name, getattr(self, name) + 1)
+
+    def pulled(self, *offsets: int) -> bool:
+        return self.queue.accept(self.queue.generation, batch(offsets), offsets[-1] + 1)
+
+    def begin(self, limit: int = 32, now_ms: int = NOW) -> Claim:
+        claim = self.queue.begin_batch(limit, now_ms)
+        assert isinstance(claim, Claim), claim
+        return claim
+
+    @property
+    def has_request(self) -> bool:
+        return self.queue.process_queue.is_dispatched
+
+
+@pytest.fixture
+def orders() -> Orders:
+    return Orders()
+
+
+def offsets(claim: Claim) -> list[int]:
+    return claim.messages.offsets()
+
+
+# -- a batch -------------------------------------------------------------------------------
+
+
+def test_the_first_pull_asks_for_one_request_and_the_second_for_none(orders: Orders) -> None:
+    assert orders.pulled(0, 1, 2)
+    assert not orders.pulled(3)
+    claim = orders.begin(2)
+    assert offsets(claim) == [0, 1]
+    assert not orders.pulled(4)
+    assert orders.queue.end_batch(claim, 2, NOW)
+    assert orders.queue.done_offset == 2
+    assert offsets(orders.begin()) == [2, 3, 4]
+
+
+def test_an_empty_queue_ends_the_request_and_the_next_pull_asks_again(orders: Orders) -> None:
+    orders.pulled(0)
+    orders.queue.end_batch(orders.begin(), 1, NOW)
+    assert orders.has_request
+    assert orders.queue.begin_batch(1, NOW) is Refusal.EMPTY
+    assert not orders.has_request
+    assert orders.pulled(1)
+
+
+def test_a_partial_batch_commits_its_prefix_and_brings_the_rest_again(orders: Orders) -> None:
+    orders.pulled(0, 1, 5, 6)
+    assert orders.queue.end_batch(orders.begin(), 2, NOW)
+    assert orders.queue.done_offset == 2
+    assert orders.has_request, "a successor is due"
+    assert offsets(orders.begin()) == [5, 6]
+
+
+def test_a_batch_of_which_nothing_is_done_moves_nothing(orders: Orders) -> None:
+    orders.pulled(3, 4)
+    assert orders.queue.end_batch(orders.begin(), 0, NOW)
+    assert orders.queue.done_offset == 0
+    assert orders.queue.uncommitted(NOW) is None
+    assert offsets(orders.begin()) == [3, 4]
+
+
+def test_a_message_pulled_again_while_it_is_consumed_does_not_come_twice(orders: Orders) -> None:
+    orders.pulled(0, 1)
+    claim = orders.begin()
+    orders.pulled(0, 1, 2)
+    orders.queue.end_batch(claim, 2, NOW)
+    orders.pulled(0, 1)
+    assert offsets(orders.begin()) == [2]
+
+
+def test_after_a_failed_batch_messages_come_one_by_one_until_the_last_of_it(
+    orders: Orders,
+) -> None:
+    orders.pulled(0, 1, 2, 3)
+    orders.queue.end_batch(orders.begin(2), 0, NOW)
+    orders.queue.isolate_until = 1
+    for expected in ([0], [1], [2, 3]):
+        claim = orders.begin()
+        assert offsets(claim) == expected
+        orders.queue.end_batch(claim, len(expected), NOW)
+
+
+# -- manual mode ---------------------------------------------------------------------------
+
+
+def test_held_batches_are_committed_together(orders: Orders) -> None:
+    orders.pulled(0, 1, 2)
+    orders.queue.end_batch(orders.begin(1), 1, NOW, hold=True)
+    assert orders.queue.done_offset == 0
+    assert orders.queue.commit_held(orders.begin(1), NOW)
+    assert orders.queue.done_offset == 2
+
+
+def test_a_rollback_brings_everything_held_again(orders: Orders) -> None:
+    orders.pulled(0, 1, 2)
+    orders.queue.end_batch(orders.begin(1), 1, NOW, hold=True)
+    assert orders.queue.rollback_held(orders.begin(1))
+    assert orders.has_request
+    assert orders.queue.done_offset == 0
+    assert offsets(orders.begin()) == [0, 1, 2]
+
+
+def test_a_rollback_of_a_lost_lease_brings_nothing(orders: Orders) -> None:
+    orders.pulled(0)
+    claim = orders.begin()
+    orders.queue.lapse("lost")
+    assert not orders.queue.rollback_held(claim)
+    assert not orders.has_request
+    assert orders.queue.process_queue.message_count == 0
+
+
+# -- the lease -----------------------------------------------------------------------------
+
+
+def test_no_batch_starts_at_or_after_the_end_of_the_lease(orders: Orders) -> None:
+    orders.pulled(0)
+    claim = orders.begin(now_ms=DEADLINE - 1)
+    orders.queue.end_batch(claim, 0, DEADLINE - 1)
+    assert orders.queue.begin_batch(1, DEADLINE) is Refusal.LAPSED
+    assert orders.lapses == ["the lease ended before a batch could start"]
+    assert not orders.has_request
+    assert orders.queue.begin_batch(1, DEADLINE) is Refusal.LAPSED
+    assert len(orders.lapses) == 1
+
+
+def test_a_batch_that_outlives_its_lease_counts_for_nothing(orders: Orders) -> None:
+    orders.pulled(0, 1)
+    claim = orders.begin(1)
+    assert not orders.queue.end_batch(claim, 1, DEADLINE)
+    assert orders.lapses == ["the lease ended while a batch ran"]
+    assert (orders.queue.done_offset, orders.queue.lease) == (0, None)
+    assert orders.queue.process_queue.message_count == 0
+    assert not orders.has_request
+
+
+def test_a_batch_counts_if_its_lease_was_renewed_while_it_ran(orders: Orders) -> None:
+    orders.pulled(0)
+    claim = orders.begin()
+    assert orders.queue.renew(0, Lease(7, DEADLINE + 500, True))
+    assert orders.queue.end_batch(claim, 1, DEADLINE + 499)
+    assert orders.queue.uncommitted(DEADLINE + 499) == (1, Lease(7, DEADLINE + 500, True))
+
+
+def test_a_renewal_never_shortens_a_lease(orders: Orders) -> None:
+    assert orders.queue.renew(0, Lease(7, DEADLINE - 500, True))
+    assert orders.queue.lease == LEASE
+
+
+def test_a_grant_of_another_epoch_or_generation_is_no_renewal(orders: Orders) -> None:
+    assert not orders.queue.renew(0, Lease(8, DEADLINE + 1, True))
+    assert not orders.queue.renew(1, Lease(7, DEADLINE + 1, True))
+    orders.queue.lapse("lost")
+    assert not orders.queue.renew(orders.queue.generation, Lease(7, DEADLINE + 1, True))
+
+
+def test_a_lapse_reported_late_does_not_hit_the_lease_after_it(orders: Orders) -> None:
+    before = orders.queue.generation
+    orders.queue.lapse("lost")
+    orders.queue.regain(Lease(8, DEADLINE, True), 0)
+    orders.queue.lapse("an answer from before", before)
+    assert orders.queue.lease == Lease(8, DEADLINE, True)
+    assert orders.lapses == ["lost"]
+
+
+def test_a_queue_that_lapsed_twice_tells_it_once(orders: Orders) -> None:
+    orders.queue.lapse("first")
+    orders.queue.lapse("second")
+    assert orders.lapses == ["first"]
+
+
+def test_a_claim_of_an_old_generation_never_counts(orders: Orders) -> None:
+    # rmq section 9 #10: lapse and regain while a listener runs; another member may have
+    # gone on from the committed offset, so the result of the old batch is moot.
+    orders.pulled(0, 1)
+    claim = orders.begin(1)
+    orders.queue.lapse("lost")
+    assert not orders.queue.end_batch(claim, 1, NOW)
+    assert orders.queue.regain(Lease(8, DEADLINE, True), 0)
+    assert orders.pulled(0, 1)
+    assert not orders.queue.end_batch(claim, 1, NOW), "settled twice"
+    assert orders.queue.done_offset == 0
+
+
+def test_a_queue_is_not_regained_while_its_old_batch_runs(orders: Orders) -> None:
+    orders.pulled(0)
+    claim = orders.begin()
+    orders.queue.lapse("lost")
+    assert orders.queue.is_running
+    assert not orders.queue.regain(Lease(8, DEADLINE, True), 0)
+    assert not orders.queue.end_batch(claim, 1, NOW)
+    assert orders.queue.regain(Lease(8, DEADLINE, True), 0)
+
+
+def test_a_regained_queue_starts_from_the_offset_read_under_the_new_lease(orders: Orders) -> None:
+    orders.pulled(0, 1, 2)
+    orders.queue.end_batch(orders.begin(2), 2, NOW)
+    orders.queue.lapse("lost")
+    assert orders.queue.done_offset == orders.queue.committed_offset == 0
+    assert orders.queue.uncommitted(NOW) is None
+    assert orders.queue.regain(Lease(8, DEADLINE, True), 1)
+    assert orders.queue.next_pull_offset == 1
+    assert orders.queue.committed_offset == orders.queue.done_offset == 1
+    orders.pulled(0, 1)
+    assert offsets(orders.begin()) == [1]
+
+
+def test_a_request_that_waited_out_a_lapse_and_a_regain_stays_the_only_one(
+    orders: Orders,
+) -> None:
+    assert orders.pulled(0)
+    orders.queue.lapse("lost")
+    assert orders.queue.regain(Lease(8, DEADLINE, True), 0)
+    assert not orders.pulled(0), "the first request is still queued"
+    assert offsets(orders.begin()) == [0]
+
+
+def test_a_broken_turn_gives_the_lease_up_and_ends_the_request(orders: Orders) -> None:
+    orders.pulled(0)
+    orders.begin()
+    orders.queue.abandon_turn("a defect")
+    assert orders.lapses == ["a defect"]
+    assert not orders.has_request
+    assert not orders.queue.is_running
+    assert orders.queue.regain(Lease(8, DEADLINE, True), 0)
+
+
+# -- pulls ---------------------------------------------------------------------------------
+
+
+def test_a_pull_answer_of_an_old_generation_changes_nothing(orders: Orders) -> None:
+    asked_in = orders.queue.generation
+    orders.queue.lapse("lost")
+    orders.queue.regain(Lease(8, DEADLINE, True), 5)
+    assert not orders.queue.accept(asked_in, batch([0, 1]), 2)
+    orders.queue.skip_to(asked_in, 9)
+    assert orders.queue.process_queue.message_count == 0
+    assert (orders.queue.next_pull_offset, orders.queue.done_offset) == (5, 5)
+
+
+def test_skipped_offsets_are_done_only_when_nothing_is_buffered(orders: Orders) -> None:
+    generation = orders.queue.generation
+    orders.queue.skip_to(generation, 4)
+    assert (orders.queue.done_offset, orders.queue.next_pull_offset) == (4, 4)
+    orders.pulled(4)
+    orders.queue.skip_to(generation, 9)
+    assert (orders.queue.done_offset, orders.queue.next_pull_offset) == (4, 9)
+    claim = orders.begin()
+    orders.queue.skip_to(generation, 10)
+    assert orders.queue.done_offset == 4, "a running batch is buffered too"
+    orders.queue.end_batch(claim, 1, NOW)
+    orders.queue.skip_to(generation, 11)
+    assert orders.queue.done_offset == 11
+
+
+def test_a_waiting_puller_is_told_once_there_is_room(orders: Orders) -> None:
+    assert not orders.queue.wait_for_room(1)
+    orders.pulled(0, 1, 2)
+    assert orders.queue.wait_for_room(2)
+    orders.queue.end_batch(orders.begin(1), 1, NOW)
+    assert orders.room == 0
+    orders.queue.end_batch(orders.begin(1), 1, NOW)
+    assert orders.room == 1
+    orders.queue.end_batch(orders.begin(1), 1, NOW)
+    assert orders.room == 1
+
+
+# -- pausing, moving -----------------------------------------------------------------------
+
+
+def test_a_paused_queue_starts_no_batch_and_goes_on_where_it_was(orders: Orders) -> None:
+    orders.pulled(0)
+    orders.queue.pause()
+    assert orders.queue.begin_batch(1, NOW) is Refusal.PAUSED
+    assert not orders.has_request
+    assert not orders.pulled(1)
+    assert not orders.has_request
+    assert orders.queue.resume()
+    assert offsets(orders.begin()) == [0, 1]
+
+
+def test_resuming_asks_for_no_second_request(orders: Orders) -> None:
+    assert not orders.queue.resume(), "nothing is pending"
+    orders.pulled(0)
+    orders.queue.pause()
+    assert not orders.queue.resume(), "the request from before the pause still exists"
+    orders.queue.pause()
+    orders.queue.begin_batch(1, NOW)
+    assert orders.queue.resume()
+    assert not orders.queue.resume()
+
+
+def test_a_pause_lets_the_running_batch_end(orders: Orders) -> None:
+    orders.pulled(0, 1)
+    claim = orders.begin(1)
+    orders.queue.pause()
+    assert orders.queue.end_batch(claim, 1, NOW)
+    assert orders.queue.done_offset == 1
+    assert orders.queue.begin_batch(1, NOW) is Refusal.PAUSED
+
+
+@pytest.mark.parametrize("target", [0, 9])
+def test_a_queue_is_repositioned_either_way(target: int) -> None:
+    orders = Orders(start_offset=4)
+    orders.pulled(4, 5)
+    generation = orders.queue.generation
+    assert orders.queue.reposition(generation, target)
+    assert orders.queue.generation > generation
+    assert orders.queue.next_pull_offset == orders.queue.done_offset == target
+    orders.pulled(target)
+    assert offsets(orders.begin()) == [target]
+
+
+def test_a_queue_is_not_repositioned_under_a_running_batch_or_after_a_loss(
+    orders: Orders,
+) -> None:
+    orders.pulled(0)
+    claim = orders.begin()
+    assert not orders.queue.reposition(orders.queue.generation, 9)
+    orders.queue.end_batch(claim, 1, NOW)
+    before = orders.queue.generation
+    orders.queue.lapse("lost")
+    assert not orders.queue.reposition(before, 9)
+
+
+# -- giving it up --------------------------------------------------------------------------
+
+
+def test_a_revoked_queue_with_no_batch_is_drained_at_once(orders: Orders) -> None:
+    orders.pulled(0)
+    assert orders.queue.revoke()
+    assert orders.queue.state is QueueState.DRAINING
+    assert orders.queue.begin_batch(1, NOW) is Refusal.REVOKED
+    assert not orders.has_request
+    assert orders.drained == 0
+    assert not orders.pulled(1)
+
+
+def test_a_revoked_queue_lets_its_running_batch_end_and_commit(orders: Orders) -> None:
+    orders.pulled(0, 1)
+    claim = orders.begin(1)
+    assert not orders.queue.revoke()
+    assert orders.queue.is_revoked()
+    assert orders.drained == 0
+    assert orders.queue.end_batch(claim, 1, NOW)
+    assert orders.drained == 1
+    assert orders.queue.uncommitted(NOW) == (1, LEASE)
+    assert orders.queue.begin_batch(1, NOW) is Refusal.REVOKED
+
+
+def test_a_lapse_while_draining_ends_the_drain_with_nothing_to_commit(orders: Orders) -> None:
+    orders.pulled(0)
+    claim = orders.begin()
+    orders.queue.revoke()
+    orders.queue.lapse("lost")
+    assert orders.drained == 0
+    assert not orders.queue.end_batch(claim, 1, NOW)
+    assert orders.drained == 1
+    assert orders.queue.uncommitted(NOW) is None
+    assert not orders.queue.regain(Lease(8, DEADLINE, True), 0)
+
+
+def test_a_discarded_queue_is_dead_whatever_comes_late(orders: Orders) -> None:
+    orders.pulled(0)
+    claim = orders.begin()
+    generation = orders.queue.generation
+    orders.queue.discard()
+    orders.queue.lapse("late")
+    assert orders.lapses == []
+    assert not orders.queue.end_batch(claim, 1, NOW)
+    assert not orders.queue.accept(generation, batch([1]), 2)
+    assert not orders.queue.regain(LEASE, 0)
+    assert not orders.queue.resume()
+    assert orders.queue.begin_batch(1, NOW) is Refusal.REVOKED
+    assert orders.queue.uncommitted(NOW) is None
+    assert orders.queue.state is QueueState.GONE
+
+
+# -- commits -------------------------------------------------------------------------------
+
+
+def test_what_is_done_is_committed_only_under_a_valid_lease(orders: Orders) -> None:
+    assert orders.queue.uncommitted(NOW) is None
+    orders.pulled(0)
+    orders.queue.end_batch(orders.begin(), 1, NOW)
+    assert orders.queue.uncommitted(DEADLINE - 1) == (1, LEASE)
+    assert orders.queue.uncommitted(DEADLINE) is None
+
+
+def test_an_acknowledged_commit_is_not_sent_again(orders: Orders) -> None:
+    orders.pulled(0)
+    orders.queue.end_batch(orders.begin(), 1, NOW)
+    orders.queue.committed(1, LEASE)
+    assert orders.queue.committed_offset == 1
+    assert orders.queue.uncommitted(NOW) is None
+
+
+def test_an_acknowledgement_of_another_epoch_is_ignored(orders: Orders) -> None:
+    orders.queue.lapse("lost")
+    orders.queue.committed(5, LEASE)
+    orders.queue.regain(Lease(8, DEADLINE, True), 3)
+    orders.queue.committed(5, LEASE)
+    assert orders.queue.committed_offset == 3
