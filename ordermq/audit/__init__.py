@@ -4,7 +4,11 @@
 |---|---|
 | history.py | reading JSONL files of many processes as one sequence of events |
 | ledger.py | what is remembered of a queue: arrays of ints, never an object a message |
-| checker.py | the rules I1-I9, one method an event type |
+| checker.py | events in, report out: which rule follows which event |
+| tenures.py | who holds a queue: I6, I7, I9 |
+| batches.py | what listeners are given: I1, I2, I3, I5 |
+| commits.py | what is stored and committed: I4, I8 |
+| run.py | what all rules know of the run |
 | report.py | what came out: violations, counts, duplicates by cause, hand-offs |
 """
 

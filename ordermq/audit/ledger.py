@@ -161,6 +161,13 @@ class Tenure:
         self.ended_at: int | None = None
         self.loss = 0  # broker incarnation under which it was last granted
 
+    def reopen(self, offset: int) -> None:
+        """Begin again, from `offset` on: what was started and failed counts no more."""
+        self.reopened = 0
+        self.started = self.started_first = -1
+        self.failed.clear()
+        self.done_next = offset
+
     def watermark(self) -> int:
         """The offset a graceful release has to commit, -1 if it finished nothing."""
         if self.failed:
