@@ -406,6 +406,12 @@ class AssignedQueue:
         with self._lock:
             self._paused = True
 
+    def stop(self) -> None:
+        """Pause from within a turn that ends here; a `resume` at any time submits anew."""
+        with self._lock:
+            self._paused = True
+            self.process_queue.end_dispatch()
+
     def resume(self) -> bool:
         """Go on; True if a consume request must now be submitted."""
         with self._lock:

@@ -195,6 +195,7 @@ class OrderlyService:
                     return
                 if self._config.commit_interval_ms == 0 and not hold:
                     yield OnIoThread(self._offsets.commit(assigned))
+                    now_ms = self._clock.now_ms()  # a slow commit must not stretch the lease
             self.submit(assigned)  # other queues wait for this thread; the flag stays set
         finally:
             self._statistics.add("batches", batches)
@@ -266,14 +267,13 @@ class OrderlyService:
             claim, done, self._clock.now_ms(), hold=not self._config.auto_commit
         )
         if give_up is GiveUp.STOP and counts:
-            assigned.pause()
+            assigned.stop()
             _log.error(
                 "%s: stopped at offset %d after %d attempts; its lock is kept, resume() goes on",
                 assigned.queue,
                 claim.messages[done].queue_offset,
                 self._config.max_attempts,
             )
-            assigned.process_queue.end_dispatch()
             return
         if not counts:
             return

@@ -23,13 +23,16 @@ class WorkerPool:
         self._work: queue.SimpleQueue[AssignedQueue | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        # Threads that wait for work, less the work that waits for a thread: an idle thread
+        # serves one of two queues that come at once, not both.
+        self._spare = 0
 
     def submit(self, assigned: AssignedQueue) -> None:
         """Hand a queue to the next free worker; any thread."""
         self._work.put(assigned)
         with self._lock:
-            if self._idle or len(self._threads) >= self._size:
+            self._spare -= 1
+            if self._spare >= 0 or len(self._threads) >= self._size:
                 return
             thread = threading.Thread(
                 target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True
@@ -48,10 +51,8 @@ class WorkerPool:
     def _serve(self) -> None:
         while True:
             with self._lock:
-                self._idle += 1
+                self._spare += 1
             assigned = self._work.get()
-            with self._lock:
-                self._idle -= 1
             if assigned is None:
                 return
             self._run(assigned)

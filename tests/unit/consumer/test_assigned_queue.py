@@ -332,6 +332,18 @@ def test_a_pause_lets_the_running_batch_end(orders: Orders) -> None:
     assert orders.queue.begin_batch(1, NOW) is Refusal.PAUSED
 
 
+def test_a_stopped_queue_has_no_request_and_resumes_at_the_failed_message(
+    orders: Orders,
+) -> None:
+    orders.pulled(0, 1)
+    orders.queue.end_batch(orders.begin(), 1, NOW)
+    orders.queue.stop()
+    assert not orders.has_request
+    assert orders.queue.is_paused
+    assert orders.queue.resume()
+    assert offsets(orders.begin()) == [1]
+
+
 @pytest.mark.parametrize("target", [0, 9])
 def test_a_queue_is_repositioned_either_way(target: int) -> None:
     orders = Orders(start_offset=4)

@@ -1,0 +1,87 @@
+"""What a listener's answer means (semantics 4.4), and what its context tells."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Lease
+from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict, judge
+from ordermq.errors import ConfigError
+from ordermq.model.status import ConsumeResult
+
+from .batches import QUEUE, batch
+
+DONE, HOLD = Settlement.DONE, Settlement.HOLD
+RETRY, ROLLBACK = Settlement.RETRY, Settlement.ROLLBACK
+
+
+@pytest.mark.parametrize(
+    ("answer", "auto", "manual"),
+    [
+        (None, Verdict(DONE, 3), Verdict(HOLD, 3)),
+        (ConsumeResult.SUCCESS, Verdict(DONE, 3), Verdict(HOLD, 3)),
+        (ConsumeResult.COMMIT, Verdict(DONE, 3), Verdict(DONE, 3)),
+        (ConsumeResult.ROLLBACK, Verdict(DONE, 3), Verdict(ROLLBACK, 0)),
+        (ConsumeResult.SUSPEND, Verdict(RETRY, 0), Verdict(RETRY, 0)),
+        (0, Verdict(RETRY, 0), Verdict(RETRY, 0)),
+        (2, Verdict(RETRY, 2), Verdict(RETRY, 2)),
+        (3, Verdict(DONE, 3), Verdict(HOLD, 3)),
+    ],
+)
+def test_an_answer_for_three_messages(answer: object, auto: Verdict, manual: Verdict) -> None:
+    assert judge(answer, 3, auto_commit=True) == auto
+    assert judge(answer, 3, auto_commit=False) == manual
+
+
+@pytest.mark.parametrize("answer", [True, False, -1, 4, 1.0, "SUCCESS", [], object()])
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_any_other_answer_says_what_was_expected(answer: object, auto_commit: bool) -> None:
+    with pytest.raises(ConfigError, match="expected None, a ConsumeResult, or how many of the 3"):
+        judge(answer, 3, auto_commit)
+
+
+@pytest.fixture
+def assigned() -> AssignedQueue:
+    def ignore(*_: object) -> None:
+        return None
+
+    return AssignedQueue(
+        QUEUE, "G", Lease(7, 2_000, True), 0, on_lapse=ignore, on_drained=ignore, on_room=ignore
+    )
+
+
+def context_of(assigned: AssignedQueue) -> ConsumeContext:
+    assigned.accept(assigned.generation, batch([4, 5]), 6)
+    claim = assigned.begin_batch(32, 1_000)
+    assert isinstance(claim, Claim)
+    return ConsumeContext(assigned, claim, attempt=2)
+
+
+def test_a_context_tells_queue_attempt_and_fence_token(assigned: AssignedQueue) -> None:
+    context = context_of(assigned)
+    assert context.message_queue == QUEUE
+    assert (context.attempt, context.suspend_ms) == (2, -1)
+    assert context.fence_token == (7, 4)
+
+
+def test_the_fence_token_stays_that_of_the_batch_when_the_lease_is_renewed(
+    assigned: AssignedQueue,
+) -> None:
+    context = context_of(assigned)
+    assigned.renew(0, Lease(7, 9_000, True))
+    assert context.fence_token == (7, 4)
+
+
+def test_a_context_is_revoked_by_a_move_and_by_a_loss_even_after_the_queue_was_regained(
+    assigned: AssignedQueue,
+) -> None:
+    context = context_of(assigned)
+    assert not context.is_revoked()
+    assigned.abandon_turn("lost")
+    assert context.is_revoked()
+    assigned.regain(Lease(8, 2_000, True), 0)
+    assert context.is_revoked()
+    later = context_of(assigned)
+    assert not later.is_revoked()
+    assigned.revoke()
+    assert later.is_revoked()

@@ -1,0 +1,33 @@
+"""Flow control of the pull loop (semantics 7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordermq.config import PullConfig
+from ordermq.consumer.pull import Flow, decide_flow
+
+CONFIG = PullConfig(pull_threshold_for_queue=1_000, pull_threshold_size_for_queue_mib=2)
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("messages", "pending", "size_bytes", "flow"),
+    [
+        (0, 0, 0, Flow.PULL),
+        (1_000, 1, 0, Flow.PULL),
+        (1_001, 1, 0, Flow.WAIT),
+        (1, 1, 2 * MIB, Flow.PULL),
+        (1, 1, 2 * MIB + 1, Flow.WAIT),
+    ],
+)
+def test_pulling_waits_strictly_above_a_threshold(
+    messages: int, pending: int, size_bytes: int, flow: Flow
+) -> None:
+    assert decide_flow(CONFIG, messages, pending, size_bytes) is flow
+
+
+def test_a_buffer_that_is_all_handed_out_never_stops_pulling() -> None:
+    # Manual mode: only another listener call can commit what is held; waiting for room
+    # here would wait for ever (semantics 4.4).
+    assert decide_flow(CONFIG, 5_000, 0, 500 * MIB) is Flow.PULL
