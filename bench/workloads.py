@@ -10,4 +10,6 @@ LISTENER_BATCHES = (1, 32)
 HAND_OFF_RATE = 400  # messages a second, as Java was measured (targets.md)
 HAND_OFF_QUEUES = 8
 HAND_OFF_ROUNDS = 20
+TAKE_OVER_LEASE_MS = 5_000
+TAKE_OVER_ROUNDS = 5
 SEED = 20_261_121

@@ -47,16 +47,13 @@ def measure(rounds: int, messages: int, durability: str) -> dict[str, Any]:
         broker_process(Path(folder), durability=durability) as (process, address),
     ):
         fill(address, messages)
-        bare = (
-            "bench.peers.bare_pull",
-            [address, TOPIC, "--queues", workloads.CATCH_UP_QUEUES, "--per-queue", per_queue,
-             "--pull-size", workloads.PULL_SIZE],
-        )  # fmt: skip
+        size = ["--pull-size", workloads.PULL_SIZE]
+        queues = ["--queues", workloads.CATCH_UP_QUEUES, "--per-queue", per_queue]
         for number in range(rounds + 1):
-            work = [bare]
+            work = [("bench.peers.bare_pull", [address, TOPIC, *queues, *size])]
             for batch in workloads.LISTENER_BATCHES:
-                arguments = [address, TOPIC, "--group", f"g{number}b{batch}", "--messages",
-                             messages, "--batch", batch, "--pull-size", workloads.PULL_SIZE]  # fmt: skip
+                group = ["--group", f"g{number}b{batch}", "--batch", batch]
+                arguments = [address, TOPIC, *group, "--messages", messages, *size]
                 work.append(("bench.end_to_end.ordermq_consumer", arguments))
             for module, arguments in work:
                 before = cpu_seconds(process.pid)

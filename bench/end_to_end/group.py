@@ -1,0 +1,85 @@
+"""A consumer group of processes under paced traffic, for the benchmarks that move queues."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench import workloads
+from bench.machine import ROOT
+from ordermq import Message, Producer
+
+TOPIC = "moving"
+GROUP = "movers"
+
+
+class Member:
+    """A member process; counts the queues it says it got."""
+
+    def __init__(self, address: str, history: Path, listener_ms: float) -> None:
+        self.history = history
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.end_to_end.hand_off_member", address, TOPIC, GROUP,
+             str(history), str(listener_ms)],
+            stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )  # fmt: skip
+        self._assigned = threading.Semaphore(0)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for _ in self.process.stdout:
+            self._assigned.release()
+
+    def wait_for_queues(self, count: int) -> None:
+        """Return when it has been assigned `count` more queues."""
+        for _ in range(count):
+            if not self._assigned.acquire(timeout=30):
+                raise SystemExit(f"{self.history.name}: no {count} queues within 30 s")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait(30)
+
+    def leave(self) -> None:
+        """SIGTERM, and its clean end."""
+        self.process.send_signal(signal.SIGTERM)
+        if self.process.wait(30):
+            raise SystemExit(f"{self.history.name}: ended with {self.process.returncode}")
+
+
+@contextmanager
+def traffic(address: str) -> Iterator[None]:
+    """A paced producer: `HAND_OFF_RATE` messages a second, the same to every queue."""
+    stop = threading.Event()
+    queues = workloads.HAND_OFF_QUEUES
+    producer = Producer("bench", name_servers=address, default_topic_queue_nums=queues)
+    producer.start()
+    producer.send(Message(TOPIC, b"first"))
+    targets = producer.queues(TOPIC)
+
+    def run() -> None:
+        started, sent = time.perf_counter(), 0
+        while not stop.is_set():
+            due = int((time.perf_counter() - started) * workloads.HAND_OFF_RATE)
+            for number in range(sent, due):
+                producer.send_batch([Message(TOPIC, b"x" * 100)], queue=targets[number % queues])
+            sent = due
+            stop.wait(0.002)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        producer.close()
