@@ -189,7 +189,8 @@ class BatchRules:
         i = offset - ledger.base
         done_by = ledger.done_by[i]
         cause = ledger.cause_between(ledger.done_in[i], tenure.generation)
-        if cause in (Cause.NONE, Cause.HAND_OFF):
+        ahead = ledger.by_key and offset >= ledger.acked  # of a lane that had not got so far
+        if cause is Cause.NONE or (cause is Cause.HAND_OFF and not ahead):
             text = f"offset {offset} started again after it was done: {cause.value}"
             self._run.violate("I5", ledger, text, done_by, ref)
         elif offset < ledger.acked:

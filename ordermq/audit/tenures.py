@@ -91,7 +91,7 @@ class TenureRules:
             text = f"{tenure.client} unlocked while its listener ran on {named(offsets)}"
             self._run.violate("I9", ledger, text, started, ref)
             break
-        owed = tenure.watermark()
+        owed = self._owed(ledger, tenure)
         if owed > max(tenure.acked, ledger.acked):
             text = f"{tenure.client} unlocked without an acknowledged commit of {owed}"
             self._run.violate("I9", ledger, text, self._run.done_by(ledger, owed - 1), ref)
@@ -193,6 +193,15 @@ class TenureRules:
         if old.loss != self._run.broker_life[ledger.name[2]]:
             return Cause.BROKER
         return Cause.LEASE
+
+    def _owed(self, ledger: Ledger, tenure: Tenure) -> int:
+        """What a release has to commit first."""
+        if not ledger.by_key:
+            return tenure.watermark()
+        # Lanes run ahead of each other; only what has no gap below it can be committed.
+        stored = self._run.stored_queue(ledger.name[1:])
+        missing = ledger.first_missing(stored, tenure.done_next)
+        return tenure.done_next if missing < 0 else missing
 
     def _check_old_lease(self, t: int, ref: int, ledger: Ledger, old: Tenure, client: str) -> None:
         if old.lease_end is None or t >= old.lease_end or self._run.lost_with_broker(old, ledger):

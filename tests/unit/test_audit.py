@@ -565,6 +565,30 @@ def test_keys_run_beside_each_other_in_key_mode() -> None:
     sound(run)
 
 
+def a_lane_ahead_of_another(committed: int) -> Run:
+    run = two_members(stored=3, keys=["x", "y", "y"])
+    for offset in (1, 2):
+        run.start("a", offset, lane=1)
+        run.end("a")
+    run.start("a", 0, lane=1)
+    run.end("a", done=0)
+    run.commit("a", committed)
+    run.unlock("a")
+    run.lock("b", 2)
+    for offset in range(committed, 3):
+        run.start("b", offset, lane=1)
+        run.end("b")
+    run.commit("b", 3)
+    return run
+
+
+def test_a_hand_off_in_key_mode_repeats_only_what_ran_ahead_of_a_slower_key() -> None:
+    report = sound(a_lane_ahead_of_another(committed=0))
+    assert report.duplicates["hand-off without crash"] == 2
+    bad = audit(close_all(a_lane_ahead_of_another(committed=1)).events)
+    assert broken(bad) == ["I4"]
+
+
 def test_a_message_may_start_before_the_broker_has_written_its_line() -> None:
     run = two_members(stored=1)
     run.consume("a", 0)
