@@ -6,7 +6,7 @@ later, and takes where-fields that are kept as attributes and appended to the te
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _WHERE = ("topic", "broker", "queue_id", "group", "offset", "epoch", "address")
 
@@ -53,6 +53,19 @@ class OrderMQError(Exception):
             f"{name}={value!r}" for name in _WHERE if (value := getattr(self, name)) is not None
         )
         super().__init__(f"{message} [{where}]" if where else message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its members: keyword-only arguments do not survive the default way, and errors
+        # travel between processes (Spark, multiprocessing).
+        return _revive, (type(self), self.args, self.__dict__)
+
+
+def _revive(
+    kind: type[OrderMQError], arguments: tuple[Any, ...], members: dict[str, Any]
+) -> OrderMQError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(members)
+    return error
 
 
 class ConfigError(OrderMQError, ValueError):

@@ -1,0 +1,201 @@
+"""Settings: every bound, and what a wrong one says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ordermq.config import (
+    DAY_MS,
+    Allocation,
+    BrokerConfig,
+    ConsumeConfig,
+    ConsumeFromWhere,
+    ConsumerConfig,
+    Durability,
+    LeaseConfig,
+    ProducerConfig,
+    PullConfig,
+    RebalanceConfig,
+    RemotingConfig,
+    SendConfig,
+)
+from ordermq.errors import ConfigError
+
+# Lower and upper bound of every whole number; the fields that must stay apart are set too.
+BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
+    RemotingConfig: {
+        "connect_timeout_ms": (1, DAY_MS),
+        "request_timeout_ms": (1, DAY_MS),
+        "offset_timeout_ms": (1, DAY_MS),
+        "lock_timeout_ms": (1, DAY_MS),
+        "reconnect_delay_ms": (1, DAY_MS),
+        "max_frame_bytes": (1_024, 1 << 30),
+        "heartbeat_interval_ms": (10, DAY_MS),
+        "route_interval_ms": (10, DAY_MS),
+    },
+    PullConfig: {
+        "pull_batch_size": (1, 1_024),
+        "pull_batch_bytes": (1, 16_000_000),
+        "pull_threshold_for_queue": (1, 65_535),
+        "pull_threshold_size_for_queue_mib": (1, 1_024),
+        "pull_delay_on_error_ms": (1, DAY_MS),
+        "broker_suspend_ms": (1, DAY_MS),
+        "pull_timeout_ms": (1, DAY_MS),
+    },
+    LeaseConfig: {
+        "lock_max_live_ms": (100, DAY_MS),
+        "lock_interval_ms": (10, DAY_MS),
+        "lease_margin_ms": (0, DAY_MS),
+        "lock_retry_ms": (10, DAY_MS),
+    },
+    ConsumeConfig: {
+        "consume_thread_count": (1, 1_000),
+        "consume_message_batch_max_size": (1, 1_024),
+        "commit_interval_ms": (0, DAY_MS),
+        "max_time_consume_continuously_ms": (1, DAY_MS),
+        "suspend_current_queue_time_ms": (10, 30_000),
+        "max_attempts": (0, 1 << 31),
+        "drain_timeout_ms": (1, DAY_MS),
+    },
+    RebalanceConfig: {
+        "consume_timestamp_ms": (0, 1 << 62),
+        "rebalance_interval_ms": (10, DAY_MS),
+        "rebalance_min_interval_ms": (1, DAY_MS),
+    },
+    SendConfig: {
+        "send_timeout_ms": (1, DAY_MS),
+        "retry_times": (0, 1_000),
+        "retry_delay_ms": (1, DAY_MS),
+        "max_message_bytes": (1, 16_000_000),
+        "max_batch_bytes": (1, 16_000_000),
+        "default_topic_queue_nums": (1, 65_535),
+    },
+    BrokerConfig: {
+        "lock_max_live_ms": (100, DAY_MS),
+        "default_queue_count": (1, 65_535),
+        "client_expiry_ms": (10, DAY_MS),
+        "client_scan_interval_ms": (10, DAY_MS),
+        "pull_recheck_interval_ms": (10, DAY_MS),
+        "max_message_bytes": (1, 16_000_000),
+        "max_frame_bytes": (1_024, 1 << 30),
+        "max_pull_messages": (1, 65_535),
+        "max_pull_bytes": (1, 16_000_000),
+        "group_commit_max": (1, 1 << 20),
+        "retry_max_times": (0, 1 << 31),
+    },
+}
+# With these beside it, the named field may go to its own bound.
+APART: dict[str, dict[str, int]] = {
+    "broker_suspend_ms": {"pull_timeout_ms": DAY_MS},
+    "pull_timeout_ms": {"broker_suspend_ms": 1},
+    "lock_max_live_ms": {"lock_interval_ms": 10},
+    "lock_interval_ms": {"lock_max_live_ms": DAY_MS},
+}
+FIELDS = [(kind, name) for kind, fields in BOUNDS.items() for name in fields]
+
+
+def make(kind: type, name: str, value: object) -> object:
+    known = {part.name for part in dataclasses.fields(kind)}
+    beside = {other: at for other, at in APART.get(name, {}).items() if other in known}
+    return kind(**({name: value} | beside))
+
+
+def test_every_whole_number_of_every_group_has_a_bound_here() -> None:
+    for kind, bounds in BOUNDS.items():
+        numbers = {part.name for part in dataclasses.fields(kind) if part.type in ("int", int)}
+        assert numbers == set(bounds), kind.__name__
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda part: getattr(part, "__name__", part))
+def test_a_bound_is_legal_and_one_beyond_is_named_with_its_range(kind: type, name: str) -> None:
+    low, high = BOUNDS[kind][name]
+    at_high = high - 1 if name in ("broker_suspend_ms", "lock_interval_ms") else high
+    for value in (low + (name == "pull_timeout_ms"), at_high):
+        assert getattr(make(kind, name, value), name) == value
+    for value in (low - 1, high + 1, True, 1.0, "1", None):
+        with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{name}=.*{low}\.\.{high}"):
+            make(kind, name, value)
+
+
+def test_an_idle_pull_must_be_answered_before_it_times_out() -> None:
+    PullConfig(broker_suspend_ms=100, pull_timeout_ms=101)
+    with pytest.raises(ConfigError, match=r"pull_timeout_ms=100: expected more than"):
+        PullConfig(broker_suspend_ms=100, pull_timeout_ms=100)
+
+
+def test_a_lease_must_be_renewed_before_it_ends() -> None:
+    LeaseConfig(lock_max_live_ms=100, lock_interval_ms=99)
+    with pytest.raises(ConfigError, match=r"lock_interval_ms=100: expected less than"):
+        LeaseConfig(lock_max_live_ms=100, lock_interval_ms=100)
+
+
+def test_a_choice_is_given_by_its_value_or_as_its_member() -> None:
+    assert RebalanceConfig(allocation="avg_by_circle").allocation is Allocation.AVG_BY_CIRCLE  # type: ignore[arg-type]
+    where = RebalanceConfig(consume_from_where=ConsumeFromWhere.TIMESTAMP).consume_from_where
+    assert where is ConsumeFromWhere.TIMESTAMP
+    assert BrokerConfig(durability="os").durability is Durability.OS  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["AVG", "", None, 1, ["avg"]])
+def test_an_unknown_choice_names_the_known_ones(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"allocation=.*expected one of 'avg', 'avg_by_circle'"):
+        RebalanceConfig(allocation=value)  # type: ignore[arg-type]
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PullConfig().pull_batch_size = 5  # type: ignore[misc]
+
+
+# -- flat settings -------------------------------------------------------------------------
+
+
+def test_flat_settings_find_their_groups() -> None:
+    config = ConsumerConfig.of(
+        pull_batch_size=64, lock_retry_ms=50, message_model="clustering", allocation="avg_by_circle"
+    )
+    assert config == ConsumerConfig(
+        pull=PullConfig(pull_batch_size=64),
+        lease=LeaseConfig(lock_retry_ms=50),
+        rebalance=RebalanceConfig(allocation=Allocation.AVG_BY_CIRCLE),
+    )
+    assert ConsumerConfig.of() == ConsumerConfig()
+    assert ProducerConfig.of(retry_times=0).send.retry_times == 0
+
+
+def test_a_group_may_be_given_whole_beside_flat_settings_of_others() -> None:
+    config = ConsumerConfig.of(pull=PullConfig(pull_batch_size=8), lock_retry_ms=50)
+    assert (config.pull.pull_batch_size, config.lease.lock_retry_ms) == (8, 50)
+    with pytest.raises(ConfigError, match="give 'pull' whole or its settings, not both"):
+        ConsumerConfig.of(pull=PullConfig(), pull_batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ("pull_batchsize", "did you mean 'pull_batch_size'"),
+        ("lock_intervall_ms", "did you mean 'lock_interval_ms'"),
+        ("zzz", "no setting 'zzz'$"),
+    ],
+)
+def test_an_unknown_setting_suggests_the_nearest(wrong: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        ConsumerConfig.of(**{wrong: 1})
+
+
+def test_no_two_groups_of_a_config_share_a_setting() -> None:
+    for kind in (ConsumerConfig, ProducerConfig):
+        names = [
+            inner.name
+            for part in dataclasses.fields(kind)
+            if isinstance(part.default_factory, type)
+            for inner in dataclasses.fields(part.default_factory)
+        ]
+        assert len(names) == len(set(names))
+
+
+def test_a_flat_setting_out_of_its_range_is_named_with_its_group() -> None:
+    with pytest.raises(ConfigError, match=r"PullConfig\.pull_batch_size=0: expected 1\.\.1024"):
+        ConsumerConfig.of(pull_batch_size=0)

@@ -1,0 +1,94 @@
+"""The error tree."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from ordermq import errors
+from ordermq.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectFailed,
+    LeaseExpired,
+    OrderingError,
+    OrderMQError,
+    ProtocolError,
+    RemotingError,
+    RequestTimeout,
+    StateError,
+)
+
+TREE = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, OrderMQError)
+]
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [kind.code for kind in TREE]
+    assert len(set(codes)) == len(TREE) > 10
+
+
+def test_a_new_error_without_a_code_of_its_own_cannot_be_defined() -> None:
+    with pytest.raises(TypeError, match="needs an error code"):
+
+        class Nameless(OrderMQError):
+            pass
+
+    with pytest.raises(TypeError, match="'state'"):
+
+        class Twin(OrderMQError):
+            code = "state"
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (ConfigError, ValueError),
+        (StateError, RuntimeError),
+        (ConnectFailed, ConnectionError),
+        (RequestTimeout, TimeoutError),
+    ],
+)
+def test_an_error_is_also_the_builtin_people_catch(kind: type, builtin: type) -> None:
+    assert issubclass(kind, builtin)
+
+
+def test_only_what_may_succeed_later_is_retriable() -> None:
+    retriable = {kind.__name__ for kind in TREE if kind.retriable}
+    assert retriable == {"RemotingError", "ConnectFailed", "RequestTimeout", "RouteError"}
+
+
+def test_the_text_ends_with_where_it_happened() -> None:
+    error = LeaseExpired(
+        "commit refused", topic="T", broker="b", queue_id=0, group="G", offset=5, epoch=7
+    )
+    assert str(error) == (
+        "commit refused [topic='T', broker='b', queue_id=0, group='G', offset=5, epoch=7]"
+    )
+    assert (error.topic, error.queue_id, error.epoch, error.address) == ("T", 0, 7, None)
+    assert isinstance(error, OrderingError)
+    assert str(ProtocolError("torn")) == "torn"
+
+
+def test_a_brokers_refusal_carries_its_response_code() -> None:
+    error = BrokerError("no such topic", response_code=17, topic="T")
+    assert str(error) == "no such topic (response code 17) [topic='T']"
+    assert (error.response_code, isinstance(error, RemotingError)) == (17, True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaseExpired("late", topic="T", epoch=7),
+        BrokerError("no", response_code=17, topic="T", address="127.0.0.1:1"),
+    ],
+)
+def test_an_error_travels_between_processes(error: OrderMQError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
