@@ -142,14 +142,34 @@ class MessageBatch(Sequence["MessageView"]):
     Raises: ProtocolError: a record is torn. O(n) native at construction.
     """
 
-    __slots__ = ("body", "columns", "queue", "offsets", "body_sizes")
-
     def __init__(self, queue: MessageQueue, body: bytes, tags: Sequence[bytes] = ()) -> None:
         self.queue = queue
         self.body = body
-        self.columns: MessageIndex = index_messages(body, tags)
-        self.offsets: memoryview = self.columns.offsets
-        self.body_sizes: memoryview = self.columns.body_sizes
+        self._index: MessageIndex = index_messages(body, tags)
+        self.offsets: memoryview = self._index.offsets
+        self.body_sizes: memoryview = self._index.body_sizes
+
+    # Fetched once, when the first view needs them: each access to the index makes a memoryview.
+
+    @cached_property
+    def positions(self) -> memoryview:
+        """Where each record starts in `body`."""
+        return self._index.positions
+
+    @cached_property
+    def body_positions(self) -> memoryview:
+        """Where each message's body starts."""
+        return self._index.body_positions
+
+    @cached_property
+    def property_positions(self) -> memoryview:
+        """Where each message's property text starts."""
+        return self._index.property_positions
+
+    @cached_property
+    def property_sizes(self) -> memoryview:
+        """How many bytes each property text has."""
+        return self._index.property_sizes
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -233,7 +253,7 @@ class MessageView:
     def __init__(self, batch: MessageBatch, position: int) -> None:
         self._batch = batch
         self._position = position
-        self._start: int = batch.columns.positions[position]
+        self._start: int = batch.positions[position]
 
     def __repr__(self) -> str:
         return f"<MessageView {self._batch.queue} offset={self.queue_offset}>"
@@ -251,17 +271,17 @@ class MessageView:
     @property
     def body(self) -> memoryview:
         """The body as stored, not copied."""
-        columns = self._batch.columns
-        start = columns.body_positions[self._position]
-        return memoryview(self._batch.body)[start : start + self._batch.body_sizes[self._position]]
+        batch = self._batch
+        start = batch.body_positions[self._position]
+        return memoryview(batch.body)[start : start + batch.body_sizes[self._position]]
 
     @cached_property
     def properties(self) -> dict[str, str]:
         """All properties, the protocol's own among them."""
-        columns = self._batch.columns
-        start = columns.property_positions[self._position]
-        size = columns.property_sizes[self._position]
-        return props.decode_bytes(bytes(self._batch.body[start : start + size]))
+        batch = self._batch
+        start = batch.property_positions[self._position]
+        size = batch.property_sizes[self._position]
+        return props.decode_bytes(bytes(batch.body[start : start + size]))
 
     @property
     def stored_topic(self) -> str:
