@@ -42,9 +42,9 @@ class Connections:
         self._closed = False
 
     async def get(self, address: str) -> Connection:
-        """The open connection to `address`.
+        """The connection to `address`, opened if need be; after a failed try, after a pause.
 
-        Raises: ConnectFailed: it cannot be opened, or a try failed a moment ago.
+        Raises: ConnectFailed: it cannot be opened. StateError: the client is closed.
         """
         if self._closed:
             raise StateError("the client is closed", address=address)

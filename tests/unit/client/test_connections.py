@@ -1,0 +1,146 @@
+"""Connections that are opened when needed and come back (against a server of the test)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from remoting.wire_server import Line, WireServer, run, until
+
+from ordermq.client.connections import Connections
+from ordermq.clock import Clock, ManualClock, SystemClock
+from ordermq.config import RemotingConfig
+from ordermq.errors import ConnectFailed, StateError
+from ordermq.remoting.command import Command
+
+
+def echo(line: Line, command: Command) -> None:
+    line.send(command.reply(0, dict(command.ext)))
+
+
+def connections_of(
+    lost: list[str] | None = None, clock: Clock | None = None, answer: Any = None
+) -> Connections:
+    return Connections(
+        clock or SystemClock(),
+        RemotingConfig(),
+        lambda command: answer(command) if answer else None,
+        lambda address: lost.append(address) if lost is not None else None,
+    )
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def test_callers_at_the_same_time_share_one_connection() -> None:
+    async def work() -> None:
+        async with WireServer(echo) as server:
+            connections = connections_of()
+            answers = await asyncio.gather(
+                *(
+                    connections.request(server.address, Command.request(1, {"n": str(n)}), 5_000)
+                    for n in range(10)
+                )
+            )
+            assert [answer.ext["n"] for answer in answers] == [str(n) for n in range(10)]
+            assert len(server.lines) == 1
+            await connections.close()
+
+    run(work())
+
+
+def test_a_broken_connection_is_told_and_the_next_request_opens_another() -> None:
+    async def work() -> None:
+        async with WireServer(echo) as server:
+            lost: list[str] = []
+            connections = connections_of(lost)
+            await connections.request(server.address, Command.request(1), 5_000)
+            server.lines[0].cut()
+            await until(lambda: bool(lost))
+            assert (await connections.request(server.address, Command.request(1), 5_000)).code == 0
+            assert lost == [server.address]
+            assert len(server.lines) == 2
+            await connections.close()
+            assert lost == [server.address], "our own close is no loss"
+
+    run(work())
+
+
+def test_a_failed_connect_is_not_tried_again_before_its_pause() -> None:
+    async def work() -> None:
+        clock, port = ManualClock(), closed_port()
+        address = f"127.0.0.1:{port}"
+        connections = connections_of(clock=clock)
+        with pytest.raises(ConnectFailed):
+            await connections.get(address)
+        server = WireServer(echo)
+        await server.listen(port)
+        second = asyncio.create_task(connections.get(address))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not second.done()
+        clock.advance(RemotingConfig().reconnect_delay_ms)
+        assert (await second).is_open
+        await connections.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_an_impatient_caller_does_not_cancel_the_connect_of_the_others() -> None:
+    async def work() -> None:
+        async with WireServer(echo) as server:
+            connections = connections_of()
+            impatient = asyncio.create_task(connections.get(server.address))
+            patient = asyncio.create_task(connections.get(server.address))
+            await asyncio.sleep(0)
+            impatient.cancel()
+            assert (await patient).is_open
+            await connections.close()
+
+    run(work())
+
+
+def test_a_request_of_the_broker_is_answered_and_an_unknown_one_refused() -> None:
+    async def work() -> None:
+        answers: list[Command] = []
+
+        def ask(line: Line, command: Command) -> None:
+            if command.is_response:
+                answers.append(command)
+            else:
+                line.send(Command(40, opaque=1))
+                line.send(Command(9_999, opaque=2))
+                line.send(Command(40, opaque=3, flag=2))
+                echo(line, command)
+
+        def answer(command: Command) -> Command | None:
+            return command.reply(0) if command.code == 40 else None
+
+        async with WireServer(ask) as server:
+            connections = connections_of(answer=answer)
+            await connections.request(server.address, Command.request(1), 5_000)
+            await until(lambda: len(answers) == 2)
+            assert [(command.opaque, command.code) for command in answers] == [(1, 0), (2, 3)]
+            assert "9999" in (answers[1].remark or "")
+            await connections.close()
+
+    run(work())
+
+
+def test_after_the_close_nothing_is_opened_any_more() -> None:
+    async def work() -> None:
+        async with WireServer(echo) as server:
+            connections = connections_of()
+            await connections.get(server.address)
+            await connections.close()
+            with pytest.raises(StateError, match="closed"):
+                await connections.get(server.address)
+
+    run(work())

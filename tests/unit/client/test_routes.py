@@ -1,0 +1,125 @@
+"""Which queues a producer and a group see (protocol 3.2, semantics 8)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ordermq.client.routes import Routes, publish_queues, subscribe_queues
+from ordermq.errors import RequestTimeout, RouteError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
+
+MASTER = BrokerData("b", {0: "127.0.0.1:1", 1: "127.0.0.1:2"})
+HEADLESS = BrokerData("a", {1: "127.0.0.1:3"})
+
+
+def queues(*names: str) -> list[MessageQueue]:
+    return [MessageQueue("T", name.split("/")[0], int(name.split("/")[1])) for name in names]
+
+
+def test_a_producer_sees_writable_queues_with_a_live_master_sorted() -> None:
+    route = TopicRoute(
+        (MASTER, HEADLESS, BrokerData("c", {0: "127.0.0.1:4"})),
+        (
+            QueueData("c", 4, 2, 2),
+            QueueData("b", 1, 2, 6),
+            QueueData("a", 2, 2, 6),
+            QueueData("b", 1, 1, 4),
+        ),
+    )
+    assert publish_queues("T", route) == queues("b/0", "b/1", "c/0", "c/1")
+
+
+def test_a_group_shares_readable_queues_masterless_ones_too() -> None:
+    route = TopicRoute(
+        (MASTER, HEADLESS),
+        (QueueData("b", 2, 9, 4), QueueData("a", 1, 9, 6), QueueData("b", 5, 5, 2)),
+    )
+    assert subscribe_queues("T", route) == queues("a/0", "b/0", "b/1")
+
+
+def test_an_order_configuration_alone_fixes_the_queues() -> None:
+    # A broker that is away must not move keys: sends to it fail instead (semantics 8).
+    route = TopicRoute((MASTER,), (QueueData("b", 8, 8),), "b:2;gone:1")
+    assert publish_queues("T", route) == queues("b/0", "b/1", "gone/0")
+
+
+class FakeNameServer:
+    def __init__(self) -> None:
+        self.routes: dict[str, TopicRoute] = {}
+        self.asked: list[str] = []
+        self.is_away = False
+
+    async def topic_route(self, topic: str) -> TopicRoute | None:
+        self.asked.append(topic)
+        if self.is_away:
+            raise RequestTimeout("away")
+        return self.routes.get(topic)
+
+
+def route_of(count: int) -> TopicRoute:
+    return TopicRoute((MASTER,), (QueueData("b", count, count),))
+
+
+def test_a_known_route_is_asked_for_once_and_an_unknown_one_each_time() -> None:
+    async def work() -> None:
+        server, changes = FakeNameServer(), list[str]()
+        routes = Routes(server, changes.append)  # type: ignore[arg-type]
+        assert await routes.get("T") is None
+        server.routes["T"] = route_of(4)
+        assert await routes.get("T") == route_of(4)
+        assert await routes.get("T") is await routes.get("T")
+        assert server.asked == ["T", "T"]
+        assert changes == [], "the first route is no change"
+
+    asyncio.run(work())
+
+
+def test_a_refresh_tells_of_changes_only_and_keeps_an_unchanged_route() -> None:
+    async def work() -> None:
+        server, changes = FakeNameServer(), list[str]()
+        server.routes = {"T": route_of(4), "U": route_of(1)}
+        routes = Routes(server, changes.append)  # type: ignore[arg-type]
+        first = await routes.get("T")
+        await routes.get("U")
+        server.routes["T"] = route_of(4)
+        await routes.refresh_all()
+        assert await routes.get("T") is first
+        server.routes["T"] = route_of(8)
+        await routes.refresh_all()
+        assert changes == ["T"]
+        assert await routes.get("T") == route_of(8)
+
+    asyncio.run(work())
+
+
+def test_a_name_server_that_is_away_or_forgetful_changes_nothing() -> None:
+    async def work() -> None:
+        server = FakeNameServer()
+        server.routes["T"] = route_of(4)
+        routes = Routes(server, lambda topic: None)  # type: ignore[arg-type]
+        await routes.get("T")
+        server.routes = {}
+        await routes.refresh_all()
+        server.is_away = True
+        await routes.refresh_all()
+        assert await routes.get("T") == route_of(4)
+        assert routes.masters() == ["127.0.0.1:1"]
+
+    asyncio.run(work())
+
+
+def test_only_a_route_names_a_master() -> None:
+    async def work() -> None:
+        server = FakeNameServer()
+        routes = Routes(server, lambda topic: None)  # type: ignore[arg-type]
+        with pytest.raises(RouteError, match="no route names a master") as caught:
+            routes.master_of("b")
+        assert caught.value.broker == "b"
+        server.routes["T"] = route_of(4)
+        await routes.get("T")
+        assert routes.master_of("b") == "127.0.0.1:1"
+
+    asyncio.run(work())
