@@ -23,6 +23,7 @@ NEWCOMER = "Dora"
 BROKER_BACK = "broker is back"
 TIME_LIMIT_S = 170.0
 _LOOK_S = 0.05
+_LOOK_AT_LOGS_S = 0.25
 _QUIET_S = 1.0
 
 
@@ -76,8 +77,8 @@ class Run:
         self._members: dict[str, Process] = {}
         self._clients: dict[str, str] = {}
         self._started = time.monotonic()
-        self._finished = 0
-        self._quiet_since = self._started
+        self._written = 0  # flights in the logs, copies that were passed over included
+        self._quiet_since = self._next_look = self._started
         self._logbook = Logbook(self.course.logbook)
 
     def play(self) -> Course:
@@ -107,9 +108,9 @@ class Run:
             sending = self._bar("sent by the producer")
             writing = self._bar("written by the members")
             steps = self._steps()
-            while not (sender.is_over and sender.lines.empty() and self._everything_is_written()):
-                self._look_at(sender, sending)
-                self._progress.update(writing, completed=self._finished)
+            while not (sender.is_over and sender.lines.empty() and self._is_quiet()):
+                self._look_at_sender(sender, sending)
+                self._look_at_logs(writing)
                 done = self._progress.tasks[sending].completed / self.course.total
                 if steps and done >= steps[0][0]:
                     steps.pop(0)[1]()
@@ -185,7 +186,7 @@ class Run:
 
     # -- watching ----------------------------------------------------------------------
 
-    def _look_at(self, sender: Process, bar: TaskID) -> None:
+    def _look_at_sender(self, sender: Process, bar: TaskID) -> None:
         try:
             told = sender.lines.get(timeout=_LOOK_S)
         except queue.Empty:
@@ -193,20 +194,27 @@ class Run:
         self._progress.update(bar, completed=told["sent"])
         self.course.sent_s = float(told.get("seconds", 0.0))
 
-    def _everything_is_written(self) -> bool:
-        """All flights in the logs, and nothing has moved for a moment.
-
-        A copy that the producer sent again may still come behind the last flight.
-        """
+    def _look_at_logs(self, bar: TaskID) -> None:
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_AT_LOGS_S
         try:
             totals = self._logbook.totals()
         except sqlite3.OperationalError:  # locked by a member, for longer than we wait
-            return False
-        if totals["events"] + totals["resent"] != self._finished:
-            self._finished = totals["events"] + totals["resent"]
-            self._quiet_since = time.monotonic()
+            return
+        written = totals["events"] + totals["resent"]
+        if written != self._written:
+            self._written, self._quiet_since = written, now
+        self._progress.update(bar, completed=totals["events"])
+
+    def _is_quiet(self) -> bool:
+        """All flights are in the logs, and nothing has moved for a moment.
+
+        A copy that the producer sent again may still come behind the last flight.
+        """
         quiet_s = time.monotonic() - self._quiet_since
-        return totals["events"] >= self.course.total and quiet_s > _QUIET_S
+        return self._written >= self.course.total and quiet_s > _QUIET_S
 
     def _check_time(self, sender: Process) -> None:
         for process in (sender, self._broker, *self._members.values()):
@@ -214,7 +222,7 @@ class Run:
                 process.check_alive()
         if time.monotonic() - self._started > TIME_LIMIT_S:
             raise DemoFailed(
-                f"not done after {TIME_LIMIT_S:.0f} s: {self._finished:,} of "
+                f"not done after {TIME_LIMIT_S:.0f} s: {self._written:,} of "
                 f"{self.course.total:,} flights are in the logs; see {self._folder}"
             )
 
