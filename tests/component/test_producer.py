@@ -1,0 +1,330 @@
+"""A producer on an embedded broker: order, pipelining, refusals, the end (semantics 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from ordermq import Message, MessageQueue, Producer, PushConsumer, SendReceipt, SendStatus
+from ordermq.broker import EmbeddedBroker
+from ordermq.errors import (
+    BrokerError,
+    ConfigError,
+    OrderingError,
+    RequestTimeout,
+    RouteError,
+    StateError,
+)
+from ordermq.producer.selectors import java_index
+from ordermq.remoting.codes import RequestCode
+from tests.component.broker.wire_client import WireClient
+from tests.component.conftest import Seen, assert_in_order, eventually, numbered
+
+
+def orders(body: object = "x", topic: str = "orders") -> Message:
+    return Message(topic, str(body).encode())
+
+
+def places(receipts: Sequence[SendReceipt]) -> dict[MessageQueue, list[int]]:
+    found: dict[MessageQueue, list[int]] = defaultdict(list)
+    for receipt in receipts:
+        found[receipt.message_queue].append(receipt.queue_offset)
+    return found
+
+
+def create_topic(broker: EmbeddedBroker, topic: str, queues: int) -> None:
+    ext = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+    }
+    with WireClient(broker.port) as client:
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+
+
+# -- where messages go ---------------------------------------------------------------------
+
+
+def test_a_receipt_tells_where_the_message_lies(producer: Producer) -> None:
+    first = producer.send(orders(), sharding_key="o-17")
+    second = producer.send(orders(), sharding_key="o-17")
+    assert first.message_queue == second.message_queue
+    assert (first.queue_offset, second.queue_offset) == (0, 1)
+    assert first.status is SendStatus.SEND_OK
+    assert first.message_id != second.message_id
+    assert len(first.offset_message_id) == 32
+
+
+def test_a_key_goes_where_javas_selector_sends_it(producer: Producer) -> None:
+    producer.send(orders())  # creates the topic
+    assert len(producer.queues("orders")) == 8
+    for key in ("order-1", "订单-7", -5, "polygenelubricants"):
+        queue = producer.send(orders(), sharding_key=key).message_queue
+        assert queue.queue_id == java_index(key, 8)
+
+
+def test_messages_without_a_key_go_to_the_queues_in_turn(producer: Producer) -> None:
+    receipts = [producer.send(orders()) for _ in range(16)]
+    assert sorted(map(len, places(receipts).values())) == [2] * 8
+
+
+def test_a_queue_given_by_hand_is_taken(producer: Producer) -> None:
+    producer.send(orders())
+    queue = producer.queues("orders")[5]
+    assert producer.send(orders(), sharding_key="order-1", queue=queue).message_queue == queue
+    with pytest.raises(ConfigError, match="another topic"):
+        producer.send(orders(topic="other"), queue=queue)
+
+
+def test_a_selector_of_the_callers_own_chooses_and_is_checked(broker: EmbeddedBroker) -> None:
+    stranger = MessageQueue("orders", "nowhere", 0)
+    answers = iter(["last", stranger])
+
+    def choose(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
+        answer = next(answers)
+        return queues[-1] if isinstance(answer, str) else answer
+
+    with Producer("p", name_servers=broker.name_servers, selector=choose) as producer:
+        assert producer.send(orders(), sharding_key="k").message_queue.queue_id == 3
+        with pytest.raises(ConfigError, match="expected one of the queues it was given"):
+            producer.send(orders(), sharding_key="k")
+
+
+def test_an_unknown_topic_is_created_with_the_queues_asked_for(broker: EmbeddedBroker) -> None:
+    with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=3) as producer:
+        producer.send(orders(topic="fresh"), sharding_key="k")
+        assert len(producer.queues("fresh")) == 3
+
+
+# -- order ---------------------------------------------------------------------------------
+
+
+def test_send_many_keeps_the_order_of_each_key_and_hands_receipts_out_in_order(
+    producer: Producer,
+    seen: Seen,
+    make_consumer: Callable[..., PushConsumer],
+) -> None:
+    events = numbered(3_000, keys=20)
+    receipts = list(producer.send_many(events, max_in_flight=64))
+    assert len(receipts) == 3_000
+    by_key: dict[str, list[SendReceipt]] = defaultdict(list)
+    for (_, key), receipt in zip(events, receipts, strict=True):
+        by_key[key].append(receipt)
+    for of_key in by_key.values():
+        (offsets,) = places(of_key).values()
+        assert offsets == sorted(offsets)
+    make_consumer(seen.take, consume_message_batch_max_size=32).start()
+    seen.wait_for_count(3_000)
+    assert_in_order(seen, 3_000, keys=20)
+
+
+def test_send_many_keeps_the_order_while_its_topics_are_still_unknown(
+    producer: Producer,
+) -> None:
+    # Each message then waits for a route, and whoever is answered first would go first.
+    events = [(orders(n, topic=f"t{n % 3}"), "k") for n in range(300)]
+    receipts = list(producer.send_many(events, max_in_flight=8))
+    for offsets in places(receipts).values():
+        assert offsets == list(range(100))
+
+
+def test_messages_under_way_are_pipelined_into_batches(producer: Producer) -> None:
+    producer.send(orders())
+    receipts = list(producer.send_many([(orders(n), "k") for n in range(500)]))
+    (offsets,) = places(receipts).values()
+    assert offsets == list(range(offsets[0], offsets[0] + 500))
+
+
+def test_send_many_takes_an_endless_source_no_further_than_in_flight(producer: Producer) -> None:
+    taken = 0
+
+    def endless() -> object:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield orders(taken), "k"
+
+    receipts = producer.send_many(endless(), max_in_flight=10)  # type: ignore[arg-type]
+    for _ in range(10):
+        next(receipts)
+    assert taken <= 20
+    receipts.close()  # type: ignore[attr-defined]
+
+
+def test_a_batch_lies_back_to_back_in_one_queue(producer: Producer) -> None:
+    receipts = producer.send_batch([orders(n) for n in range(50)], sharding_key="k")
+    (offsets,) = places(receipts).values()
+    assert offsets == list(range(50))
+    for wrong in ([], [orders(), orders(topic="other")]):
+        with pytest.raises(ConfigError):
+            producer.send_batch(wrong)
+
+
+def test_asend_serves_any_loop(producer: Producer) -> None:
+    async def work() -> list[SendReceipt]:
+        return [await producer.asend(orders(n), sharding_key="k") for n in range(5)]
+
+    (offsets,) = places(asyncio.run(work())).values()
+    assert offsets == [0, 1, 2, 3, 4]
+
+
+def test_threads_send_at_the_same_time(producer: Producer) -> None:
+    receipts: list[SendReceipt] = []
+
+    def send(key: str) -> None:
+        for n in range(50):
+            receipts.append(producer.send(orders(n), sharding_key=key))
+
+    threads = [threading.Thread(target=send, args=(f"k{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({(r.message_queue, r.queue_offset) for r in receipts}) == 400
+
+
+def test_a_oneway_message_arrives_without_a_receipt(
+    producer: Producer, seen: Seen, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    producer.send(orders("first"), sharding_key="k")
+    producer.send_oneway(orders("second"), sharding_key="k")
+    make_consumer(seen.take).start()
+    seen.wait_for_count(2)
+    assert seen.bodies_of("k") == [b"first", b"second"]
+
+
+# -- refusals ------------------------------------------------------------------------------
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_sent(broker: EmbeddedBroker) -> None:
+    with Producer("p", name_servers=broker.name_servers, max_message_bytes=10) as producer:
+        producer.send(Message("orders", b"x" * 10))
+        with pytest.raises(ConfigError, match="11 bytes: expected at most 10"):
+            producer.send(Message("orders", b"x" * 11))
+
+
+def test_what_the_broker_refuses_does_not_fail_the_key(broker: EmbeddedBroker) -> None:
+    settings = {"max_message_bytes": 16_000_000, "send_timeout_ms": 10_000}
+    with Producer("p", name_servers=broker.name_servers, **settings) as producer:
+        with pytest.raises(BrokerError) as caught:
+            producer.send(Message("orders", b"x" * 4_194_305), sharding_key="k")
+        assert caught.value.response_code == 13
+        producer.send(orders(), sharding_key="k")
+
+
+@pytest.mark.parametrize("topic", ["a b", "", "SCHEDULE_TOPIC_XXXX"])
+def test_an_illegal_topic_is_refused(topic: str) -> None:
+    with pytest.raises(ConfigError, match="topic"):
+        Message(topic, b"x")
+
+
+@pytest.mark.parametrize("group", ["", "DEFAULT_PRODUCER", "a b", "g" * 121])
+def test_an_illegal_group_is_refused(group: str) -> None:
+    with pytest.raises(ConfigError, match="group"):
+        Producer(group, name_servers="127.0.0.1:9876")
+
+
+def test_a_message_that_fails_in_send_many_raises_where_its_receipt_is_read(
+    producer: Producer,
+) -> None:
+    events = [(orders(n), "k") for n in range(5)]
+    events[3] = (Message("orders", b"x", properties={"TAGS": "mine"}), "k")
+    receipts = producer.send_many(events)
+    assert [next(receipts).queue_offset for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ConfigError, match="belongs to the protocol"):
+        next(receipts)
+
+
+def test_without_a_name_server_a_send_says_who_does_not_answer() -> None:
+    with Producer("p", name_servers="127.0.0.1:1") as producer, pytest.raises(RouteError) as caught:
+        producer.send(orders())
+    assert "127.0.0.1:1" in str(caught.value)
+
+
+def test_a_topic_whose_queues_change_stops_its_keys_unless_that_is_allowed(
+    broker: EmbeddedBroker,
+) -> None:
+    create_topic(broker, "orders", 4)
+    settings = {"name_servers": broker.name_servers, "route_interval_ms": 10}
+    with (
+        Producer("strict", **settings) as strict,
+        Producer("easy", **settings, allow_queue_change=True) as easy,
+    ):
+        for producer in (strict, easy):
+            producer.send(orders(), sharding_key="k")
+        create_topic(broker, "orders", 8)
+        eventually(lambda: len(easy.queues("orders")) == 8, "the new queues are known")
+
+        def is_refused() -> bool:
+            try:
+                strict.send(orders(), sharding_key="k")
+            except OrderingError as error:
+                return "had 4 queues" in str(error) and "has 8 now" in str(error)
+            return False
+
+        eventually(is_refused, "the strict producer refuses")
+        assert easy.send(orders(), sharding_key="k").message_queue in easy.queues("orders")
+
+
+# -- the end -------------------------------------------------------------------------------
+
+
+def test_closing_sends_what_is_under_way(broker: EmbeddedBroker) -> None:
+    async def work(producer: Producer) -> list[asyncio.Task[SendReceipt]]:
+        tasks = [asyncio.create_task(producer.asend(orders(n))) for n in range(200)]
+        await asyncio.sleep(0.001)
+        await asyncio.to_thread(producer.close)
+        await asyncio.wait(tasks)
+        return tasks
+
+    producer = Producer("p", name_servers=broker.name_servers)
+    producer.start()
+    producer.send(orders())
+    tasks = asyncio.run(work(producer))
+    assert all(task.exception() is None for task in tasks)
+
+
+def test_a_producer_that_does_not_run_says_so(broker: EmbeddedBroker) -> None:
+    producer = Producer("p", name_servers=broker.name_servers)
+    with pytest.raises(StateError, match=r"call start\(\)"):
+        producer.send(orders())
+    producer.start()
+    with pytest.raises(StateError, match="starts once"):
+        producer.start()
+    producer.close()
+    producer.close()
+    with pytest.raises(StateError):
+        producer.send(orders())
+
+
+def test_closing_gives_up_at_its_deadline_and_tells_the_sender() -> None:
+    broker = EmbeddedBroker()
+    broker.start()
+    producer = Producer("p", name_servers=broker.name_servers, send_timeout_ms=60_000)
+    producer.start()
+    producer.send(orders(), sharding_key="k")
+    producer.queues("orders")  # the route is known: only the send itself is left to fail
+    broker.close()
+    failures: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send(orders(), sharding_key="k")
+        except (StateError, RequestTimeout) as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    eventually(lambda: not all(lane.is_idle for lane in producer._lanes.values()), "it is sending")
+    producer.close(timeout_s=0.05)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(failures) == 1
