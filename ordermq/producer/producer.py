@@ -415,6 +415,8 @@ class Producer:
         return lane
 
     async def _flush(self) -> None:
+        async with self._intake:
+            pass  # first come, first served: all that was handed in before is in its lane now
         while not all(lane.is_idle for lane in self._lanes.values()):
             await self._clock.sleep_ms(_FLUSH_TICK_MS)
 
