@@ -88,6 +88,9 @@ def _failures(
     failures += [f"the audit found {violation}" for violation in report.violations]
     if totals["events"] != course.total:
         failures.append(f"{course.total:,} flights sent, {totals['events']:,} written")
+    copies = totals["read"] - course.total
+    if copies != totals["resent"]:
+        failures.append(f"{copies:,} messages beyond the flights, {totals['resent']:,} are copies")
     hand_offs = report.duplicates[Cause.HAND_OFF]
     if hand_offs:
         failures.append(f"{hand_offs} messages were repeated by hand-offs without a crash")

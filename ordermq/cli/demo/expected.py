@@ -85,7 +85,7 @@ def _running(flights: pd.DataFrame) -> pd.DataFrame:
 
 def differences(expected: pd.DataFrame, logs: list[AircraftLog]) -> list[str]:
     """What is wrong with the logs, one plain sentence an aircraft; [] if nothing is."""
-    names = [name for name in AircraftLog.__slots__ if name not in ("key", "last_id")]
+    names = [name for name in AircraftLog.__slots__ if name != "key"]
     found = pd.DataFrame(
         [{name: getattr(log, name) for name in names} for log in logs],
         index=pd.Index([log.key for log in logs], name="key"),

@@ -11,6 +11,7 @@ import csv
 import importlib.util
 import io
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -27,6 +28,7 @@ class Flight(NamedTuple):
 
     row: int  # line of the file, from 0
     key: str
+    nth: int  # of its key, from 0
     carrier: str
     number: int
     origin: str
@@ -56,8 +58,11 @@ def read_flights(path: Path, limit: int | None = None) -> list[Flight]:
     Args:
         limit: only the first so many rows of the file.
     """
-    flights = list(_rows(path, limit))
-    flights.sort(key=lambda flight: (flight.departs, flight.row))
+    flights = sorted(_rows(path, limit), key=lambda flight: (flight.departs, flight.row))
+    counts: Counter[str] = Counter()
+    for place, flight in enumerate(flights):
+        flights[place] = flight._replace(nth=counts[flight.key])
+        counts[flight.key] += 1
     return flights
 
 
@@ -76,6 +81,7 @@ def _flight(number: int, row: dict[str, str]) -> Flight:
     return Flight(
         row=number,
         key=key_of(row["tailnum"], row["carrier"], row["flight"]),
+        nth=0,  # known once all are sorted
         carrier=row["carrier"],
         number=int(row["flight"]),
         origin=row["origin"],

@@ -2,6 +2,11 @@
 
 A log is a fold over the aircraft's events, so it is wrong as soon as one event is missing,
 doubled or out of order: `digest` sees any of them, the other figures say what it did.
+
+Two things that are allowed to happen are told apart from that. A batch whose owner died
+before it could commit comes again: its offsets lie below the queue's next one. And a send
+whose answer was lost with the broker is repeated by the producer, so a message may be
+stored twice, later but never earlier: its number within the aircraft is one we had.
 """
 
 from __future__ import annotations
@@ -39,7 +44,6 @@ class AircraftLog:
     worst: int = 0
     miles: int = 0
     digest: int = 0
-    last_id: str = ""  # message applied last
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Go on with the next event of this aircraft."""
@@ -111,12 +115,12 @@ class Logbook:
         self._db.executescript(_SCHEMA)
 
     def apply(
-        self, queue: str, epoch: int, batch: Iterable[tuple[int, str, str, Mapping[str, Any]]]
+        self, queue: str, epoch: int, batch: Iterable[tuple[int, str, Mapping[str, Any]]]
     ) -> int:
         """Add a batch to the logs and advance the queue, both or neither.
 
         Args:
-            batch: (offset, key, message id, event), offsets ascending.
+            batch: (offset, key, event), offsets ascending.
         Returns: how many events were new.
         Raises: StaleOwner: an owner with a newer epoch was here before.
         """
@@ -131,7 +135,7 @@ class Logbook:
         return applied
 
     def _apply(
-        self, queue: str, epoch: int, batch: Iterable[tuple[int, str, str, Mapping[str, Any]]]
+        self, queue: str, epoch: int, batch: Iterable[tuple[int, str, Mapping[str, Any]]]
     ) -> int:
         known = self._db.execute(
             "SELECT epoch, next_offset FROM queues WHERE queue = ?", (queue,)
@@ -141,17 +145,16 @@ class Logbook:
             raise StaleOwner(f"{queue}: epoch {epoch}, but {newest} wrote already")
         logs: dict[str, AircraftLog] = {}
         applied = redelivered = resent = 0
-        for offset, key, message_id, event in batch:
+        for offset, key, event in batch:
             if offset < next_offset:
                 redelivered += 1  # its former owner wrote, but did not get to commit
                 continue
             next_offset = offset + 1
             log = logs.get(key) or logs.setdefault(key, self.read(key))
-            if log.last_id == message_id:
-                resent += 1  # stored twice: the producer's answer was lost with the broker
+            if event["nth"] < log.events:
+                resent += 1
                 continue
             log.apply(event)
-            log.last_id = message_id
             applied += 1
         self._db.executemany(
             f"INSERT OR REPLACE INTO logs VALUES ({_MARKS})", map(astuple, logs.values())
@@ -179,15 +182,14 @@ class Logbook:
         return [AircraftLog(*row) for row in self._db.execute("SELECT * FROM logs ORDER BY key")]
 
     def totals(self) -> dict[str, int]:
-        """Over all queues: events written, redelivered, resent and refused ones."""
+        """Events written; over all queues: messages read, redelivered, resent, refused."""
         events = self._db.execute("SELECT coalesce(sum(events), 0) FROM logs").fetchone()[0]
         counts = self._db.execute(
-            "SELECT coalesce(sum(redelivered), 0), coalesce(sum(resent), 0), "
-            "coalesce(sum(refused), 0) FROM queues"
+            "SELECT coalesce(sum(next_offset), 0), coalesce(sum(redelivered), 0), "
+            "coalesce(sum(resent), 0), coalesce(sum(refused), 0) FROM queues"
         ).fetchone()
-        return dict(
-            zip(("events", "redelivered", "resent", "refused"), (events, *counts), strict=True)
-        )
+        names = "events", "read", "redelivered", "resent", "refused"
+        return dict(zip(names, (events, *counts), strict=True))
 
     def close(self) -> None:
         self._db.close()

@@ -53,12 +53,7 @@ def main() -> None:
         queue = str(context.message_queue)
         epoch, _ = context.fence_token
         batch = [
-            (
-                message.queue_offset,
-                message.sharding_key or "",
-                message.message_id,
-                orjson.loads(message.body),
-            )
+            (message.queue_offset, message.sharding_key or "", orjson.loads(message.body))
             for message in messages
         ]
         try:

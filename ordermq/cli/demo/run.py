@@ -77,7 +77,7 @@ class Run:
         self._members: dict[str, Process] = {}
         self._clients: dict[str, str] = {}
         self._started = time.monotonic()
-        self._written = 0  # flights in the logs, copies that were passed over included
+        self._written = self._read = 0  # flights in the logs; messages read for them
         self._quiet_since = self._next_look = self._started
         self._logbook = Logbook(self.course.logbook)
 
@@ -203,10 +203,10 @@ class Run:
             totals = self._logbook.totals()
         except sqlite3.OperationalError:  # locked by a member, for longer than we wait
             return
-        written = totals["events"] + totals["resent"]
-        if written != self._written:
-            self._written, self._quiet_since = written, now
-        self._progress.update(bar, completed=totals["events"])
+        if totals["read"] != self._read:
+            self._read, self._quiet_since = totals["read"], now
+        self._written = totals["events"]
+        self._progress.update(bar, completed=self._written)
 
     def _is_quiet(self) -> bool:
         """All flights are in the logs, and nothing has moved for a moment.

@@ -8,6 +8,7 @@ import random
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,8 +105,8 @@ def test_an_aircraft_without_a_log_is_named(table: Path) -> None:
     assert differences(expected_logs(table), logs_of(rest)) == [f"{gone}: no log"]
 
 
-def batch(flights: list[Flight], first: int, last: int) -> list[tuple[int, str, str, dict]]:  # type: ignore[type-arg]
-    return [(i, flights[i].key, f"id-{i}", flights[i]._asdict()) for i in range(first, last)]
+def batch(flights: list[Flight], first: int, last: int) -> list[tuple[int, str, dict[str, Any]]]:
+    return [(i, flights[i].key, flights[i]._asdict()) for i in range(first, last)]
 
 
 def test_the_next_owner_goes_on_from_the_shared_file(table: Path, logbook: Logbook) -> None:
@@ -121,16 +122,20 @@ def test_messages_delivered_again_are_counted_and_passed_over(
     flights = read_flights(table)
     logbook.apply("q0", 1, batch(flights, 0, 200))
     assert logbook.apply("q0", 2, batch(flights, 180, 400)) == 200
-    assert logbook.totals() == {"events": 400, "redelivered": 20, "resent": 0, "refused": 0}
+    assert logbook.totals()["redelivered"] == 20
     assert differences(expected_logs(table), logbook.logs()) == []
 
 
-def test_a_message_stored_twice_by_its_producer_counts_once(logbook: Logbook, table: Path) -> None:
+def test_messages_stored_twice_by_their_producer_count_once(table: Path, logbook: Logbook) -> None:
     flights = read_flights(table)
-    [(_, key, message_id, event)] = batch(flights, 0, 1)
-    logbook.apply("q0", 1, [(0, key, message_id, event), (1, key, message_id, event)])
-    assert logbook.read(key).events == 1
-    assert logbook.totals()["resent"] == 1
+    first = batch(flights, 0, 60)
+    again = [(offset + 20, key, event) for offset, key, event in first[40:]]
+    rest = [(offset + 20, key, event) for offset, key, event in batch(flights, 60, 400)]
+    assert logbook.apply("q0", 1, [*first, *again, *rest]) == 400
+    assert logbook.totals() == {
+        "events": 400, "read": 420, "redelivered": 0, "resent": 20, "refused": 0
+    }  # fmt: skip
+    assert differences(expected_logs(table), logbook.logs()) == []
 
 
 def test_an_owner_of_an_older_epoch_writes_nothing(table: Path, logbook: Logbook) -> None:
@@ -139,12 +144,13 @@ def test_an_owner_of_an_older_epoch_writes_nothing(table: Path, logbook: Logbook
     with pytest.raises(StaleOwner, match="epoch 6, but 7 wrote"):
         logbook.apply("q0", 6, batch(flights, 10, 20))
     logbook.refused("q0")
-    assert logbook.totals() == {"events": 10, "redelivered": 0, "resent": 0, "refused": 1}
+    assert logbook.totals()["events"] == 10
+    assert logbook.totals()["refused"] == 1
 
 
 def test_a_batch_that_fails_half_way_leaves_nothing_behind(table: Path, logbook: Logbook) -> None:
     flights = read_flights(table)
-    bad = [*batch(flights, 0, 5), (5, "N0", "id-5", {"row": 5, "cancelled": False})]
+    bad = [*batch(flights, 0, 5), (5, "N0", {"row": 5, "nth": 99, "cancelled": False})]
     with pytest.raises(KeyError):
         logbook.apply("q0", 1, bad)
     assert logbook.logs() == []
