@@ -53,9 +53,7 @@ class ManualClock:
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._order = itertools.count()
-        self._sleepers: list[
-            tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]
-        ] = []
+        self._sleepers: list[tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def now_ms(self) -> int:
         return self._now_ms
