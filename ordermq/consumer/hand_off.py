@@ -8,10 +8,9 @@ import logging
 from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import wait_until_set
 from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.errors import RemotingError, RouteError
-from ordermq.events import EventType, Recorder
 
 _log = logging.getLogger("ordermq.consumer")
 _COMMIT_RETRY_MS = 100
@@ -28,16 +27,14 @@ class HandOff:
     def __init__(
         self,
         client: ClientInstance,
-        group: str,
+        locks: Locks,
         offsets: Offsets,
-        history: Recorder,
         statistics: ConsumerStatistics,
         drain_timeout_ms: int,
     ) -> None:
         self._client = client
-        self._group = group
+        self._locks = locks
         self._offsets = offsets
-        self._history = history
         self._statistics = statistics
         self._drain_timeout_ms = drain_timeout_ms
         self._drained: dict[AssignedQueue, asyncio.Event] = {}
@@ -55,7 +52,7 @@ class HandOff:
             if not assigned.revoke():
                 await self._await_drained(assigned, event)
             await self._commit_last(assigned)
-            await self._unlock(assigned)
+            await self._locks.release(assigned)
         finally:
             assigned.discard()
             self._offsets.forget(assigned.queue)
@@ -80,24 +77,3 @@ class HandOff:
             if lease is None or not lease.is_valid(self._client.clock.now_ms()):
                 return
             await self._client.clock.sleep_ms(_COMMIT_RETRY_MS)
-
-    async def _unlock(self, assigned: AssignedQueue) -> None:
-        lease, queue = assigned.lease, assigned.queue
-        if lease is None:
-            return
-        self._history.record(
-            EventType.UNLOCK,
-            group=self._group,
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue=queue.queue_id,
-            epoch=lease.epoch,
-        )
-        try:
-            address = self._client.routes.master_of(queue.broker_name)
-            await self._client.api.unlock(
-                address, self._group, [queue], [lease.epoch if lease.is_fenced else 0]
-            )
-        except (RemotingError, RouteError) as error:
-            # The lock then ages out at the broker; the next owner waits so long.
-            _log.warning("%s: unlock failed, the lock expires by itself: %s", queue, error)

@@ -15,7 +15,7 @@ from ordermq.config import LeaseConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.errors import RemotingError, RouteError
+from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
 
@@ -76,6 +76,10 @@ class Locks:
         self._on_regained = on_regained
         self._times = LeaseTimes.of(config, None)
         self._wake = asyncio.Event()
+        # One lock or unlock request a broker at a time. A renewal that overtakes an unlock,
+        # or is sent beside it, takes the lock again for a queue that is nobody's any more,
+        # and the next owner waits until it expires.
+        self._talking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         """Ask each broker for the locks of its queues; what was granted."""
@@ -113,30 +117,58 @@ class Locks:
             (valid if lease is not None else lost).append(assigned)
         await asyncio.gather(self._renew(valid), self._regain(lost))
 
+    async def release(self, assigned: AssignedQueue) -> None:
+        """Unlock a drained queue and await the acknowledgement; it is GONE from the start.
+
+        A failure is logged: the lock then runs out at the broker by itself.
+        """
+        async with self._talking[assigned.queue.broker_name]:
+            lease = assigned.lease
+            assigned.discard()  # the next renewal leaves it out
+            if lease is not None:
+                await self._unlock(assigned.queue, lease)
+
+    async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
+        """Unlock what was granted but is not wanted, or cannot be used now."""
+        async with self._talking[queue.broker_name]:
+            await self._unlock(queue, lease)
+
+    async def _unlock(self, queue: MessageQueue, lease: Lease) -> None:
+        self._record(EventType.UNLOCK, queue, lease.epoch)
+        try:
+            address = self._client.routes.master_of(queue.broker_name)
+            epoch = lease.epoch if lease.is_fenced else 0
+            await self._client.api.unlock(address, self._group, [queue], [epoch])
+        except (RemotingError, RouteError) as error:
+            self._statistics.add("lock_errors")
+            _log.warning("%s: unlock failed, the lock expires by itself: %s", queue, error)
+
     async def _renew(self, assigned: Sequence[AssignedQueue]) -> None:
-        generations = {item.queue: item.generation for item in assigned}
         by_broker: dict[str, list[AssignedQueue]] = defaultdict(list)
         for item in assigned:
             by_broker[item.queue.broker_name].append(item)
-        for broker, items in by_broker.items():
+        await asyncio.gather(*(self._renew_of(name, items) for name, items in by_broker.items()))
+
+    async def _renew_of(self, broker: str, assigned: Sequence[AssignedQueue]) -> None:
+        async with self._talking[broker]:
+            # Looked at only now: an unlock may have gone before us.
+            held = [(item, item.generation, item.lease) for item in assigned]
+            asked = [(item, at, lease) for item, at, lease in held if lease is not None]
+            if not asked:
+                return
             sent_ms = self._client.clock.now_ms()
-            answer = await self._lock(broker, [item.queue for item in items])
-            if answer is None:
-                continue  # not refused, only unasked: the leases age until we get through
-            for item in items:
-                generation = generations[item.queue]
-                epoch = answer.granted.get(item.queue)
-                if epoch is None:
-                    item.lapse("the broker gave its lock to another member", generation)
-                    continue
-                current = item.lease
-                fenced = epoch > 0
-                if current is None:
-                    continue
-                # A plain broker tells no epoch: its grant while ours is valid is a renewal.
-                lease = self._times.lease(epoch or current.epoch, sent_ms, fenced)
-                if not item.renew(generation, lease):
-                    item.lapse("its lock was granted anew, with another epoch", generation)
+            answer = await self._lock(broker, [item.queue for item, _, _ in asked])
+        if answer is None:
+            return  # not refused, only unasked: the leases age until we get through
+        for item, generation, lease in asked:
+            epoch = answer.granted.get(item.queue)
+            if epoch is None:
+                item.lapse("the broker gave its lock to another member", generation)
+                continue
+            # A plain broker tells no epoch: its grant while ours is valid is a renewal.
+            renewed = self._times.lease(epoch or lease.epoch, sent_ms, epoch > 0)
+            if not item.renew(generation, renewed):
+                item.lapse("its lock was granted anew, with another epoch", generation)
 
     async def _regain(self, assigned: Sequence[AssignedQueue]) -> None:
         wanted = {
@@ -147,21 +179,28 @@ class Locks:
         if not wanted:
             return
         for queue, lease in (await self.acquire(list(wanted))).items():
-            item = wanted[queue]
-            try:
-                offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
-            except (RemotingError, RouteError) as error:
-                _log.warning("%s: lock regained, but its offset is not known: %s", queue, error)
-                continue
-            if item.regain(lease, offset):
-                _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, offset)
-                self._on_regained(item)
+            if not await self._restart(wanted[queue], lease):
+                await self.give_back(queue, lease)
+
+    async def _restart(self, item: AssignedQueue, lease: Lease) -> bool:
+        queue = item.queue
+        try:
+            offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
+        except OrderMQError as error:
+            _log.warning("%s: lock regained, but its offset is not known: %s", queue, error)
+            return False
+        if not item.regain(lease, offset):  # revoked meanwhile
+            return False
+        _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, offset)
+        self._on_regained(item)
+        return True
 
     async def _acquire_of(
         self, broker: str, queues: Sequence[MessageQueue]
     ) -> dict[MessageQueue, Lease]:
-        sent_ms = self._client.clock.now_ms()
-        answer = await self._lock(broker, queues)
+        async with self._talking[broker]:
+            sent_ms = self._client.clock.now_ms()
+            answer = await self._lock(broker, queues)
         if answer is None:
             return {}
         leases: dict[MessageQueue, Lease] = {}
@@ -169,13 +208,10 @@ class Locks:
             # Without epochs the time of the grant serves: it too only grows on one host.
             lease = self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
             leases[queue] = lease
-            self._history.record(
+            self._record(
                 EventType.LOCK_OK,
-                group=self._group,
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queue=queue.queue_id,
-                epoch=lease.epoch,
+                queue,
+                lease.epoch,
                 sent=sent_ms * 1_000_000,
                 lease_ms=lease.deadline_ms - sent_ms,
             )
@@ -195,6 +231,17 @@ class Locks:
             self._times = times
             self._wake.set()
         return answer
+
+    def _record(self, event: EventType, queue: MessageQueue, epoch: int, **members: int) -> None:
+        self._history.record(
+            event,
+            group=self._group,
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            epoch=epoch,
+            **members,
+        )
 
     def _pause_ms(self) -> int:
         lost = any(item.lease is None and item.state is QueueState.ACTIVE for item in self._held())

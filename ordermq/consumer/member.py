@@ -92,14 +92,6 @@ class Member:
             self._history,
             statistics,
         )
-        self._hand_off = HandOff(
-            client,
-            group,
-            self._offsets,
-            self._history,
-            statistics,
-            config.consume.drain_timeout_ms,
-        )
         self._locks = Locks(
             client,
             group,
@@ -109,6 +101,9 @@ class Member:
             statistics,
             held=lambda: self._rebalancer.assigned(),
             on_regained=self._nudge,
+        )
+        self._hand_off = HandOff(
+            client, self._locks, self._offsets, statistics, config.consume.drain_timeout_ms
         )
         self._rebalancer = Rebalancer(
             client,

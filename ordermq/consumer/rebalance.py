@@ -18,6 +18,7 @@ from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.strategies import allocate
 from ordermq.errors import OrderMQError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import TopicRoute
 
 _log = logging.getLogger("ordermq.consumer")
 _UNKNOWN_TOPIC_RETRY_MS = 500
@@ -42,7 +43,7 @@ def share_of(
     member_ids: Sequence[str],
     own_id: str,
 ) -> list[MessageQueue] | None:
-    """Our share of a topic; None if the member list does not know us.
+    """Our share of a topic; None, not an empty one, if the member list does not know us.
 
     Java then drops every queue (semantics 6): one broker that has just forgotten us would
     stop the member. We keep what we hold, introduce ourselves again, and ask later.
@@ -90,6 +91,8 @@ class Rebalancer:
         self._wake = asyncio.Event()
         self._closing = False
         self._complaints: dict[str, str] = {}
+        self._passing = asyncio.Lock()
+        self._own_id = client.client_id
         self._next_pass_ms = config.rebalance.rebalance_interval_ms
 
     def assigned(self) -> list[AssignedQueue]:
@@ -115,16 +118,41 @@ class Rebalancer:
 
     async def pass_once(self) -> None:
         """Compare share and holdings of each topic once, and act on the difference."""
-        self._wake.clear()
-        self._next_pass_ms = self._config.rebalance.rebalance_interval_ms
-        for topic in [] if self._closing else self._topics:
+        async with self._passing:
+            self._wake.clear()
+            self._next_pass_ms = self._config.rebalance.rebalance_interval_ms
             try:
-                await self._balance(topic)
+                await self._balance_all()
+                self._complain(self._group, "")
             except OrderMQError as error:
                 self._try_again_in(self._config.lease.lock_retry_ms)
-                self._complain(topic, f"not rebalanced this time: {error}")
-            else:
-                self._complaints.pop(topic, None)
+                self._complain(self._group, f"members not known: {error}")
+
+    async def _balance_all(self) -> None:
+        routes = {topic: await self._client.routes.get(topic) for topic in self._topics}
+        members = await self._member_ids()
+        if self._closing:
+            # We left while the list was on its way. Announcing ourselves now would make us a
+            # member again, with a share that nobody else may take.
+            return
+        if self._own_id not in members and self._client.routes.masters():
+            _log.info("group %s does not list us; announcing ourselves", self._group)
+            await self._client.heartbeats.beat()
+            self._try_again_in(self._config.lease.lock_retry_ms)
+        if None in routes.values():
+            self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
+        await asyncio.gather(
+            *(
+                self._balance(topic, share)
+                for topic, route in routes.items()
+                if route is not None and (share := self._share(topic, route, members)) is not None
+            )
+        )
+
+    def _share(
+        self, topic: str, route: TopicRoute, members: Sequence[str]
+    ) -> list[MessageQueue] | None:
+        return share_of(self._config, subscribe_queues(topic, route), members, self._own_id)
 
     def stop_acquiring(self) -> None:
         """Take no queue any more, whatever passes find."""
@@ -132,27 +160,13 @@ class Rebalancer:
 
     async def release_all(self) -> None:
         """Hand every queue over; returns when all are gone. After `stop_acquiring`."""
+        async with self._passing:
+            pass  # a pass under way may just be granted a lock; it must not be left behind
         for assigned in self.assigned():
             self._release(assigned)
         await asyncio.gather(*self._releases.values())
 
-    async def _balance(self, topic: str) -> None:
-        route = await self._client.routes.get(topic)
-        if route is None:
-            self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
-            return
-        queues = subscribe_queues(topic, route)
-        members = await self._member_ids()
-        if self._closing:
-            # We left while the list was on its way. Announcing ourselves now would make us a
-            # member again, with a share that nobody else may take.
-            return
-        share = share_of(self._config, queues, members, self._client.client_id)
-        if share is None:
-            _log.info("group %s does not list us; announcing ourselves", self._group)
-            await self._client.heartbeats.beat()
-            self._try_again_in(self._config.lease.lock_retry_ms)
-            return
+    async def _balance(self, topic: str, share: Sequence[MessageQueue]) -> None:
         held = [
             queue
             for queue, assigned in self._assigned.items()
@@ -188,9 +202,9 @@ class Rebalancer:
         try:
             offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
         except OrderMQError as error:
-            # The lock stays ours and is asked for again by the next pass.
             self._try_again_in(self._config.lease.lock_retry_ms)
             _log.warning("%s: locked, but its offset is not known: %s", queue, error)
+            await self._locks.give_back(queue, lease)
             return
         assigned = self._make(queue, lease, offset)
         self._assigned[queue] = assigned
@@ -215,11 +229,11 @@ class Rebalancer:
             self._on_released(assigned)
             self.wake()
 
-    def _complain(self, topic: str, problem: str) -> None:
+    def _complain(self, what: str, problem: str) -> None:
         # Once: a broker that is away for a minute would otherwise fill the log.
-        if self._complaints.get(topic) != problem:
-            self._complaints[topic] = problem
-            _log.warning("topic %s: %s", topic, problem)
+        if problem and self._complaints.get(what) != problem:
+            _log.warning("%s: %s", what, problem)
+        self._complaints[what] = problem
 
     def _try_again_in(self, delay_ms: int) -> None:
         self._next_pass_ms = min(self._next_pass_ms, delay_ms)
