@@ -308,6 +308,7 @@ class AssignedQueue:
             self._next_pull_offset = next_offset
             if self.process_queue.message_count == 0:
                 self._done_offset = max(self._done_offset, next_offset)
+                self.process_queue.reset(self._done_offset)  # empty: this only raises its floor
 
     def wait_for_room(self, below: int) -> bool:
         """Ask to be told by `on_room` when fewer than `below` messages are buffered.
