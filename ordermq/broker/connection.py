@@ -49,6 +49,7 @@ class BrokerConnection(asyncio.Protocol):
         self._out_bytes = 0
         self._backlog: list[Command] = []  # read, but not handled while answers do not leave
         self._is_paused = False
+        self._is_working = False
         self._writers: dict[tuple[str, int], RecordWriter] = {}
         self.peer = ""
         self.local_address = ""
@@ -68,6 +69,7 @@ class BrokerConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._out.clear()
+        self._backlog.clear()
         self._closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -99,11 +101,13 @@ class BrokerConnection(asyncio.Protocol):
     def _work(self) -> None:
         """Handle what was read, as far as answers leave."""
         commands, done = self._backlog, 0
+        self._is_working = True
         for command in commands:
             if self._is_paused or self._transport is None or self._transport.is_closing():
                 break
             done += 1
             self._handle(self, command)
+        self._is_working = False
         self._backlog = commands[done:]
         self.flush()
 
@@ -129,12 +133,14 @@ class BrokerConnection(asyncio.Protocol):
         if not request.is_oneway:
             self.send(encode(request.reply(code, ext, body, remark)))
 
-    def send(self, frame: bytes) -> None:
-        """Write a frame; frames of one turn of the loop leave in one piece."""
-        if not self._out:
+    def send(self, frame: bytes, body: bytes = b"") -> None:
+        """Write a frame, of one piece or two; what one turn of the loop writes leaves joined."""
+        if not self._out and not self._is_working:
             self._loop.call_soon(self.flush)
         self._out.append(frame)
-        self._out_bytes += len(frame)
+        if body:
+            self._out.append(body)
+        self._out_bytes += len(frame) + len(body)
         if self._out_bytes > _FLUSH_BYTES:
             self.flush()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from functools import partial
 
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.consumer_offsets import ConsumerOffsets
@@ -144,29 +143,36 @@ class BrokerServer:
             remark = f" request type {request.code} not supported"
             connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             return
-        self._guard(connection, request, partial(handler, self._context, connection, request))
+        try:
+            handler(self._context, connection, request)
+        except Exception as error:  # noqa: BLE001 - it is answered and logged
+            self._answer_failure(connection, request, error)
 
     def _release(self, held: HeldPull) -> None:
-        work = partial(pull.release, self._context, held)
-        self._guard(held.connection, held.request, work)
-
-    def _guard(self, connection: BrokerConnection, request: Command, work: partial[None]) -> None:
-        """Do the work; whatever it raises becomes the answer, and the broker goes on."""
         try:
-            work()
-        except Refusal as refusal:
-            connection.reply(request, refusal.code, remark=refusal.remark)
-        except ConfigError as error:
+            pull.release(self._context, held)
+        except Exception as error:  # noqa: BLE001 - it is answered and logged
+            self._answer_failure(held.connection, held.request, error)
+
+    def _answer_failure(
+        self, connection: BrokerConnection, request: Command, error: Exception
+    ) -> None:
+        """Whatever a handler raises becomes the answer, and the broker goes on."""
+        if isinstance(error, Refusal):
+            connection.reply(request, error.code, remark=error.remark)
+        elif isinstance(error, ConfigError):
             connection.reply(request, ResponseCode.INVALID_PARAMETER, remark=str(error))
-        except ProtocolError as error:
-            self._statistics.requests_failed += 1
-            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
-        except StoreError as error:
+        elif isinstance(error, StoreError):
             self._context.refuse_write(connection, request, error)
-        except Exception as error:
+        else:
             self._statistics.requests_failed += 1
-            log.exception("request failed code=%d client=%s", request.code, connection.peer)
-            remark = f"{type(error).__name__}: {error}"
+            remark = str(error)
+            if not isinstance(error, ProtocolError):
+                remark = f"{type(error).__name__}: {error}"
+                log.error(
+                    "request failed code=%d client=%s", request.code, connection.peer,
+                    exc_info=error,
+                )  # fmt: skip
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
 
     async def _sweep(self) -> None:

@@ -7,7 +7,9 @@ from functools import lru_cache
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.group_commit import QueueLog
+from ordermq.broker.hot_frames import pull_answer_head, read_pull_header
 from ordermq.broker.long_poll import HeldPull
+from ordermq.broker.processors.offsets import MAX_OFFSET
 from ordermq.broker.processors.topics import existing_topic, number
 from ordermq.errors import ConfigError, StoreError
 from ordermq.events import EventType
@@ -16,20 +18,25 @@ from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
+# Plain numbers: arithmetic with an enum's members costs as much as a dictionary lookup.
+_COMMIT = int(PullFlag.COMMIT_OFFSET)
+_SUSPEND = int(PullFlag.SUSPEND)
+_SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
+
 
 def pull(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    header = PullHeader.from_ext(request.ext)
+    header = read_pull_header(request.ext)
     context.statistics.pulls += 1
     tag_hashes = _check(context, header)
-    if header.sys_flag & PullFlag.COMMIT_OFFSET and header.commit_offset >= 0:
+    if header.sys_flag & _COMMIT and 0 <= header.commit_offset <= MAX_OFFSET:
         _commit(context, header)
-    suspend_ms = header.suspend_timeout_ms if header.sys_flag & PullFlag.SUSPEND else 0
+    suspend_ms = header.suspend_timeout_ms if header.sys_flag & _SUSPEND else 0
     _answer(context, connection, request, header, tag_hashes, suspend_ms)
 
 
 def release(context: BrokerContext, held: HeldPull) -> None:
     """Judge a held pull once more and answer whatever is found."""
-    header = PullHeader.from_ext(held.request.ext)
+    header = read_pull_header(held.request.ext)
     _answer(context, held.connection, held.request, header, held.tag_hashes, 0)
 
 
@@ -51,7 +58,7 @@ def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
             ResponseCode.SYSTEM_ERROR,
             f"the broker does not filter by {header.expression_type}: use a tag expression",
         )
-    if header.sys_flag & PullFlag.SUBSCRIPTION:
+    if header.sys_flag & _SUBSCRIPTION:
         try:
             return _tag_hashes(header.subscription)
         except ConfigError as error:
@@ -149,8 +156,11 @@ def _answer_found(
         )
         return
     context.statistics.bytes_pulled += len(body)
-    ext = _reply_ext(log, next_offset)
-    connection.reply(request, ResponseCode.SUCCESS, ext, body, "FOUND")
+    if not request.is_oneway:
+        head = pull_answer_head(
+            request.opaque, next_offset, log.min_offset, log.max_offset, len(body)
+        )
+        connection.send(head, body)
 
 
 def _reply_ext(log: QueueLog, next_offset: int) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.group_commit import Append
+from ordermq.broker.hot_frames import read_send_header, send_answer
 from ordermq.broker.placing import place, stored_now, tag_of
 from ordermq.broker.topics import Topic, group_of_retry_topic, is_retry_topic
 from ordermq.errors import ConfigError, StoreError
@@ -16,7 +17,7 @@ from ordermq.model import properties as props
 from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import LongSendHeader, SendHeader, SendReplyHeader
+from ordermq.remoting.headers import LongSendHeader, SendHeader
 
 _MEMBER = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 _SHORT = struct.Struct(">h")
@@ -28,7 +29,7 @@ def send_long(context: BrokerContext, connection: BrokerConnection, request: Com
 
 
 def send(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    _send(context, connection, request, SendHeader.from_ext(request.ext))
+    _send(context, connection, request, read_send_header(request.ext))
 
 
 def _send(
@@ -57,7 +58,7 @@ def _send(
 
 
 def send_batch(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    header = SendHeader.from_ext(request.ext)
+    header = read_send_header(request.ext)
     topic = _writable_topic(context, header)
     _check_body(context, len(request.body), header)
     if is_retry_topic(topic.name):
@@ -191,8 +192,8 @@ def _store(
         first = append.log.physical_offset(append.first_offset)
         places = range(first, first + len(append.records))
         ids = ",".join([f"{connection.store_host_hex}{place:016X}" for place in places])
-        reply = SendReplyHeader(ids, queue_id, append.first_offset, None, "DefaultRegion", "true")
-        connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
+        if not request.is_oneway:
+            connection.send(send_answer(request.opaque, ids, queue_id, append.first_offset))
 
     context.append((append,), finish)
 
