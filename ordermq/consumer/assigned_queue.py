@@ -430,6 +430,4 @@ class AssignedQueue:
         """The queue is no longer ours; nothing of it counts any more."""
         with self._lock:
             self._state = QueueState.GONE
-            self._lease = None
-            self._generation += 1
-            self.process_queue.clear()
+            self._drop_lease()
