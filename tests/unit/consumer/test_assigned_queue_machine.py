@@ -330,7 +330,9 @@ class AssignedQueueMachine(RuleBasedStateMachine):
     def discard(self) -> None:
         self.queue.discard()
         self.state = QueueState.GONE
+        done = self.done
         self.lose()
+        self.done = done  # read by nobody any more
 
     # What holds at any time.
 
@@ -365,4 +367,4 @@ class AssignedQueueMachine(RuleBasedStateMachine):
 
 
 TestAssignedQueue = AssignedQueueMachine.TestCase
-TestAssignedQueue.settings = settings(max_examples=150, stateful_step_count=60)
+TestAssignedQueue.settings = settings(max_examples=200, stateful_step_count=60)
