@@ -17,7 +17,7 @@ falls away, I2 holds for each key, and what a lane did ahead of another may come
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ordermq.audit.checker import Checker
 from ordermq.audit.history import Event, Histories, HistoryError, Path
@@ -35,6 +35,8 @@ __all__ = [
     "audit",
 ]
 
+_PROGRESS_STEP = 10_000  # events
+
 
 def audit(
     history: Path | Iterable[Path] | Iterable[Event],
@@ -42,6 +44,7 @@ def audit(
     subscription_tags: Collection[str] | None = None,
     start_offsets: int | Mapping[QueueName, int] | None = None,
     complete: bool = True,
+    on_progress: Callable[[int], None] | None = None,
 ) -> AuditReport:
     """Check a history against I1-I9 (semantics 11). O(events + messages).
 
@@ -52,6 +55,7 @@ def audit(
             (group, topic, broker, queue); None takes a group's first commit before its
             first START, else the oldest message.
         complete: the run came to rest, so a message nobody finished is a loss (I4).
+        on_progress: called with the number of events checked, every 10,000.
     Raises: HistoryError: a line that is no event, other than the cut last line of a killed
         process.
     """
@@ -59,6 +63,8 @@ def audit(
     checker = Checker(
         subscription_tags=subscription_tags, start_offsets=start_offsets, complete=complete
     )
-    for t, ref, event in histories:
+    for count, (t, ref, event) in enumerate(histories, start=1):
         checker.feed(t, ref, event)
+        if on_progress is not None and count % _PROGRESS_STEP == 0:
+            on_progress(count)
     return checker.report(histories)

@@ -18,6 +18,7 @@ from ordermq.cli.output import (
     out,
     print_json,
     print_table,
+    progress_bar,
 )
 
 
@@ -42,12 +43,15 @@ def audit_command(
       ordermq audit run/
     """
     try:
-        report = audit(
-            list(_expand(files)),
-            subscription_tags=_tags(tags),
-            start_offsets=0 if from_first else None,
-            complete=not partial,
-        )
+        with progress_bar() as progress:
+            bar = progress.add_task("events", total=None, note="")
+            report = audit(
+                list(_expand(files)),
+                subscription_tags=_tags(tags),
+                start_offsets=0 if from_first else None,
+                complete=not partial,
+                on_progress=lambda count: progress.update(bar, completed=count),
+            )
     except HistoryError as error:
         fail(str(error), ExitCode.USAGE)
     if as_json:

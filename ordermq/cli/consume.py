@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
 import orjson
 
-from ordermq.cli.output import EXIT_CODES, ExitCode, fail, name_servers_option, note
+from ordermq.cli.output import EXIT_CODES, ExitCode, fail, name_servers_option, note, progress_bar
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.push_consumer import PushConsumer
@@ -72,14 +74,10 @@ def consume(
         consumer.subscribe(topic, tags)
     except ConfigError as error:
         fail(str(error), ExitCode.USAGE)
-    printer = _Printer(consumer, count, as_json)
-    consumer.orderly(printer)
-    if timeout is not None:
-        threading.Thread(target=printer.stop_when_idle, args=(timeout,), daemon=True).start()
-    try:
-        handed_over = consumer.run()
-    except (RouteError, ConnectFailed, RequestTimeout) as error:
-        fail(str(error), ExitCode.UNREACHABLE)
+    show = count is not None and not sys.stdout.isatty()  # the lines themselves show it else
+    with _bar(count or 0) if show else contextlib.nullcontext(_nothing) as on_printed:
+        printer = _Printer(consumer, count, as_json, on_printed)
+        handed_over = _run(consumer, printer, timeout)
     if not as_json:
         note(f"{printer.printed:,} messages")
     if count is not None and printer.printed < count:
@@ -88,11 +86,40 @@ def consume(
         fail("a queue was not handed over in order; its messages may come again")
 
 
+def _run(consumer: PushConsumer, printer: _Printer, timeout: float | None) -> bool:
+    consumer.orderly(printer)
+    if timeout is not None:
+        threading.Thread(target=printer.stop_when_idle, args=(timeout,), daemon=True).start()
+    try:
+        return consumer.run()
+    except (RouteError, ConnectFailed, RequestTimeout) as error:
+        fail(str(error), ExitCode.UNREACHABLE)
+
+
+@contextlib.contextmanager
+def _bar(count: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar for whoever pipes the messages elsewhere."""
+    with progress_bar() as progress:
+        bar = progress.add_task("messages", total=count, note="")
+        yield lambda printed: progress.update(bar, completed=printed)
+
+
+def _nothing(printed: int) -> None:
+    return None
+
+
 class _Printer:
     """The listener; one worker thread calls it, so lines never mix."""
 
-    def __init__(self, consumer: PushConsumer, count: int | None, as_json: bool) -> None:
+    def __init__(
+        self,
+        consumer: PushConsumer,
+        count: int | None,
+        as_json: bool,
+        on_printed: Callable[[int], None],
+    ) -> None:
         self._consumer = consumer
+        self._on_printed = on_printed
         self._left = count
         self._format = _json_line if as_json else _text_line
         self._moved = threading.Event()
@@ -116,6 +143,7 @@ class _Printer:
                 self._left -= 1
                 if self._left == 0:
                     self._consumer.stop()
+        self._on_printed(self.printed)
         self._moved.set()
         return done
 

@@ -119,6 +119,7 @@ def progress_bar() -> Iterator[Progress]:
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         console=err,
+        redirect_stdout=False,  # results belong to stdout, also while a bar is drawn
         disable=not err.is_terminal,
         transient=True,
     ) as progress:

@@ -42,7 +42,6 @@ def main() -> None:
         consume_message_batch_max_size=BATCH,
         consume_thread_count=4,
         commit_interval_ms=500,
-        lock_interval_ms=1_000,
     )
     consumer.subscribe(TOPIC)
 
