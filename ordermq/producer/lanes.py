@@ -57,6 +57,10 @@ class Entry:
     receipt: SendReceipt | None = None
     error: BaseException | None = None
 
+    @property
+    def is_done(self) -> bool:
+        return self.receipt is not None or self.error is not None
+
     def finish(self, receipt: SendReceipt | None, error: BaseException | None) -> None:
         self.receipt, self.error = receipt, error
         self.on_done(self)

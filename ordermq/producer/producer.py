@@ -79,6 +79,8 @@ class Producer:
         # Messages enter their lanes in the order they were handed in, also while the first
         # of them still waits for its topic's route; the lock is first come, first served.
         self._intake = asyncio.Lock()
+        self._handed_in: deque[tuple[Message, Entry]] = deque()
+        self._is_taking_in = False
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"
@@ -201,20 +203,48 @@ class Producer:
         if not 2 <= max_in_flight <= 1_000_000:
             raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
         client = self._live()
-        source = iter(events)
-        under_way: deque[_Chunk] = deque()
-        # Two chunks: one is filled and read out here while the other is being sent.
-        size = max_in_flight // 2
-        while True:
-            pairs = list(itertools.islice(source, size))
-            if pairs:
-                chunk = _Chunk()
-                client.runtime.submit(self._send_chunk(client, pairs, chunk))
-                under_way.append(chunk)
-            if len(under_way) == 2 or (under_way and not pairs):
-                yield from under_way.popleft().receipts()
-            elif not pairs:
-                return
+        window = _Window()
+        under_way: deque[Entry] = deque()
+        refused: ConfigError | None = None
+        for message, key in events:
+            try:
+                entry = self._entry(message, key, window.on_done)
+            except ConfigError as error:
+                refused = error  # after the receipts of those before it
+                break
+            under_way.append(entry)
+            self._hand_in(client, message, entry)
+            while under_way and (len(under_way) >= max_in_flight or under_way[0].is_done):
+                yield window.receipt(under_way.popleft())
+        while under_way:
+            yield window.receipt(under_way.popleft())
+        if refused is not None:
+            raise refused
+
+    def _hand_in(self, client: ClientInstance, message: Message, entry: Entry) -> None:
+        # The I/O thread is woken once for all that gathers until it looks.
+        self._handed_in.append((message, entry))
+        if not self._is_taking_in:
+            self._is_taking_in = True
+            client.runtime.submit(self._take_in(client))
+
+    async def _take_in(self, client: ClientInstance) -> None:
+        while self._handed_in:
+            async with self._intake:
+                while self._handed_in:
+                    message, entry = self._handed_in.popleft()
+                    await self._enter(client, message, entry)
+            # Cleared before the last look: a message handed in between is seen by one of us.
+            self._is_taking_in = False
+            if self._handed_in:
+                self._is_taking_in = True
+
+    async def _enter(self, client: ClientInstance, message: Message, entry: Entry) -> None:
+        try:
+            target = await self._choose(client, message, entry.key, None)
+            self._lane(client, target).put(entry)
+        except Exception as error:  # noqa: BLE001 - raised where its receipt is read
+            entry.finish(None, error)
 
     def send_oneway(self, message: Message, *, sharding_key: ShardingKey | None = None) -> None:
         """Send without an acknowledgement: it may be lost, and nobody is told."""
@@ -295,27 +325,6 @@ class Producer:
             for entry in entries:
                 lane.put(entry)
         return list(await asyncio.gather(*answers))
-
-    async def _send_chunk(
-        self,
-        client: ClientInstance,
-        pairs: Sequence[tuple[Message, ShardingKey | None]],
-        chunk: _Chunk,
-    ) -> None:
-        try:
-            async with self._intake:
-                for message, key in pairs:
-                    entry = self._entry(message, key, chunk.done)
-                    target = await self._choose(client, message, key, None)
-                    chunk.add(entry)
-                    self._lane(client, target).put(entry)
-        except asyncio.CancelledError:
-            chunk.fail(StateError("the producer was closed before all messages were sent"))
-            raise
-        except Exception as error:  # noqa: BLE001 - raised again where the receipts are read
-            chunk.fail(error)
-        else:
-            chunk.complete()
 
     def _entry(self, message: Message, key: ShardingKey | None, on_done: Any) -> Entry:
         limit = self.config.send.max_message_bytes
@@ -439,50 +448,28 @@ class Producer:
         return self._client
 
 
-class _Chunk:
-    """Entries of `send_many` that are handed out together."""
+class _Window:
+    """Lets `send_many` wait for the oldest message under way."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self._ready = threading.Event()
-        self._left = 0
-        self._is_complete = False
-        self._error: Exception | None = None
+        self._awaited: Entry | None = None
+        self._woken = threading.Event()
 
-    # On the I/O thread.
+    def on_done(self, entry: Entry) -> None:
+        """On the I/O thread; wakes only who waits for this very entry."""
+        if entry is self._awaited:
+            self._woken.set()
 
-    def add(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        self._left += 1
-
-    def done(self, entry: Entry) -> None:
-        self._left -= 1
-        self._check()
-
-    def complete(self) -> None:
-        self._is_complete = True
-        self._check()
-
-    def fail(self, error: Exception) -> None:
-        """The entry after the last one added never got to a lane."""
-        self._error = error
-        self.complete()
-
-    def _check(self) -> None:
-        if self._is_complete and self._left == 0:
-            self._ready.set()
-
-    # On the caller's thread.
-
-    def receipts(self) -> Iterator[SendReceipt]:
-        self._ready.wait()
-        for entry in self.entries:
-            if entry.error is not None:
-                raise entry.error
-            assert entry.receipt is not None
-            yield entry.receipt
-        if self._error is not None:
-            raise self._error
+    def receipt(self, entry: Entry) -> SendReceipt:
+        """Wait for `entry`, on the caller's thread."""
+        self._awaited = entry
+        while not entry.is_done:  # a wake-up may be one for the entry before
+            self._woken.wait()
+            self._woken.clear()
+        if entry.error is not None:
+            raise entry.error
+        assert entry.receipt is not None
+        return entry.receipt
 
 
 def _settle(answer: asyncio.Future[SendReceipt], entry: Entry) -> None:
