@@ -103,17 +103,25 @@ class AssignedQueueMachine(RuleBasedStateMachine):
 
     # The puller.
 
-    @precondition(lambda self: len(self.pulls) < 2)
+    # One pull is in flight at a time; others are left over from older generations.
+    @precondition(lambda self: all(asked != self.generation for asked, _ in self.pulls))
     @rule()
     def ask(self) -> None:
         self.pulls.append((self.queue.generation, self.queue.next_pull_offset))
 
     @precondition(lambda self: self.pulls)
-    @rule(gaps=st.lists(st.integers(1, 3), max_size=4), tail=st.integers(0, 2))
-    def answer(self, gaps: list[int], tail: int) -> None:
-        generation, offset = self.pulls.pop(0)
-        offsets = [offset := offset + gap for gap in gaps]
-        next_offset = offset + 1 + tail if offsets else offset + tail
+    @rule(
+        which=st.integers(0, 5),
+        gaps=st.lists(st.integers(0, 3), max_size=4),
+        tail=st.integers(0, 2),
+    )
+    def answer(self, which: int, gaps: list[int], tail: int) -> None:
+        generation, offset = self.pulls.pop(which % len(self.pulls))
+        offsets = []
+        for gap in gaps:
+            offsets.append(offset + gap)
+            offset += gap + 1
+        next_offset = offset + tail
         counts = generation == self.generation and self.state is QueueState.ACTIVE
         if not offsets:
             self.queue.skip_to(generation, next_offset)
@@ -330,9 +338,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
     def discard(self) -> None:
         self.queue.discard()
         self.state = QueueState.GONE
-        done = self.done
         self.lose()
-        self.done = done  # read by nobody any more
 
     # What holds at any time.
 
