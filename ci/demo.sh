@@ -3,7 +3,7 @@
 # the check of their history. Arguments go to `ordermq demo`; --help lists them.
 set -euo pipefail
 here=$(pwd)
-EXTRAS=${EXTRAS:-cli,report}
+EXTRAS=${EXTRAS:-demo}
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 cd "$here"
 exec "$venv/bin/ordermq" demo "$@"

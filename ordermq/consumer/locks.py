@@ -167,7 +167,9 @@ class Locks:
                 continue
             # A plain broker tells no epoch: its grant while ours is valid is a renewal.
             renewed = self._times.lease(epoch or lease.epoch, sent_ms, epoch > 0)
-            if not item.renew(generation, renewed):
+            if item.renew(generation, renewed):
+                self._record_grant(item.queue, renewed.epoch, sent_ms)
+            else:
                 item.lapse("its lock was granted anew, with another epoch", generation)
 
     async def _regain(self, assigned: Sequence[AssignedQueue]) -> None:
@@ -208,13 +210,7 @@ class Locks:
             # Without epochs the time of the grant serves: it too only grows on one host.
             lease = self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
             leases[queue] = lease
-            self._record(
-                EventType.LOCK_OK,
-                queue,
-                lease.epoch,
-                sent=sent_ms * 1_000_000,
-                lease_ms=lease.deadline_ms - sent_ms,
-            )
+            self._record_grant(queue, lease.epoch, sent_ms)
         return leases
 
     async def _lock(self, broker: str, queues: Sequence[MessageQueue]) -> LockGrant | None:
@@ -231,6 +227,12 @@ class Locks:
             self._times = times
             self._wake.set()
         return answer
+
+    def _record_grant(self, queue: MessageQueue, epoch: int, sent_ms: int) -> None:
+        # The whole client lease; the margin before its end is only our own caution.
+        live_ms = self._times.live_ms
+        sent_ns = sent_ms * 1_000_000
+        self._record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=live_ms)
 
     def _record(self, event: EventType, queue: MessageQueue, epoch: int, **members: int) -> None:
         self._history.record(

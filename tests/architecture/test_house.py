@@ -15,7 +15,6 @@ MOST_LINES = 500
 LONG = {
     "ext/core/offset_map.c",
     "ext/core/process_queue.c",
-    "ordermq/audit/checker.py",
     "ordermq/core/cffi_binding.py",
     "ordermq/core/reference.py",
 }
