@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 
 from ordermq.client.instance import ClientInstance
@@ -69,6 +70,7 @@ class Member:
         self._runtime = Runtime.acquire()
         self._history = settings.history
         self._leaving = False
+        self._releasing: Future[None] | None = None
         statistics = settings.statistics
         self._client = client = ClientInstance(
             self._runtime,
@@ -140,20 +142,26 @@ class Member:
         moves when its own listener is done, whatever the slowest one does.
         """
         self._runtime.call(self._leave_group())
+        self._releasing = self._runtime.submit(self._rebalancer.release_all())
         released = True
         try:
-            self._runtime.call(self._rebalancer.release_all(), timeout_s)
-        except TimeoutError:
+            self._releasing.result(timeout_s)
+        except (TimeoutError, CancelledError):
             released = False
             stuck = ", ".join(str(item.queue) for item in self._rebalancer.assigned())
             _log.error(
-                "closed after %.0f s with listeners running: %s; their locks run out at the broker",
-                timeout_s,
+                "closing with listeners running: %s; their locks are kept and run out at the "
+                "broker",
                 stuck,
             )
         self._runtime.call(self._disconnect())
         self._end(timeout_s if released else 0.0)
         return released
+
+    def force(self) -> None:
+        """Make a `close` under way wait no longer for listeners; from another thread."""
+        if self._releasing is not None:
+            self._releasing.cancel()
 
     async def _join(self) -> None:
         for topic in self._subscriptions:
@@ -187,6 +195,7 @@ class Member:
                 _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
 
     async def _disconnect(self) -> None:
+        await self._rebalancer.abandon()
         await cancelled(*self._loops)
         await cancelled(*(task for _, task in self._pullers.values()))
         await self._client.close()

@@ -146,9 +146,14 @@ class PushConsumer:
         Args:
             timeout_s: how long running listeners may take. After it their queues are given
                 up without unlock, their leases run out at the broker.
+        A second call, from another thread, ends that wait at once.
+
         Returns: True if every queue was handed over in order.
         """
-        if self._running is None or self._closed:
+        if self._running is None:
+            return True
+        if self._closed:
+            self._running.force()
             return True
         self._closed = True
         self.stop()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ordermq.client.instance import ClientInstance
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.timers import wait_until_set
+from ordermq.client.timers import cancelled, wait_until_set
 from ordermq.config import ConsumerConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
 from ordermq.consumer.hand_off import HandOff
@@ -127,6 +127,10 @@ class Rebalancer:
             except OrderMQError as error:
                 self._try_again_in(self._config.lease.lock_retry_ms)
                 self._complain(self._group, f"members not known: {error}")
+
+    async def abandon(self) -> None:
+        """Stop waiting for listeners: their queues' locks are left to run out at the broker."""
+        await cancelled(*list(self._releases.values()))
 
     async def _balance_all(self) -> None:
         routes = {topic: await self._client.routes.get(topic) for topic in self._topics}

@@ -165,3 +165,31 @@ def test_the_history_of_moves_passes_the_audit(
     assert first.close(10)
     report = audit(files)
     assert report.ok, report.violations
+
+
+def test_a_close_that_waits_no_longer_keeps_the_lock_and_commits_nothing_later(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, tmp_path: Path
+) -> None:
+    send_all(producer, numbered(5, keys=1))
+    gate, inside, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def stuck(messages: Any, context: Any) -> None:
+        inside.set()
+        gate.wait(20)
+        ended.set()
+
+    history = tmp_path / "stuck.jsonl"
+    consumer = make_consumer(stuck, history=history)
+    consumer.start()
+    assert inside.wait(10)
+    results: list[bool] = []
+    closing = threading.Thread(target=lambda: results.append(consumer.close(60)))
+    closing.start()
+    eventually(lambda: history.read_text().count('"UNLOCK"') == 8, "the idle queues moved")
+    consumer.close()  # the second call forces the first
+    closing.join(10)
+    assert results == [False]
+    gate.set()
+    assert ended.wait(10)
+    assert committed(broker) == 0
+    assert history.read_text().count('"UNLOCK"') == 8
