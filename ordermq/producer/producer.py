@@ -202,7 +202,7 @@ class Producer:
         """
         if not 2 <= max_in_flight <= 1_000_000:
             raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
-        client = self._live()
+        self._live()
         window = _Window()
         under_way: deque[Entry] = deque()
         refused: ConfigError | None = None
@@ -213,7 +213,7 @@ class Producer:
                 refused = error  # after the receipts of those before it
                 break
             under_way.append(entry)
-            self._hand_in(client, message, entry)
+            self._hand_in(self._live(), message, entry)
             while under_way and (len(under_way) >= max_in_flight or under_way[0].is_done):
                 yield window.receipt(under_way.popleft())
         while under_way:
@@ -229,20 +229,25 @@ class Producer:
             client.runtime.submit(self._take_in(client))
 
     async def _take_in(self, client: ClientInstance) -> None:
-        while self._handed_in:
+        while True:
             async with self._intake:
                 while self._handed_in:
                     message, entry = self._handed_in.popleft()
                     await self._enter(client, message, entry)
             # Cleared before the last look: a message handed in between is seen by one of us.
+            # Cleared even if nothing was there: another run may have taken what we came for.
             self._is_taking_in = False
-            if self._handed_in:
-                self._is_taking_in = True
+            if not self._handed_in:
+                return
+            self._is_taking_in = True
 
     async def _enter(self, client: ClientInstance, message: Message, entry: Entry) -> None:
         try:
             target = await self._choose(client, message, entry.key, None)
             self._lane(client, target).put(entry)
+        except asyncio.CancelledError:
+            entry.finish(None, self._not_running())
+            raise
         except Exception as error:  # noqa: BLE001 - raised where its receipt is read
             entry.finish(None, error)
 
@@ -438,14 +443,19 @@ class Producer:
             except OrderMQError as error:
                 _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
         await client.close()
+        while self._handed_in:
+            self._handed_in.popleft()[1].finish(None, self._not_running())
 
     def _live(self) -> ClientInstance:
         if self._client is None or self._closed:
-            raise StateError(
-                "the producer is not running: call start(), or use it in a `with` block",
-                group=self.group,
-            )
+            raise self._not_running()
         return self._client
+
+    def _not_running(self) -> StateError:
+        return StateError(
+            "the producer is not running: call start(), or use it in a `with` block",
+            group=self.group,
+        )
 
 
 class _Window:

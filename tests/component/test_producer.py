@@ -305,6 +305,40 @@ def test_a_producer_that_does_not_run_says_so(broker: EmbeddedBroker) -> None:
         producer.send(orders())
 
 
+def test_send_many_goes_on_when_two_threads_hand_in_at_once(producer: Producer) -> None:
+    counts: list[int] = []
+
+    def send(key: str) -> None:
+        events = [(orders(n), key) for n in range(2_000)]
+        counts.append(sum(1 for _ in producer.send_many(events, max_in_flight=4)))
+
+    threads = [threading.Thread(target=send, args=(f"k{n}",), daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert counts == [2_000] * 4
+
+
+def test_a_wake_up_that_finds_nothing_does_not_put_send_many_to_sleep(
+    producer: Producer,
+) -> None:
+    # Two threads hand in at once: the run one of them woke takes what both brought, and the
+    # other's run finds nothing. The next message must wake a run all the same.
+    client = producer._live()
+    producer._is_taking_in = True
+    client.runtime.call(producer._take_in(client))
+    assert len(list(producer.send_many([(orders(), "k")]))) == 1
+
+
+def test_send_many_read_on_after_the_close_says_so(broker: EmbeddedBroker) -> None:
+    with Producer("p", name_servers=broker.name_servers) as producer:
+        receipts = producer.send_many(((orders(n), "k") for n in range(100)), max_in_flight=2)
+        next(receipts)
+    with pytest.raises(StateError, match="not running"):
+        list(receipts)
+
+
 def test_closing_gives_up_at_its_deadline_and_tells_the_sender() -> None:
     broker = EmbeddedBroker()
     broker.start()
