@@ -17,7 +17,7 @@ RANKS = (
     {"client"},
     {"consumer", "producer"},
     {"rocketmq"},
-    {"broker", "spark", "cli", "audit", "metrics"},
+    {"broker", "spark", "cli", "audit", "metrics", "pytest_plugin"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 HEAVY = {"numpy", "pandas", "pyarrow", "pyspark", "click", "rich", "matplotlib"}
@@ -57,7 +57,7 @@ def is_allowed(room: str, module: str) -> bool:
         return other == "errors"
     if room == "broker":
         return RANK[other] <= 3
-    if room == "cli":
+    if room in ("cli", "pytest_plugin"):
         return other in RANK
     return RANK[other] < RANK[room] or RANK[room] == RANK[other] == 0
 
