@@ -49,15 +49,18 @@ class Offsets:
 
         Raises: RemotingError, RouteError: the broker could not be asked.
         """
-        address = self._client.routes.master_of(queue.broker_name)
-        stored = await self._client.api.query_offset(address, self._group, queue)
-        if stored is not None and stored >= 0:
-            return stored
-        offset = await self._first_offset(address, queue)
-        await self._client.api.update_offset(
-            address, self._group, queue, offset, epoch if is_fenced else 0
-        )
-        return offset
+        # After a lost lease a commit of ours may be under way still; read before it is stored,
+        # the offset would be behind it, and the next commit would move the group back.
+        async with self._busy.setdefault(queue, asyncio.Lock()):
+            address = self._client.routes.master_of(queue.broker_name)
+            stored = await self._client.api.query_offset(address, self._group, queue)
+            if stored is not None and stored >= 0:
+                return stored
+            offset = await self._first_offset(address, queue)
+            await self._client.api.update_offset(
+                address, self._group, queue, offset, epoch if is_fenced else 0
+            )
+            return offset
 
     async def _first_offset(self, address: str, queue: MessageQueue) -> int:
         where = self._config.consume_from_where

@@ -1,0 +1,181 @@
+"""Where a queue begins, and commits under way (semantics 7)."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from ordermq.clock import ManualClock
+from ordermq.config import ConsumeFromWhere, RebalanceConfig
+from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Lease
+from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.errors import Fenced, RequestTimeout
+from ordermq.events import NoHistory
+from ordermq.model.message_queue import MessageQueue
+
+from .batches import QUEUE, batch
+
+LEASE = Lease(7, 2_000_000, True)
+
+
+class FakeApi:
+    """A broker's offsets; `gate` holds commits back."""
+
+    def __init__(self) -> None:
+        self.stored: int | None = None
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
+        self.calls.append(("query",))
+        return self.stored
+
+    async def update_offset(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        epoch: int = 0,
+        reset: bool = False,
+    ) -> None:
+        self.calls.append(("commit", offset, epoch))
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.stored = offset
+
+    async def min_offset(self, address: str, queue: MessageQueue) -> int:
+        return 3
+
+    async def max_offset(self, address: str, queue: MessageQueue) -> int:
+        return 9
+
+    async def search_offset(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
+        return timestamp_ms
+
+
+def offsets_of(api: FakeApi, **settings: Any) -> Offsets:
+    client = SimpleNamespace(
+        api=api, clock=ManualClock(), routes=SimpleNamespace(master_of=lambda name: "127.0.0.1:1")
+    )
+    return Offsets(
+        client,  # type: ignore[arg-type]
+        "G",
+        RebalanceConfig(**settings),
+        NoHistory(),
+        ConsumerStatistics(),
+    )
+
+
+def assigned_with_done(*done: int) -> AssignedQueue:
+    def ignore(*_: object) -> None:
+        return None
+
+    assigned = AssignedQueue(
+        QUEUE, "G", LEASE, 0, on_lapse=ignore, on_drained=ignore, on_room=ignore
+    )
+    finish(assigned, *done)
+    return assigned
+
+
+def finish(assigned: AssignedQueue, *done: int) -> None:
+    assigned.accept(assigned.generation, batch(done), done[-1] + 1)
+    claim = assigned.begin_batch(32, 1_000_000)
+    assert isinstance(claim, Claim)
+    assert assigned.end_batch(claim, len(done), 1_000_000)
+
+
+def test_a_stored_offset_is_where_the_group_goes_on_even_at_zero() -> None:
+    async def work() -> None:
+        for stored in (0, 5):
+            api = FakeApi()
+            api.stored = stored
+            assert await offsets_of(api).start_offset(QUEUE, 7, True) == stored
+            assert api.calls == [("query",)]
+
+    asyncio.run(work())
+
+
+def test_without_one_the_setting_decides_and_its_answer_is_committed_at_once() -> None:
+    async def work() -> None:
+        for where, expected in (
+            (ConsumeFromWhere.LAST_OFFSET, 9),
+            (ConsumeFromWhere.FIRST_OFFSET, 3),
+            (ConsumeFromWhere.TIMESTAMP, 77),
+        ):
+            api = FakeApi()
+            offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=77)
+            assert await offsets.start_offset(QUEUE, 7, True) == expected
+            assert api.calls == [("query",), ("commit", expected, 7)]
+
+    asyncio.run(work())
+
+
+def test_a_retry_topic_begins_at_its_beginning() -> None:
+    async def work() -> None:
+        retry = MessageQueue("%RETRY%G", "broker-a", 0)
+        assert await offsets_of(FakeApi()).start_offset(retry, 7, False) == 0
+
+    asyncio.run(work())
+
+
+def test_commits_of_one_queue_never_overlap() -> None:
+    async def work() -> None:
+        api, assigned = FakeApi(), assigned_with_done(0)
+        offsets = offsets_of(api)
+        api.gate.clear()
+        first = asyncio.create_task(offsets.commit(assigned))
+        await asyncio.sleep(0)
+        finish(assigned, 1)
+        second = asyncio.create_task(offsets.commit(assigned))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert api.calls == [("commit", 1, 7)]
+        api.gate.set()
+        assert await first
+        assert await second
+        assert api.calls == [("commit", 1, 7), ("commit", 2, 7)]
+        assert assigned.committed_offset == 2
+        assert await offsets.commit(assigned)
+        assert len(api.calls) == 2, "nothing new"
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_a_queue_that_begins_anew_reads_its_offset_behind_a_commit_under_way() -> None:
+    async def work() -> None:
+        api, assigned = FakeApi(), assigned_with_done(0, 1, 2)
+        api.stored = 0
+        offsets = offsets_of(api)
+        api.gate.clear()
+        commit = asyncio.create_task(offsets.commit(assigned))
+        await asyncio.sleep(0)
+        assigned.lapse("the broker did not answer")
+        start = asyncio.create_task(offsets.start_offset(QUEUE, 7, True))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not start.done()
+        api.gate.set()
+        await commit
+        assert await start == 3
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_a_failed_commit_is_left_for_the_next_and_a_fenced_one_ends_the_lease() -> None:
+    async def work() -> None:
+        api, assigned = FakeApi(), assigned_with_done(0)
+        offsets = offsets_of(api)
+        api.error = RequestTimeout("late")
+        assert not await offsets.commit(assigned)
+        assert assigned.uncommitted(1_000_000) == (1, LEASE)
+        api.error = Fenced("a newer owner")
+        assert not await offsets.commit(assigned)
+        assert assigned.lease is None
+
+    asyncio.run(asyncio.wait_for(work(), 10))
