@@ -26,7 +26,7 @@ from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import OrderMQError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import retry_topic
+from ordermq.model.names import AUTO_CREATE_TOPIC, retry_topic
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -166,6 +166,10 @@ class Member:
     async def _join(self) -> None:
         for topic in self._subscriptions:
             await self._client.routes.get(topic)
+        if not self._client.routes.masters():
+            # No topic exists yet. The brokers that will create it are known by this one, and
+            # members that know each other share the queues from the first message on.
+            await self._client.routes.get(AUTO_CREATE_TOPIC)
         await self._client.heartbeats.beat()
         # The heartbeat created the retry topic at the broker; now its route exists.
         await self._client.routes.get(retry_topic(self._group))
