@@ -109,6 +109,7 @@ class GroupCommit:
         self._statistics = statistics
         self._committed = committed
         self._fresh: list[Write] = []
+        self._failed_in_a_row = 0  # groups; a full disk is logged once, not a thousand times
         self._waiting: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ordermq-store", daemon=True)
 
@@ -163,7 +164,9 @@ class GroupCommit:
                 self._database.executemany(sql, [parameters for _, parameters in run])
             execute("COMMIT")
         except Exception as error:
-            log.exception("group of %d writes failed; none is acknowledged", len(group))
+            if not self._failed_in_a_row:
+                log.exception("group of %d writes failed; none is acknowledged", len(group))
+            self._failed_in_a_row += 1
             for queue_log, next_offset in touched.items():
                 queue_log.next_offset = next_offset
             for queue_log in created:
@@ -173,6 +176,9 @@ class GroupCommit:
                 f"the broker's store could not write ({error}): free space on its disk, "
                 "or check the disk; nothing of this request was kept"
             )
+        if self._failed_in_a_row:
+            log.warning("the store writes again, after %d failed groups", self._failed_in_a_row)
+            self._failed_in_a_row = 0
         return None
 
     def _roll_back(self) -> None:

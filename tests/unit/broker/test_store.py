@@ -116,6 +116,24 @@ def test_a_failed_commit_fails_its_group_and_leaves_no_hole(tmp_path: Path) -> N
     run(scene)
 
 
+def test_a_row_of_failed_commits_is_logged_once_and_so_is_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with running(tmp_path / "s.db") as writer:
+            for _ in range(3):
+                assert await writer.submit(sql="INSERT INTO no_such_table VALUES (1)")
+            assert await writer.submit(records(writer.store, b"x")) is None
+            assert await writer.submit(records(writer.store, b"y")) is None
+
+    run(scene)
+    told = [record.getMessage() for record in caplog.records if record.name == "ordermq.broker"]
+    assert told == [
+        "group of 1 writes failed; none is acknowledged",
+        "the store writes again, after 3 failed groups",
+    ]
+
+
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 100])
 def test_reads_stop_at_count_bytes_and_end(tmp_path: Path, count: int) -> None:
     async def scene() -> None:
