@@ -88,9 +88,16 @@ class RemotingError(OrderMQError):
 
 
 class ConnectFailed(RemotingError, ConnectionError):
-    """The peer could not be reached, or the connection broke with the request under way."""
+    """The peer could not be reached: nothing was sent."""
 
     code = "connect-failed"
+    retriable = True
+
+
+class ConnectionLost(RemotingError, ConnectionError):
+    """The connection broke with the request under way: its outcome is unknown."""
+
+    code = "connection-lost"
     retriable = True
 
 

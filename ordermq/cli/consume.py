@@ -16,7 +16,7 @@ from ordermq.cli.output import EXIT_CODES, ExitCode, fail, name_servers_option, 
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.push_consumer import PushConsumer
-from ordermq.errors import ConfigError, ConnectFailed, RequestTimeout, RouteError
+from ordermq.errors import ConfigError, ConnectFailed, ConnectionLost, RequestTimeout, RouteError
 from ordermq.model.message import MessageView
 
 _FROM = {"first": ConsumeFromWhere.FIRST_OFFSET, "last": ConsumeFromWhere.LAST_OFFSET}
@@ -92,7 +92,7 @@ def _run(consumer: PushConsumer, printer: _Printer, timeout: float | None) -> bo
         threading.Thread(target=printer.stop_when_idle, args=(timeout,), daemon=True).start()
     try:
         return consumer.run()
-    except (RouteError, ConnectFailed, RequestTimeout) as error:
+    except (RouteError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
         fail(str(error), ExitCode.UNREACHABLE)
 
 

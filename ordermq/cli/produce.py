@@ -22,7 +22,7 @@ from ordermq.cli.output import (
     print_table,
     progress_bar,
 )
-from ordermq.errors import ConfigError, ConnectFailed, OrderMQError, RouteError
+from ordermq.errors import ConfigError, ConnectFailed, ConnectionLost, OrderMQError, RouteError
 from ordermq.model.message import Message
 from ordermq.model.status import SendReceipt
 from ordermq.producer.producer import Producer
@@ -193,7 +193,7 @@ def _show(topic: str, tally: _Tally) -> None:
 def _explain(tally: _Tally, in_flight: int) -> None:
     error, reached = tally.error, tally.first + tally.stored
     reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-    if tally.stored == 0 and isinstance(error, ConnectFailed | RouteError):
+    if tally.stored == 0 and isinstance(error, ConnectFailed | ConnectionLost | RouteError):
         fail(reason, ExitCode.UNREACHABLE)
     if tally.stored == 0 and isinstance(error, ConfigError | UnicodeDecodeError | csv.Error):
         fail(reason, ExitCode.USAGE)

@@ -79,7 +79,7 @@ class BrokerApi:
     ) -> tuple[int, SendReplyHeader]:
         """Store a message, or a batch (protocol 3.3); the response code says how durably.
 
-        Raises: BrokerError, RequestTimeout (outcome unknown), ConnectFailed (likewise).
+        Raises: BrokerError, ConnectFailed: not stored. RequestTimeout, ConnectionLost: unknown.
         """
         code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
         command = Command.request(code, header.to_ext(), body)

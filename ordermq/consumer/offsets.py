@@ -126,10 +126,13 @@ class Offsets:
     async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> None:
         """Go on from `offset`, either way, and commit it as a wanted move (semantics 10.6).
 
-        Raises: RemotingError, RouteError: the broker did not take it; nothing moved here.
+        Nothing happens if a batch runs or the queue was lost meanwhile.
+
+        Raises: RemotingError, RouteError: the broker did not take it yet; the next commit
+            tells it again.
         """
         lease = assigned.lease
-        if lease is None:
+        if lease is None or not assigned.reposition(generation, offset):
             return
         busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
         async with busy:
@@ -144,8 +147,7 @@ class Offsets:
                 lease.epoch if lease.is_fenced else 0,
                 reset=True,
             )
-            if assigned.reposition(generation, offset):
-                assigned.committed(offset, lease)
+            assigned.committed(offset, lease)
 
     def _recorder(self, assigned: AssignedQueue, epoch: int) -> Callable[..., None]:
         queue = assigned.queue

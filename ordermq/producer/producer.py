@@ -145,7 +145,7 @@ class Producer:
             sharding_key: messages of one key stay in order; goes through the selector.
             queue: send there, whatever the selector says.
         Raises:
-            RequestTimeout, ConnectFailed: the outcome is unknown after all re-sends; the key
+            RequestTimeout, ConnectionLost: the outcome is unknown after all re-sends; the key
                 fails until `resolve`.
             KeyFailed: an earlier send of this key ended so.
             BrokerError: the broker refused it; it is not stored.

@@ -8,6 +8,7 @@ from ordermq.config import SendConfig
 from ordermq.errors import (
     BrokerError,
     ConnectFailed,
+    ConnectionLost,
     OrderMQError,
     ProtocolError,
     RequestTimeout,
@@ -34,20 +35,21 @@ class AfterFailure(Enum):
 
 def is_doubtful(error: OrderMQError) -> bool:
     """Whether a try that ended so may have been stored: no answer came, or not a sound one."""
-    return isinstance(error, RequestTimeout | ConnectFailed | ProtocolError)
+    return isinstance(error, RequestTimeout | ConnectionLost | ProtocolError)
 
 
 def decide(error: OrderMQError, tries: int, was_doubtful: bool, config: SendConfig) -> AfterFailure:
     """What follows `error` after `tries` tries.
 
     A time-out or a broken connection leaves the outcome open; only the same message may
-    follow, or a later one could stand before it. Busy brokers stored nothing.
+    follow, or a later one could stand before it. Busy brokers, and brokers that could not be
+    reached at all, stored nothing.
 
     Args:
         was_doubtful: an earlier try of this message may have been stored; then no refusal
             of a later one settles the outcome.
     """
-    unanswered = isinstance(error, RequestTimeout | ConnectFailed)
+    unanswered = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
     busy = isinstance(error, BrokerError) and error.response_code in _BUSY
     if (unanswered or busy) and tries <= config.retry_times:
         return AfterFailure.SEND_AGAIN

@@ -9,7 +9,13 @@ from typing import Protocol
 
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
-from ordermq.errors import ConfigError, ConnectFailed, ProtocolError, RequestTimeout
+from ordermq.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimeout,
+)
 from ordermq.remoting.command import ONEWAY_FLAG, Command
 from ordermq.remoting.framing import Framer, encode
 
@@ -104,7 +110,8 @@ class Connection(asyncio.Protocol):
 
         Raises:
             RequestTimeout: no answer in `timeout_ms`; the outcome is unknown.
-            ConnectFailed: the connection is or was closed meanwhile.
+            ConnectFailed: the connection was closed before: nothing was sent.
+            ConnectionLost: it broke meanwhile; the outcome is unknown.
         """
         return await self.begin_request(command, timeout_ms)
 
@@ -112,7 +119,7 @@ class Connection(asyncio.Protocol):
         """Put the request on the wire now; the future ends as `request` does."""
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         if not self.is_open:
-            answer.set_exception(self._closed_error())
+            answer.set_exception(self._closed_error(ConnectFailed))
             return answer
         frame = encode(command)  # first: what cannot be written must not stay pending
         deadline = self._clock.now_ms() + timeout_ms
@@ -129,7 +136,7 @@ class Connection(asyncio.Protocol):
         Raises: ConnectFailed: the connection is closed.
         """
         if not self.is_open:
-            raise self._closed_error()
+            raise self._closed_error(ConnectFailed)
         assert self._transport is not None
         command.flag |= ONEWAY_FLAG
         self._transport.write(encode(command))
@@ -144,7 +151,7 @@ class Connection(asyncio.Protocol):
         await self._writable.wait()
 
     async def close(self) -> None:
-        """Close; pending requests fail with `ConnectFailed`."""
+        """Close; pending requests fail with `ConnectionLost`."""
         if self._transport is not None:
             self._transport.close()
             await self._ended.wait()
@@ -190,7 +197,7 @@ class Connection(asyncio.Protocol):
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
             if not waiting.answer.done():
-                waiting.answer.set_exception(self._closed_error())
+                waiting.answer.set_exception(self._closed_error(ConnectionLost))
         self._ended.set()
         self._events.on_closed(self, self._error)
 
@@ -202,9 +209,11 @@ class Connection(asyncio.Protocol):
         elif not waiting.answer.done():
             waiting.answer.set_result(command)
 
-    def _closed_error(self) -> ConnectFailed:
+    def _closed_error(
+        self, kind: type[ConnectFailed | ConnectionLost]
+    ) -> ConnectFailed | ConnectionLost:
         why = f": {self._error}" if self._error else ""
-        closed = ConnectFailed(f"the connection is closed{why}", address=self.address)
+        closed = kind(f"the connection is closed{why}", address=self.address)
         closed.__cause__ = self._error
         return closed
 

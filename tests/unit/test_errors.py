@@ -11,6 +11,7 @@ from ordermq.errors import (
     BrokerError,
     ConfigError,
     ConnectFailed,
+    ConnectionLost,
     LeaseExpired,
     OrderingError,
     OrderMQError,
@@ -50,6 +51,7 @@ def test_a_new_error_without_a_code_of_its_own_cannot_be_defined() -> None:
         (ConfigError, ValueError),
         (StateError, RuntimeError),
         (ConnectFailed, ConnectionError),
+        (ConnectionLost, ConnectionError),
         (RequestTimeout, TimeoutError),
     ],
 )
@@ -59,7 +61,13 @@ def test_an_error_is_also_the_builtin_people_catch(kind: type, builtin: type) ->
 
 def test_only_what_may_succeed_later_is_retriable() -> None:
     retriable = {kind.__name__ for kind in TREE if kind.retriable}
-    assert retriable == {"RemotingError", "ConnectFailed", "RequestTimeout", "RouteError"}
+    assert retriable == {
+        "RemotingError",
+        "ConnectFailed",
+        "ConnectionLost",
+        "RequestTimeout",
+        "RouteError",
+    }
 
 
 def test_the_text_ends_with_where_it_happened() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ordermq.clock import ManualClock
-from ordermq.errors import BrokerError, ConnectFailed, OrderMQError, ProtocolError, RequestTimeout
+from ordermq.errors import BrokerError, ConnectionLost, OrderMQError, ProtocolError, RequestTimeout
 from ordermq.model.properties import decode
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 
@@ -18,8 +18,8 @@ FATES: dict[str, tuple[bool, Callable[[], OrderMQError] | None]] = {
     "stored, answer lost": (True, lambda: RequestTimeout("no answer")),
     "late": (False, lambda: RequestTimeout("no answer")),  # stored when `land` is called
     "lost": (False, lambda: RequestTimeout("no answer")),
-    "stored, line cut": (True, lambda: ConnectFailed("cut")),
-    "line cut": (False, lambda: ConnectFailed("cut")),
+    "stored, line cut": (True, lambda: ConnectionLost("cut")),
+    "line cut": (False, lambda: ConnectionLost("cut")),
     "stored, answer garbled": (True, lambda: ProtocolError("garbled")),
     "busy": (False, lambda: BrokerError("busy", response_code=2)),
     "refused": (False, lambda: BrokerError("illegal", response_code=13)),

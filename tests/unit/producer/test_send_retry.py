@@ -8,6 +8,7 @@ from ordermq.config import SendConfig
 from ordermq.errors import (
     BrokerError,
     ConnectFailed,
+    ConnectionLost,
     OrderMQError,
     ProtocolError,
     RequestTimeout,
@@ -27,7 +28,8 @@ def broker(code: int) -> BrokerError:
     ("error", "steps"),
     [
         (RequestTimeout("late"), [AGAIN, AGAIN, UNKNOWN]),
-        (ConnectFailed("cut"), [AGAIN, AGAIN, UNKNOWN]),
+        (ConnectionLost("cut"), [AGAIN, AGAIN, UNKNOWN]),
+        (ConnectFailed("refused"), [AGAIN, AGAIN, REFUSED]),
         (ProtocolError("garbled answer"), [UNKNOWN, UNKNOWN, UNKNOWN]),
         (broker(2), [AGAIN, AGAIN, REFUSED]),
         (broker(14), [AGAIN, AGAIN, REFUSED]),

@@ -9,7 +9,13 @@ import pytest
 
 from ordermq.clock import ManualClock, SystemClock
 from ordermq.config import RemotingConfig
-from ordermq.errors import ConfigError, ConnectFailed, ProtocolError, RequestTimeout
+from ordermq.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimeout,
+)
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection, split_address
 
@@ -106,7 +112,7 @@ def test_a_line_that_gave_no_byte_before_a_time_out_is_cut_for_all_its_requests(
             clock.advance(1_001)
             with pytest.raises(RequestTimeout):
                 await short
-            with pytest.raises(ConnectFailed, match="no answer in time"):
+            with pytest.raises(ConnectionLost, match="no answer in time"):
                 await long
             assert not connection.is_open
             assert len(owner.closed) == 1
@@ -146,7 +152,7 @@ def test_garbage_from_the_peer_closes_the_line_and_pending_requests_learn_why() 
         async with WireServer(garbage) as server:
             owner = Owner()
             connection = await connect(server, owner)
-            with pytest.raises(ConnectFailed, match="serialization 7") as caught:
+            with pytest.raises(ConnectionLost, match="serialization 7") as caught:
                 await connection.request(Command.request(1), 5_000)
             assert isinstance(caught.value.__cause__, ProtocolError)
             assert [type(error) for error in owner.closed] == [ProtocolError]
@@ -158,7 +164,7 @@ def test_a_peer_that_hangs_up_fails_the_pending_requests() -> None:
     async def work() -> None:
         async with WireServer(lambda line, command: line.cut()) as server:
             connection = await connect(server)
-            with pytest.raises(ConnectFailed) as caught:
+            with pytest.raises(ConnectionLost) as caught:
                 await connection.request(Command.request(1), 5_000)
             assert caught.value.address == server.address
             with pytest.raises(ConnectFailed, match="connection is closed"):
@@ -176,7 +182,7 @@ def test_closing_fails_the_pending_requests() -> None:
             waiting = connection.begin_request(Command.request(1), 5_000)
             await connection.close()
             await connection.close()
-            with pytest.raises(ConnectFailed):
+            with pytest.raises(ConnectionLost):
                 await waiting
 
     run(work())
