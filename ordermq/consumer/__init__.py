@@ -5,6 +5,7 @@
 | what a user creates | push_consumer.py |
 | what a listener is given and may answer | listener.py |
 | one assigned queue: lease, state, process queue | assigned_queue.py |
+| a started consumer: the parts, and what happens between them | member.py |
 | which queues are mine | rebalance.py, strategies.py |
 | taking, renewing, losing locks | locks.py |
 | giving a queue up: drain, commit, unlock | hand_off.py |
@@ -12,6 +13,7 @@
 | fetching messages | pull.py |
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
 | messages that fail again and again | retry.py |
+| what is counted, what is recorded | statistics.py, group_history.py |
 
 All of them meet in `AssignedQueue` and nowhere else. Decisions are pure functions beside
 their drivers; drivers run on the I/O thread, listeners on the worker pool.

@@ -13,10 +13,11 @@ from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import wait_until_set
 from ordermq.config import LeaseConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import OrderMQError, RemotingError, RouteError
-from ordermq.events import EventType, Recorder
+from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
@@ -61,7 +62,7 @@ class Locks:
         group: str,
         config: LeaseConfig,
         offsets: Offsets,
-        history: Recorder,
+        history: GroupHistory,
         statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
         on_regained: Callable[[AssignedQueue], None],
@@ -134,7 +135,7 @@ class Locks:
             await self._unlock(queue, lease)
 
     async def _unlock(self, queue: MessageQueue, lease: Lease) -> None:
-        self._record(EventType.UNLOCK, queue, lease.epoch)
+        self._history.record(EventType.UNLOCK, queue, lease.epoch)
         try:
             address = self._client.routes.master_of(queue.broker_name)
             epoch = lease.epoch if lease.is_fenced else 0
@@ -232,18 +233,7 @@ class Locks:
         # The whole client lease; the margin before its end is only our own caution.
         live_ms = self._times.live_ms
         sent_ns = sent_ms * 1_000_000
-        self._record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=live_ms)
-
-    def _record(self, event: EventType, queue: MessageQueue, epoch: int, **members: int) -> None:
-        self._history.record(
-            event,
-            group=self._group,
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue=queue.queue_id,
-            epoch=epoch,
-            **members,
-        )
+        self._history.record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=live_ms)
 
     def _pause_ms(self) -> int:
         lost = any(item.lease is None and item.state is QueueState.ACTIVE for item in self._held())

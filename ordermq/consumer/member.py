@@ -14,6 +14,7 @@ from ordermq.client.timers import cancelled, repeat
 from ordermq.clock import Clock
 from ordermq.config import ConsumeFromWhere, ConsumerConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, Lease
+from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.listener import Listener
 from ordermq.consumer.locks import Locks
@@ -68,7 +69,7 @@ class Member:
         self._group = group = settings.group
         self._subscriptions = {item.topic: item for item in settings.subscriptions}
         self._runtime = Runtime.acquire()
-        self._history = settings.history
+        self._history = GroupHistory(settings.history, settings.group)
         self._leaving = False
         self._releasing: Future[None] | None = None
         statistics = settings.statistics
@@ -296,14 +297,7 @@ class Member:
         # Any thread.
         self._settings.statistics.add("leases_lost")
         _log.warning("%s: lease lost, %s; asking for it again", assigned.queue, reason)
-        self._history.record(
-            EventType.LOCK_LOST,
-            group=self._group,
-            topic=assigned.queue.topic,
-            broker=assigned.queue.broker_name,
-            queue=assigned.queue.queue_id,
-            detail=reason,
-        )
+        self._history.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
         self._runtime.post(self._locks.renew_soon)
 
     def _on_assigned(self, assigned: AssignedQueue) -> None:

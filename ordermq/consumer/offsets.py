@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ordermq.client.instance import ClientInstance
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.assigned_queue import AssignedQueue, Lease
+from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import Fenced, RemotingError, RouteError
-from ordermq.events import EventType, Recorder
+from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 
@@ -31,7 +32,7 @@ class Offsets:
         client: ClientInstance,
         group: str,
         config: RebalanceConfig,
-        history: Recorder,
+        history: GroupHistory,
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
@@ -98,17 +99,10 @@ class Offsets:
         if found is None:
             return assigned.done_offset == assigned.committed_offset
         offset, lease = found
-        record = self._recorder(assigned, lease.epoch)
+        queue = assigned.queue
+        self._history.record(EventType.COMMIT_SENT, queue, lease.epoch, off=offset)
         try:
-            address = self._client.routes.master_of(assigned.queue.broker_name)
-            record(EventType.COMMIT_SENT, off=offset)
-            await self._client.api.update_offset(
-                address,
-                self._group,
-                assigned.queue,
-                offset,
-                lease.epoch if lease.is_fenced else 0,
-            )
+            await self._store(queue, offset, lease)
         except Fenced as error:
             self._statistics.add("fenced_commits")
             _log.warning("%s", error)
@@ -119,7 +113,7 @@ class Offsets:
             _log.warning("%s: commit of offset %d failed: %s", assigned.queue, offset, error)
             return False
         assigned.committed(offset, lease)
-        record(EventType.COMMIT_ACK, off=offset)
+        self._history.record(EventType.COMMIT_ACK, queue, lease.epoch, off=offset)
         self._statistics.add("commits")
         return True
 
@@ -136,31 +130,13 @@ class Offsets:
             return
         busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
         async with busy:
-            record = self._recorder(assigned, lease.epoch)
-            address = self._client.routes.master_of(assigned.queue.broker_name)
-            record(EventType.RESET, off=offset)
-            await self._client.api.update_offset(
-                address,
-                self._group,
-                assigned.queue,
-                offset,
-                lease.epoch if lease.is_fenced else 0,
-                reset=True,
-            )
+            self._history.record(EventType.RESET, assigned.queue, lease.epoch, off=offset)
+            await self._store(assigned.queue, offset, lease, reset=True)
             assigned.committed(offset, lease)
 
-    def _recorder(self, assigned: AssignedQueue, epoch: int) -> Callable[..., None]:
-        queue = assigned.queue
-
-        def record(event: EventType, *, off: int) -> None:
-            self._history.record(
-                event,
-                group=self._group,
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queue=queue.queue_id,
-                epoch=epoch,
-                off=off,
-            )
-
-        return record
+    async def _store(
+        self, queue: MessageQueue, offset: int, lease: Lease, *, reset: bool = False
+    ) -> None:
+        address = self._client.routes.master_of(queue.broker_name)
+        epoch = lease.epoch if lease.is_fenced else 0
+        await self._client.api.update_offset(address, self._group, queue, offset, epoch, reset)

@@ -17,6 +17,7 @@ from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Refusal
+from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.listener import (
     ConsumeContext,
     Listener,
@@ -36,7 +37,7 @@ from ordermq.consumer.retry import (
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.consumer.worker_pool import WorkerPool
 from ordermq.errors import ConfigError, RemotingError, RouteError
-from ordermq.events import EventType, Recorder
+from ordermq.events import EventType
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.status import ConsumeResult
 
@@ -71,7 +72,7 @@ class OrderlyService:
         listener: Listener,
         on_failure: FailurePolicy,
         offsets: Offsets,
-        history: Recorder,
+        history: GroupHistory,
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
@@ -341,16 +342,7 @@ class OrderlyService:
     def _record(
         self, event: EventType, assigned: AssignedQueue, claim: Claim, **members: Any
     ) -> None:
-        queue = assigned.queue
-        self._history.record(
-            event,
-            group=self._group,
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue=queue.queue_id,
-            epoch=claim.lease.epoch,
-            **members,
-        )
+        self._history.record(event, assigned.queue, claim.lease.epoch, **members)
 
 
 def _contents(messages: MessageRun) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Lease
+from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import Fenced, RequestTimeout
@@ -67,7 +68,7 @@ def offsets_of(api: FakeApi, **settings: Any) -> Offsets:
         client,  # type: ignore[arg-type]
         "G",
         RebalanceConfig(**settings),
-        NoHistory(),
+        GroupHistory(NoHistory(), "G"),
         ConsumerStatistics(),
     )
 
