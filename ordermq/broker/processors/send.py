@@ -21,7 +21,6 @@ from ordermq.remoting.headers import LongSendHeader, SendHeader
 
 _MEMBER = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
 _SHORT = struct.Struct(">h")
-_LIMIT = 1 << 31
 
 
 def send_long(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -43,18 +42,20 @@ def _send(
         undelayed.pop(props.DELAY, None)
         header = replace(header, properties=props.encode(undelayed), queue_id=0)
     queue_id = _queue_id(topic, header.queue_id)
-    target = place(context, topic.name, queue_id, header.properties)
-    record = connection.writer(target.log.topic, target.log.queue_id).write(
-        request.body,
-        target.properties,
-        flag=header.flag,
-        sys_flag=header.sys_flag,
-        born_ms=header.born_timestamp_ms,
-        stored_ms=target.stored_ms,
-        reconsume_times=header.reconsume_times,
-    )
-    append = Append(target.log, (record,), (target.tag,))
-    _store(context, connection, request, append, queue_id)
+    log, properties, tag, stored_ms = place(context, topic.name, queue_id, header.properties)
+    try:
+        record = connection.writer(log.topic, log.queue_id).write(
+            request.body,
+            properties,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_ms=header.born_timestamp_ms,
+            stored_ms=stored_ms,
+            reconsume_times=header.reconsume_times,
+        )
+    except struct.error as error:
+        raise _out_of_range(error) from None
+    _store(context, connection, request, Append(log, (record,), (tag,)), queue_id)
 
 
 def send_batch(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -69,14 +70,17 @@ def send_batch(context: BrokerContext, connection: BrokerConnection, request: Co
     sys_flag, born_ms = header.sys_flag, header.born_timestamp_ms
     stored_ms = stored_now(context, log)
     records, tags = [], []
-    for flag, body, properties in split_batch(request.body):
-        records.append(
-            write(
-                body, properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms,
-                stored_ms=stored_ms,
-            )
-        )  # fmt: skip
-        tags.append(tag_of(properties))
+    try:
+        for flag, body, properties in split_batch(request.body):
+            records.append(
+                write(
+                    body, properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms,
+                    stored_ms=stored_ms,
+                )
+            )  # fmt: skip
+            tags.append(tag_of(properties))
+    except struct.error as error:
+        raise _out_of_range(error) from None
     if not records:
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
     _store(context, connection, request, Append(log, records, tags), queue_id)
@@ -147,13 +151,12 @@ def _check_body(context: BrokerContext, size: int, header: SendHeader) -> None:
             ResponseCode.MESSAGE_ILLEGAL,
             f"message body of {size} bytes for topic {header.topic!r}: expected at most {limit}",
         )
-    if not (
-        -_LIMIT <= header.flag < _LIMIT
-        and 0 <= header.sys_flag < _LIMIT
-        and -_LIMIT <= header.reconsume_times < _LIMIT
-        and -(1 << 63) <= header.born_timestamp_ms < 1 << 63
-    ):
-        raise Refusal(ResponseCode.INVALID_PARAMETER, "a number of the header is out of its range")
+
+
+def _out_of_range(error: struct.error) -> Refusal:
+    return Refusal(
+        ResponseCode.INVALID_PARAMETER, f"a number of the header is out of its range: {error}"
+    )
 
 
 def _queue_id(topic: Topic, queue_id: int) -> int:
