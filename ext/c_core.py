@@ -5,7 +5,10 @@ Paths count from the repository root.
 
 INCLUDE_DIR = "ext/core"
 SOURCES = [
+    "ext/core/offset_tree.c",
+    "ext/core/offset_runs.c",
     "ext/core/offset_map.c",
+    "ext/core/batch_slots.c",
     "ext/core/process_queue.c",
     "ext/core/lock_table.c",
     "ext/core/message_codec.c",
@@ -14,10 +17,13 @@ SOURCES = [
 PUBLIC_HEADER = "ext/core/ordermq.h"
 HEADERS = [
     PUBLIC_HEADER,
+    "ext/core/batch_slots.h",
     "ext/core/bytes.h",
     "ext/core/lock_table.h",
     "ext/core/mutex.h",
+    "ext/core/offset_leaf.h",
     "ext/core/offset_map.h",
+    "ext/core/offset_tree.h",
     "ext/core/process_queue.h",
 ]
 CYTHON_PARTS = [

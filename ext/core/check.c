@@ -14,8 +14,9 @@
 /* ---- offset map ---- */
 
 typedef struct {
+    const omq_offset_map *map;
     const omq_leaf *next_leaf; /* the leaf that the walk must meet next */
-    size_t entries;
+    size_t offsets;
 } walk;
 
 /* Walk a subtree whose offsets lie in low .. high. */
@@ -27,13 +28,14 @@ static const char *check_node(walk *state, const void *node, int height, int64_t
         REQUIRE(leaf->begin <= leaf->end && leaf->end <= OMQ_LEAF_CAPACITY,
                 "a leaf's window lies outside of it");
         for (uint32_t i = leaf->begin; i < leaf->end; i++) {
-            REQUIRE(low <= leaf->offsets[i] && leaf->offsets[i] <= high,
-                    "an offset lies outside the keys above it");
-            REQUIRE(i == leaf->begin || leaf->offsets[i - 1] < leaf->offsets[i],
-                    "the offsets of a leaf do not ascend");
+            uint32_t length = omq_run_length(state->map, leaf->extents[i]);
+            REQUIRE(length > 0, "a run of nothing");
+            REQUIRE(low <= leaf->offsets[i] && leaf->offsets[i] <= high - (length - 1),
+                    "an offset lies outside the keys above it, or in the run before");
+            low = leaf->offsets[i] + length;
+            state->offsets += length;
         }
         REQUIRE(leaf->next == NULL || leaf->next->previous == leaf, "leaf links disagree");
-        state->entries += leaf->end - leaf->begin;
         state->next_leaf = leaf->next;
         return NULL;
     }
@@ -52,7 +54,7 @@ static const char *check_node(walk *state, const void *node, int height, int64_t
 }
 
 const char *omq_offset_map_check(const omq_offset_map *map) {
-    walk state = {map->head, 0};
+    walk state = {map, map->head, 0};
     REQUIRE(map->head != NULL && map->head->previous == NULL, "the head leaf has a previous one");
     REQUIRE(map->tail != NULL && map->tail->next == NULL, "the tail leaf has a next one");
     REQUIRE(map->height >= 0 && map->height <= OMQ_MAX_HEIGHT, "the height");
@@ -63,7 +65,7 @@ const char *omq_offset_map_check(const omq_offset_map *map) {
         return broken;
     }
     REQUIRE(state.next_leaf == NULL, "leaves are linked that the tree does not hold");
-    REQUIRE(state.entries == map->count, "the count differs from the entries");
+    REQUIRE(state.offsets == map->count, "the count differs from the offsets");
     for (const omq_leaf *leaf = map->head; map->height > 0 && leaf != NULL; leaf = leaf->next) {
         REQUIRE(leaf->begin < leaf->end, "an empty leaf is not the only one");
     }
@@ -75,43 +77,55 @@ const char *omq_offset_map_check(const omq_offset_map *map) {
 /* Add up bytes, and messages a slot (NULL: none), of one map. */
 static const char *check_messages(const omq_process_queue *queue, const omq_offset_map *map,
                                   uint32_t *messages, uint64_t *bytes) {
+    REQUIRE(map->has_runs == (queue->shape == OMQ_SHAPE_BATCHES), "runs in columns, or none");
     for (const omq_leaf *leaf = map->head; leaf != NULL; leaf = leaf->next) {
         for (uint32_t i = leaf->begin; i < leaf->end; i++) {
-            *bytes += leaf->sizes[i];
-            REQUIRE(leaf->offsets[i] <= queue->max_offset, "an offset is above max_offset");
-            if (messages != NULL) {
-                uint32_t slot = omq_token_slot(leaf->tokens[i]);
-                REQUIRE(slot < queue->slot_count, "a token names no slot");
-                messages[slot]++;
+            uint32_t extent = leaf->extents[i];
+            REQUIRE(leaf->offsets[i] + omq_run_length(map, extent) - 1 <= queue->max_offset,
+                    "an offset is above max_offset");
+            if (messages == NULL) {
+                *bytes += extent;
+                continue;
+            }
+            uint32_t slot = omq_token_slot(leaf->tokens[i]);
+            REQUIRE(slot < queue->slots.count, "a token names no slot");
+            messages[slot] += extent;
+            const uint32_t *sizes = queue->slots.slots[slot].sizes;
+            if (sizes != NULL) {
+                *bytes += omq_sum_sizes(sizes + omq_token_index(leaf->tokens[i]), extent);
             }
         }
     }
     return NULL;
 }
 
-static const char *check_lists(const omq_process_queue *queue) {
+static const char *check_lists(const omq_batch_slots *slots) {
     uint32_t live = 0;
-    for (uint32_t i = 0; i < queue->slot_count; i++) {
-        live += queue->slots[i].messages > 0;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        bool is_live = slots->slots[i].messages > 0;
+        live += is_live;
+        REQUIRE(is_live || (slots->slots[i].sizes == NULL && slots->slots[i].bytes == 0),
+                "a slot not in use keeps sizes");
     }
     uint32_t listed = 0;
     uint32_t emptied = 0;
-    for (uint32_t at = queue->emptied_slot; at != OMQ_NO_SLOT; at = queue->slots[at].next) {
-        REQUIRE(queue->slots[at].messages == 0, "a live slot is on the emptied list");
-        REQUIRE(++listed <= queue->slot_count, "the emptied list is a ring");
+    for (uint32_t at = slots->emptied; at != OMQ_NO_SLOT; at = slots->slots[at].next) {
+        REQUIRE(slots->slots[at].messages == 0, "a live slot is on the emptied list");
+        REQUIRE(++listed <= slots->count, "the emptied list is a ring");
         emptied++;
     }
-    for (uint32_t at = queue->free_slot; at != OMQ_NO_SLOT; at = queue->slots[at].next) {
-        REQUIRE(queue->slots[at].messages == 0, "a live slot is on the free list");
-        REQUIRE(++listed <= queue->slot_count, "the free list is a ring");
+    for (uint32_t at = slots->free; at != OMQ_NO_SLOT; at = slots->slots[at].next) {
+        REQUIRE(slots->slots[at].messages == 0, "a live slot is on the free list");
+        REQUIRE(++listed <= slots->count, "the free list is a ring");
     }
-    REQUIRE(live + listed == queue->slot_count, "a slot is lost, or on both lists");
-    REQUIRE(atomic_load(&queue->to_collect) == emptied, "the count of slots to collect");
+    REQUIRE(live + listed == slots->count, "a slot is lost, or on both lists");
+    REQUIRE(atomic_load(&slots->to_collect) == emptied, "the count of slots to collect");
     return NULL;
 }
 
 static const char *check_contents(const omq_process_queue *queue, uint32_t *messages) {
     uint64_t bytes = 0;
+    uint64_t slot_bytes = 0;
     const char *broken = check_messages(queue, &queue->pending, messages, &bytes);
     if (broken == NULL) {
         broken = check_messages(queue, &queue->consuming, messages, &bytes);
@@ -120,14 +134,19 @@ static const char *check_contents(const omq_process_queue *queue, uint32_t *mess
         return broken;
     }
     REQUIRE(bytes == queue->size_bytes, "size_bytes is not the sum of the sizes");
-    for (uint32_t i = 0; messages != NULL && i < queue->slot_count; i++) {
-        REQUIRE(messages[i] == queue->slots[i].messages, "a slot's count of messages");
+    for (uint32_t i = 0; messages != NULL && i < queue->slots.count; i++) {
+        REQUIRE(messages[i] == queue->slots.slots[i].messages, "a slot's count of messages");
+        slot_bytes += queue->slots.slots[i].bytes;
     }
+    REQUIRE(messages == NULL || slot_bytes == bytes, "the bytes of the slots");
     for (const omq_leaf *leaf = queue->consuming.head; leaf != NULL; leaf = leaf->next) {
         for (uint32_t i = leaf->begin; i < leaf->end; i++) {
-            omq_item item;
-            REQUIRE(!omq_offset_map_find(&queue->pending, leaf->offsets[i], &item),
-                    "an offset is both pending and consuming");
+            uint32_t length = omq_run_length(&queue->consuming, leaf->extents[i]);
+            for (uint32_t ahead = 0; ahead < length; ahead++) {
+                omq_item item;
+                REQUIRE(!omq_offset_map_find(&queue->pending, leaf->offsets[i] + ahead, &item),
+                        "an offset is both pending and consuming");
+            }
         }
     }
     return NULL;
@@ -139,7 +158,7 @@ static const char *check_queue(const omq_process_queue *queue) {
         broken = omq_offset_map_check(&queue->consuming);
     }
     if (broken == NULL) {
-        broken = check_lists(queue);
+        broken = check_lists(&queue->slots);
     }
     if (broken != NULL) {
         return broken;
@@ -147,10 +166,13 @@ static const char *check_queue(const omq_process_queue *queue) {
     REQUIRE(queue->shape != OMQ_SHAPE_NONE || queue->pending.count == 0,
             "messages without a shape");
     REQUIRE(queue->floor >= 0, "the floor is negative");
-    if (queue->shape != OMQ_SHAPE_BATCHES) {
+    if (queue->shape == OMQ_SHAPE_NONE) {
+        return NULL;
+    }
+    if (queue->shape == OMQ_SHAPE_COLUMNS) {
         return check_contents(queue, NULL);
     }
-    uint32_t *messages = calloc((size_t)queue->slot_count + 1, sizeof *messages);
+    uint32_t *messages = calloc((size_t)queue->slots.count + 1, sizeof *messages);
     REQUIRE(messages != NULL, "no memory to check");
     broken = check_contents(queue, messages);
     free(messages);

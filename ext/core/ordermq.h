@@ -60,9 +60,19 @@ bool omq_offset_map_last(const omq_offset_map *map, omq_entry *entry);
 bool omq_offset_map_floor(const omq_offset_map *map, int64_t offset, omq_entry *entry);
 bool omq_offset_map_ceiling(const omq_offset_map *map, int64_t offset, omq_entry *entry);
 
-/* Copy offsets >= start, ascending, up to `capacity`; return how many. O(log n + capacity). */
+/* Put a column of each; write how many offsets were absent. The work a key is that of put, but
+ * the leaves of several keys are loaded at once.
+ * OUT_OF_RANGE (nothing stored), NO_MEMORY (a prefix is stored). */
+omq_status omq_offset_map_put_columns(omq_offset_map *map, const int64_t *offsets,
+                                      const uint64_t *tokens, size_t count, size_t *added);
+
+/* Delete the entries of a column of offsets; return how many there were. */
+size_t omq_offset_map_remove_columns(omq_offset_map *map, const int64_t *offsets, size_t count);
+
+/* Copy offsets >= start, ascending, up to `capacity`, and tokens unless NULL; return how many.
+ * O(log n + capacity). */
 size_t omq_offset_map_read(const omq_offset_map *map, int64_t start, int64_t *offsets,
-                           size_t capacity);
+                           uint64_t *tokens, size_t capacity);
 
 /* Entries. O(1). */
 size_t omq_offset_map_count(const omq_offset_map *map);
@@ -146,9 +156,11 @@ omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t s
 omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,
                                         size_t count, size_t *moved);
 
-/* Drop these offsets from pending and consuming; return the watermark, below which all is
- * done, or -1 if both were empty before. Any thread. O(count log n). */
-int64_t omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count);
+/* Drop these offsets from pending and consuming; write the watermark, below which all is
+ * done, or -1 if both were empty before. NO_MEMORY (a prefix is dropped; the watermark is
+ * right). Any thread. O(count log n). */
+omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count,
+                                    int64_t *watermark);
 
 /* Drop everything and forget max_offset; flag and floor stay. Any thread. O(n). */
 void omq_process_queue_clear(omq_process_queue *queue);

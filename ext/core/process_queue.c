@@ -1,91 +1,38 @@
 #include "process_queue.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-static uint32_t minimum(size_t a, size_t b) { return (uint32_t)(a < b ? a : b); }
+#include "offset_leaf.h"
 
 static int64_t first_offset(const omq_offset_map *map) {
-    return map->count > 0 ? map->head->offsets[map->head->begin] : -1;
+    return map->count > 0 ? omq_offset_map_first_item(map).offset : -1;
 }
 
 static int64_t last_offset(const omq_offset_map *map) {
-    return map->count > 0 ? map->tail->offsets[map->tail->end - 1] : -1;
-}
-
-/* ---- slots ---- */
-
-static omq_status grow_slots(omq_process_queue *queue) {
-    uint32_t old = queue->slot_count;
-    uint32_t count = old == 0 ? 8 : old * 2;
-    if (count < old) {
-        return OMQ_NO_MEMORY;
+    if (map->count == 0) {
+        return -1;
     }
-    omq_slot *slots = realloc(queue->slots, count * sizeof *slots);
-    if (slots == NULL) {
-        return OMQ_NO_MEMORY;
-    }
-    for (uint32_t i = old; i < count; i++) {
-        slots[i] = (omq_slot){0, i + 1 < count ? i + 1 : queue->free_slot};
-    }
-    queue->slots = slots;
-    queue->slot_count = count;
-    queue->free_slot = old;
-    return OMQ_OK;
-}
-
-/* `count` messages of a batch have left the queue. */
-static void release(omq_process_queue *queue, uint32_t slot, uint32_t count) {
-    queue->slots[slot].messages -= count;
-    if (queue->slots[slot].messages == 0) {
-        queue->slots[slot].next = queue->emptied_slot;
-        queue->emptied_slot = slot;
-        atomic_fetch_add_explicit(&queue->to_collect, 1, memory_order_relaxed);
-    }
-}
-
-static void release_token(omq_process_queue *queue, uint64_t token) {
-    if (queue->shape == OMQ_SHAPE_BATCHES) {
-        release(queue, omq_token_slot(token), 1);
-    }
-}
-
-static void release_tokens(omq_process_queue *queue, const uint64_t *tokens, size_t count) {
-    for (size_t i = 0; i < count;) {
-        uint32_t slot = omq_token_slot(tokens[i]);
-        size_t end = i + 1;
-        while (end < count && omq_token_slot(tokens[end]) == slot) {
-            end++;
-        }
-        release(queue, slot, (uint32_t)(end - i));
-        i = end;
-    }
-}
-
-static void release_all(omq_process_queue *queue) {
-    for (uint32_t slot = 0; slot < queue->slot_count; slot++) {
-        if (queue->slots[slot].messages > 0) {
-            release(queue, slot, queue->slots[slot].messages);
-        }
-    }
+    omq_item last = omq_offset_map_last_item(map);
+    return last.offset + omq_run_length(map, last.extent) - 1;
 }
 
 bool omq_process_queue_collect(omq_process_queue *queue, uint32_t *slot) {
     /* Almost every call finds nothing; the slots a thread emptied itself it does see here. */
-    if (atomic_load_explicit(&queue->to_collect, memory_order_relaxed) == 0) {
+    if (atomic_load_explicit(&queue->slots.to_collect, memory_order_relaxed) == 0) {
         return false;
     }
     omq_mutex_lock(&queue->mutex);
-    uint32_t emptied = queue->emptied_slot;
-    if (emptied != OMQ_NO_SLOT) {
-        queue->emptied_slot = queue->slots[emptied].next;
-        queue->slots[emptied].next = queue->free_slot;
-        queue->free_slot = emptied;
-        atomic_fetch_sub_explicit(&queue->to_collect, 1, memory_order_relaxed);
-        *slot = emptied;
-    }
+    bool is_found = omq_batch_slots_collect(&queue->slots, slot);
     omq_mutex_unlock(&queue->mutex);
-    return emptied != OMQ_NO_SLOT;
+    return is_found;
+}
+
+/* An entry has left the queue. */
+static void release(omq_process_queue *queue, const omq_item *item) {
+    queue->size_bytes -= queue->shape == OMQ_SHAPE_COLUMNS
+                             ? item->extent
+                             : omq_batch_slots_release(&queue->slots, omq_token_slot(item->token),
+                                                       omq_token_index(item->token), item->extent);
 }
 
 /* ---- life ---- */
@@ -96,8 +43,7 @@ omq_process_queue *omq_process_queue_new(void) {
         return NULL;
     }
     queue->max_offset = -1;
-    queue->free_slot = OMQ_NO_SLOT;
-    queue->emptied_slot = OMQ_NO_SLOT;
+    omq_batch_slots_open(&queue->slots);
     if (omq_mutex_init(&queue->mutex) == 0) {
         if (omq_offset_map_open(&queue->pending) == OMQ_OK) {
             if (omq_offset_map_open(&queue->consuming) == OMQ_OK) {
@@ -116,7 +62,7 @@ void omq_process_queue_free(omq_process_queue *queue) {
         omq_offset_map_close(&queue->pending);
         omq_offset_map_close(&queue->consuming);
         omq_mutex_destroy(&queue->mutex);
-        free(queue->slots);
+        omq_batch_slots_close(&queue->slots);
         free(queue);
     }
 }
@@ -125,94 +71,125 @@ void omq_process_queue_free(omq_process_queue *queue) {
 
 typedef struct {
     const int64_t *offsets;
-    const uint64_t *tokens; /* NULL: first_token + index */
+    const uint64_t *tokens; /* NULL: first_token + index, a batch */
     uint64_t first_token;
     const uint32_t *sizes; /* NULL: zeros */
     size_t count;
+    uint64_t bytes; /* sum of the sizes */
 } omq_columns;
 
+typedef struct {
+    size_t messages;
+    uint64_t bytes;
+} omq_added;
+
 /* One look at everything before anything is done: a bad column changes nothing. */
-static bool are_in_range(const omq_columns *columns) {
+static bool read_columns(omq_columns *columns) {
     uint64_t offsets = 0; /* sign bit: some offset is negative, or INT64_MAX */
     uint32_t sizes = 0;
+    uint64_t bytes = 0;
     for (size_t i = 0; i < columns->count; i++) {
         uint64_t offset = (uint64_t)columns->offsets[i];
         offsets |= offset | (offset + 1);
     }
     for (size_t i = 0; columns->sizes != NULL && i < columns->count; i++) {
         sizes |= columns->sizes[i];
+        bytes += columns->sizes[i];
     }
+    columns->bytes = bytes;
     return offsets >> 63 == 0 && sizes >> 31 == 0;
 }
 
-static void count_new(omq_process_queue *queue, const omq_columns *columns, size_t at,
-                      size_t count) {
-    for (size_t i = 0; columns->sizes != NULL && i < count; i++) {
-        queue->size_bytes += columns->sizes[at + i];
+/* How many offsets, from `at` on, follow each other without a gap: mostly all. */
+static size_t contiguous(const omq_columns *columns, size_t at) {
+    const int64_t *offsets = columns->offsets + at;
+    size_t left = columns->count - at;
+    uint64_t differs = 0; /* wraps where offsets jump; compared for equality only */
+    for (size_t i = 1; i < left; i++) {
+        differs |= (uint64_t)offsets[i] - (uint64_t)offsets[0] - i;
     }
+    if (differs == 0) {
+        return left;
+    }
+    size_t count = 1;
+    while (offsets[count] == offsets[count - 1] + 1) {
+        count++; /* ends: some offset differs */
+    }
+    return count;
 }
 
 /* Append what ascends from `at` on above everything ever buffered, and so is new without a
- * look at the maps. Writes how many that were. */
+ * look at the maps. Adds up what that was. */
 static omq_status put_run(omq_process_queue *queue, const omq_columns *columns, size_t at,
-                          size_t *count) {
+                          omq_added *added) {
     const int64_t *offsets = columns->offsets;
-    size_t end = at + 1;
-    while (end < columns->count && offsets[end] > offsets[end - 1]) {
-        end++;
+    const uint32_t *sizes = columns->sizes == NULL ? NULL : columns->sizes + at;
+    omq_status status;
+    size_t count;
+    if (columns->tokens == NULL) {
+        count = contiguous(columns, at);
+        omq_item run = {offsets[at], columns->first_token + at, (uint32_t)count};
+        status = omq_offset_map_append(&queue->pending, &run);
+        count = status == OMQ_OK ? count : 0;
+    } else {
+        size_t end = at + 1;
+        while (end < columns->count && offsets[end] > offsets[end - 1]) {
+            end++;
+        }
+        status = omq_offset_map_append_columns(&queue->pending, offsets + at, columns->tokens + at,
+                                               sizes, end - at, &count);
     }
-    omq_status status = omq_offset_map_append(
-        &queue->pending, offsets + at, columns->tokens == NULL ? NULL : columns->tokens + at,
-        columns->first_token + at, columns->sizes == NULL ? NULL : columns->sizes + at, end - at,
-        count);
-    if (*count > 0) {
-        queue->max_offset = offsets[at + *count - 1];
-        count_new(queue, columns, at, *count);
+    if (count > 0) {
+        queue->max_offset = offsets[at + count - 1];
+        added->messages += count;
+        added->bytes += count == columns->count ? columns->bytes : omq_sum_sizes(sizes, count);
     }
     return status;
 }
 
 static omq_status put_one(omq_process_queue *queue, const omq_columns *columns, size_t at,
-                          bool *is_new) {
-    omq_item item = {columns->offsets[at], 0, 0};
+                          omq_added *added) {
+    omq_item item = {columns->offsets[at], columns->first_token + at, 1};
     omq_item held;
-    *is_new = item.offset >= queue->floor &&
-              !omq_offset_map_find(&queue->pending, item.offset, &held) &&
-              !omq_offset_map_find(&queue->consuming, item.offset, &held);
-    if (!*is_new) {
+    uint32_t size = columns->sizes == NULL ? 0 : columns->sizes[at];
+    bool is_new = item.offset >= queue->floor &&
+                  !omq_offset_map_find(&queue->pending, item.offset, &held) &&
+                  !omq_offset_map_find(&queue->consuming, item.offset, &held);
+    if (!is_new) {
         queue->duplicates_ignored++;
         return OMQ_OK;
     }
-    item.token = columns->tokens == NULL ? columns->first_token + at : columns->tokens[at];
-    item.size = columns->sizes == NULL ? 0 : columns->sizes[at];
+    if (columns->tokens != NULL) {
+        item.token = columns->tokens[at];
+        item.extent = size;
+    }
     if (omq_offset_map_insert(&queue->pending, &item) != OMQ_OK) {
-        *is_new = false;
         return OMQ_NO_MEMORY;
     }
     if (item.offset > queue->max_offset) {
         queue->max_offset = item.offset;
     }
-    queue->size_bytes += item.size;
+    added->messages++;
+    added->bytes += size;
     return OMQ_OK;
 }
 
-/* Write how many were new. */
-static omq_status put_all(omq_process_queue *queue, const omq_columns *columns, size_t *added) {
+static omq_status put_all(omq_process_queue *queue, const omq_columns *columns,
+                          omq_added *added) {
     omq_status status = OMQ_OK;
-    *added = 0;
+    *added = (omq_added){0, 0};
     for (size_t i = 0; status == OMQ_OK && i < columns->count;) {
         int64_t offset = columns->offsets[i];
-        size_t count = 1;
         if (offset > queue->max_offset && offset >= queue->floor) {
-            status = put_run(queue, columns, i, &count);
-            *added += count;
+            size_t before = added->messages;
+            status = put_run(queue, columns, i, added);
+            i += added->messages - before;
         } else {
-            bool is_new;
-            status = put_one(queue, columns, i, &is_new);
-            *added += is_new;
+            status = put_one(queue, columns, i, added);
+            i++;
         }
-        i += count;
     }
+    queue->size_bytes += added->bytes;
     return status;
 }
 
@@ -227,19 +204,25 @@ static omq_status need_shape(const omq_process_queue *queue, omq_shape shape) {
     return fits ? OMQ_OK : OMQ_WRONG_SHAPE;
 }
 
+static void choose_shape(omq_process_queue *queue, omq_shape shape) {
+    queue->shape = shape;
+    queue->pending.has_runs = shape == OMQ_SHAPE_BATCHES;
+    queue->consuming.has_runs = shape == OMQ_SHAPE_BATCHES;
+}
+
 omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t *offsets,
                                          const uint64_t *tokens, const uint32_t *sizes,
                                          size_t count, bool *dispatch) {
-    omq_columns columns = {offsets, tokens, 0, sizes, count};
+    omq_columns columns = {offsets, tokens, 0, sizes, count, 0};
     *dispatch = false;
-    if (!are_in_range(&columns)) {
+    if (!read_columns(&columns)) {
         return OMQ_OUT_OF_RANGE;
     }
     omq_mutex_lock(&queue->mutex);
     omq_status status = need_shape(queue, OMQ_SHAPE_COLUMNS);
     if (status == OMQ_OK) {
-        size_t added;
-        queue->shape = OMQ_SHAPE_COLUMNS;
+        omq_added added;
+        choose_shape(queue, OMQ_SHAPE_COLUMNS);
         status = put_all(queue, &columns, &added);
         /* Without memory the caller sees an error, not `dispatch`; it must come again. */
         *dispatch = status == OMQ_OK && begin_dispatch(queue);
@@ -248,31 +231,39 @@ omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t
     return status;
 }
 
+static omq_status put_batch(omq_process_queue *queue, omq_columns *columns, uint32_t *slot) {
+    uint32_t chosen;
+    omq_added added;
+    omq_status status =
+        omq_batch_slots_choose(&queue->slots, columns->sizes, columns->count, &chosen);
+    if (status != OMQ_OK) {
+        return status;
+    }
+    choose_shape(queue, OMQ_SHAPE_BATCHES);
+    columns->first_token = (uint64_t)chosen << 32;
+    status = put_all(queue, columns, &added);
+    if (added.messages > 0) {
+        omq_batch_slots_fill(&queue->slots, chosen, (uint32_t)added.messages, added.bytes);
+        *slot = chosen;
+    } else {
+        omq_batch_slots_drop(&queue->slots, chosen);
+    }
+    return status;
+}
+
 omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
                                        const uint32_t *sizes, size_t count, uint32_t *slot,
                                        bool *dispatch) {
-    omq_columns columns = {offsets, NULL, 0, sizes, count};
+    omq_columns columns = {offsets, NULL, 0, sizes, count, 0};
     *slot = OMQ_NO_SLOT;
     *dispatch = false;
-    if (count >= UINT32_MAX || !are_in_range(&columns)) {
+    if (count >= UINT32_MAX || !read_columns(&columns)) {
         return OMQ_OUT_OF_RANGE;
     }
     omq_mutex_lock(&queue->mutex);
     omq_status status = need_shape(queue, OMQ_SHAPE_BATCHES);
-    if (status == OMQ_OK && queue->free_slot == OMQ_NO_SLOT) {
-        status = grow_slots(queue);
-    }
     if (status == OMQ_OK) {
-        size_t added;
-        uint32_t chosen = queue->free_slot;
-        queue->shape = OMQ_SHAPE_BATCHES;
-        columns.first_token = (uint64_t)chosen << 32;
-        status = put_all(queue, &columns, &added);
-        if (added > 0) {
-            queue->free_slot = queue->slots[chosen].next;
-            queue->slots[chosen] = (omq_slot){(uint32_t)added, OMQ_NO_SLOT};
-            *slot = chosen;
-        }
+        status = put_batch(queue, &columns, slot);
         *dispatch = status == OMQ_OK && begin_dispatch(queue);
     }
     omq_mutex_unlock(&queue->mutex);
@@ -281,28 +272,33 @@ omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *
 
 /* ---- take ---- */
 
-/* Move up to `limit` messages from the head leaf of pending to consuming; copy their offsets
- * (unless NULL) and tokens. Returns how many, 0 without memory. */
-static size_t take_run(omq_process_queue *queue, size_t limit, int64_t *offsets,
-                       uint64_t *tokens) {
+/* Move an entry to consuming. Mostly it lies above; not if something was put or made again
+ * below what is consuming. */
+static omq_status consume(omq_process_queue *queue, const omq_item *item) {
+    return last_offset(&queue->consuming) < item->offset
+               ? omq_offset_map_append(&queue->consuming, item)
+               : omq_offset_map_insert(&queue->consuming, item);
+}
+
+/* Move up to `limit` entries from the head leaf of pending to consuming; copy their offsets
+ * and tokens. Returns how many, 0 without memory. */
+static size_t take_entries(omq_process_queue *queue, size_t limit, int64_t *offsets,
+                           uint64_t *tokens) {
     const omq_leaf *leaf = queue->pending.head;
     uint32_t at = leaf->begin;
-    uint32_t run = minimum(leaf->end - at, limit);
+    size_t run = omq_leaf_count(leaf) < limit ? omq_leaf_count(leaf) : limit;
     size_t moved = 0;
     if (last_offset(&queue->consuming) < leaf->offsets[at]) {
-        (void)omq_offset_map_append(&queue->consuming, leaf->offsets + at, leaf->tokens + at, 0,
-                                    leaf->sizes + at, run, &moved);
+        (void)omq_offset_map_append_columns(&queue->consuming, leaf->offsets + at,
+                                            leaf->tokens + at, leaf->extents + at, run, &moved);
     } else {
-        /* Something was put or made again below what is consuming. */
-        omq_item item = {leaf->offsets[at], leaf->tokens[at], leaf->sizes[at]};
+        omq_item item = omq_leaf_item(leaf, at);
         moved = omq_offset_map_insert(&queue->consuming, &item) == OMQ_OK;
     }
-    if (offsets != NULL) {
-        memcpy(offsets, leaf->offsets + at, moved * sizeof *offsets);
-    }
+    memcpy(offsets, leaf->offsets + at, moved * sizeof *offsets);
     memcpy(tokens, leaf->tokens + at, moved * sizeof *tokens);
     if (moved > 0) {
-        omq_offset_map_drop_head(&queue->pending, moved);
+        omq_offset_map_drop_head(&queue->pending, (uint32_t)moved);
     }
     return moved;
 }
@@ -326,7 +322,7 @@ omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *off
     omq_mutex_lock(&queue->mutex);
     omq_status status = start_take(queue, OMQ_SHAPE_COLUMNS);
     while (status == OMQ_OK && done < limit && queue->pending.count > 0) {
-        size_t run = take_run(queue, limit - done, offsets + done, tokens + done);
+        size_t run = take_entries(queue, limit - done, offsets + done, tokens + done);
         done += run;
         if (run == 0) {
             status = done == 0 ? OMQ_NO_MEMORY : OMQ_OK;
@@ -338,33 +334,21 @@ omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *off
     return status;
 }
 
-/* Add tokens to segments, of which there are `count`; return how many there are. A token of
- * the next message in the same batch is one greater; so is no other, for a slot's last index
- * is not used. */
-static size_t add_segments(omq_segment *segments, size_t count, const uint64_t *tokens,
-                           size_t token_count) {
-    for (size_t i = 0; i < token_count;) {
-        uint64_t token = tokens[i];
-        size_t end = i + 1;
-        while (end < token_count && tokens[end] == token + (end - i)) {
-            end++;
-        }
-        omq_segment run = {omq_token_slot(token), omq_token_index(token), (uint32_t)(end - i)};
-        omq_segment *last = segments + count - 1;
-        if (count > 0 && last->slot == run.slot && last->first + last->count == run.first) {
-            last->count += run.count; /* the run goes on from one leaf to the next */
-        } else {
-            segments[count++] = run;
-        }
-        i = end;
+/* Add a run to segments, of which there are `count`; return how many there are. */
+static size_t add_segment(omq_segment *segments, size_t count, const omq_item *run) {
+    omq_segment added = {omq_token_slot(run->token), omq_token_index(run->token), run->extent};
+    omq_segment *last = segments + count - 1;
+    if (count > 0 && last->slot == added.slot && last->first + last->count == added.first) {
+        last->count += added.count;
+        return count;
     }
-    return count;
+    segments[count] = added;
+    return count + 1;
 }
 
 omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment *segments,
                                            size_t limit, size_t *count) {
-    uint64_t tokens[OMQ_LEAF_CAPACITY];
-    size_t done = 0;
+    size_t left = limit;
     size_t found = 0;
     *count = 0;
     if (limit == 0) {
@@ -372,14 +356,16 @@ omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment
     }
     omq_mutex_lock(&queue->mutex);
     omq_status status = start_take(queue, OMQ_SHAPE_BATCHES);
-    while (status == OMQ_OK && done < limit && queue->pending.count > 0) {
-        size_t run = take_run(queue, limit - done, NULL, tokens);
-        found = add_segments(segments, found, tokens, run);
-        done += run;
-        if (run == 0) {
-            status = done == 0 ? OMQ_NO_MEMORY : OMQ_OK;
+    while (status == OMQ_OK && left > 0 && queue->pending.count > 0) {
+        omq_item run = omq_offset_map_first_item(&queue->pending);
+        run.extent = run.extent < left ? run.extent : (uint32_t)left;
+        if (consume(queue, &run) != OMQ_OK) {
+            status = left == limit ? OMQ_NO_MEMORY : OMQ_OK;
             break;
         }
+        omq_offset_map_trim_head(&queue->pending, run.extent);
+        found = add_segment(segments, found, &run);
+        left -= run.extent;
     }
     omq_mutex_unlock(&queue->mutex);
     *count = found;
@@ -395,10 +381,8 @@ int64_t omq_process_queue_commit(omq_process_queue *queue) {
     if (next >= 0) {
         for (const omq_leaf *leaf = consuming->head; leaf != NULL; leaf = leaf->next) {
             for (uint32_t i = leaf->begin; i < leaf->end; i++) {
-                queue->size_bytes -= leaf->sizes[i];
-            }
-            if (queue->shape == OMQ_SHAPE_BATCHES) {
-                release_tokens(queue, leaf->tokens + leaf->begin, leaf->end - leaf->begin);
+                omq_item item = omq_leaf_item(leaf, i);
+                release(queue, &item);
             }
         }
         omq_offset_map_clear(consuming);
@@ -416,6 +400,27 @@ static void swap_maps(omq_process_queue *queue) {
     queue->consuming = pending;
 }
 
+/* What of the last entry of a map lies at or above `start`. */
+static omq_item last_part(const omq_offset_map *map, int64_t start) {
+    omq_item last = omq_offset_map_last_item(map);
+    if (last.offset < start) {
+        uint32_t below = (uint32_t)(start - last.offset);
+        last = (omq_item){start, last.token + below, last.extent - below};
+    }
+    return last;
+}
+
+/* Take back the first `count` offsets of an insert that ran out of memory half way. They end
+ * the runs they are in, so this needs no memory itself. */
+static void undo_insert(omq_process_queue *queue, const omq_item *item, size_t count) {
+    while (count-- > 0) {
+        omq_item out;
+        bool is_found;
+        (void)omq_offset_map_extract(&queue->pending, item->offset + (int64_t)count, &out,
+                                     &is_found);
+    }
+}
+
 omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t start,
                                              size_t *moved) {
     omq_status status = OMQ_OK;
@@ -428,40 +433,49 @@ omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t s
     }
     /* From the greatest down: each lands at the front of pending, which is cheap. */
     while (consuming->count > 0 && last_offset(consuming) >= start) {
-        const omq_leaf *tail = consuming->tail;
-        uint32_t at = tail->end - 1;
-        omq_item item = {tail->offsets[at], tail->tokens[at], tail->sizes[at]};
-        status = omq_offset_map_insert(&queue->pending, &item);
+        omq_item part = last_part(consuming, start);
+        uint32_t length = omq_run_length(consuming, part.extent);
+        size_t before = queue->pending.count;
+        status = omq_offset_map_insert(&queue->pending, &part);
         if (status != OMQ_OK) {
+            undo_insert(queue, &part, queue->pending.count - before);
             break;
         }
-        omq_offset_map_drop_tail(consuming, 1);
-        done++;
+        omq_offset_map_trim_tail(consuming, length);
+        done += length;
     }
     omq_mutex_unlock(&queue->mutex);
     *moved = done;
     return status;
 }
 
+static omq_status make_one_again(omq_process_queue *queue, int64_t offset, bool *is_found) {
+    omq_item item;
+    *is_found = omq_offset_map_find(&queue->consuming, offset, &item);
+    if (!*is_found) {
+        return OMQ_OK;
+    }
+    if (omq_offset_map_insert(&queue->pending, &item) != OMQ_OK) {
+        return OMQ_NO_MEMORY;
+    }
+    if (omq_offset_map_extract(&queue->consuming, offset, &item, is_found) != OMQ_OK) {
+        undo_insert(queue, &item, 1);
+        return OMQ_NO_MEMORY;
+    }
+    return OMQ_OK;
+}
+
 omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,
                                         size_t count, size_t *moved) {
     omq_status status = OMQ_OK;
-    size_t done = 0;
+    *moved = 0;
     omq_mutex_lock(&queue->mutex);
-    for (size_t i = 0; i < count; i++) {
-        omq_item item;
-        if (!omq_offset_map_find(&queue->consuming, offsets[i], &item)) {
-            continue;
-        }
-        status = omq_offset_map_insert(&queue->pending, &item);
-        if (status != OMQ_OK) {
-            break;
-        }
-        (void)omq_offset_map_extract(&queue->consuming, offsets[i], &item);
-        done++;
+    for (size_t i = 0; status == OMQ_OK && i < count; i++) {
+        bool is_found;
+        status = make_one_again(queue, offsets[i], &is_found);
+        *moved += status == OMQ_OK && is_found;
     }
     omq_mutex_unlock(&queue->mutex);
-    *moved = done;
     return status;
 }
 
@@ -477,29 +491,39 @@ static int64_t watermark(const omq_process_queue *queue) {
     return pending < consuming ? pending : consuming;
 }
 
-int64_t omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count) {
-    int64_t done = -1;
+static omq_status remove_one(omq_process_queue *queue, int64_t offset) {
+    omq_item item;
+    bool is_found;
+    omq_status status = omq_offset_map_extract(&queue->pending, offset, &item, &is_found);
+    if (status == OMQ_OK && !is_found) {
+        status = omq_offset_map_extract(&queue->consuming, offset, &item, &is_found);
+    }
+    if (status == OMQ_OK && is_found) {
+        release(queue, &item);
+    }
+    return status;
+}
+
+omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count,
+                                    int64_t *done) {
+    omq_status status = OMQ_OK;
+    *done = -1;
     omq_mutex_lock(&queue->mutex);
     if (queue->pending.count + queue->consuming.count > 0) {
-        for (size_t i = 0; i < count; i++) {
-            omq_item item;
-            if (omq_offset_map_extract(&queue->pending, offsets[i], &item) ||
-                omq_offset_map_extract(&queue->consuming, offsets[i], &item)) {
-                queue->size_bytes -= item.size;
-                release_token(queue, item.token);
-            }
+        for (size_t i = 0; status == OMQ_OK && i < count; i++) {
+            status = remove_one(queue, offsets[i]);
         }
-        done = watermark(queue);
-        if (done > queue->floor) {
-            queue->floor = done;
+        *done = watermark(queue);
+        if (*done > queue->floor) {
+            queue->floor = *done;
         }
     }
     omq_mutex_unlock(&queue->mutex);
-    return done;
+    return status;
 }
 
 static void clear(omq_process_queue *queue) {
-    release_all(queue);
+    omq_batch_slots_release_all(&queue->slots);
     omq_offset_map_clear(&queue->pending);
     omq_offset_map_clear(&queue->consuming);
     queue->size_bytes = 0;

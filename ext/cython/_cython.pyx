@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False, auto_pickle=False
 """The C core bound for CPython. Contracts: ordermq/core/interface.py.
 
 Every call holds the GIL but the long bulk ones: a release costs as much as a small call.
@@ -12,6 +12,7 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t,
 )

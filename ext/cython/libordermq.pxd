@@ -30,8 +30,11 @@ cdef extern from "ordermq.h" nogil:
     bool omq_offset_map_last(const omq_offset_map *map, omq_entry *entry)
     bool omq_offset_map_floor(const omq_offset_map *map, int64_t offset, omq_entry *entry)
     bool omq_offset_map_ceiling(const omq_offset_map *map, int64_t offset, omq_entry *entry)
+    omq_status omq_offset_map_put_columns(omq_offset_map *map, const int64_t *offsets,
+                                          const uint64_t *tokens, size_t count, size_t *added)
+    size_t omq_offset_map_remove_columns(omq_offset_map *map, const int64_t *offsets, size_t count)
     size_t omq_offset_map_read(const omq_offset_map *map, int64_t start, int64_t *offsets,
-                               size_t capacity)
+                               uint64_t *tokens, size_t capacity)
     size_t omq_offset_map_count(const omq_offset_map *map)
     void omq_offset_map_clear(omq_offset_map *map)
     const char *omq_offset_map_check(const omq_offset_map *map)
@@ -70,7 +73,8 @@ cdef extern from "ordermq.h" nogil:
                                                  size_t *moved)
     omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,
                                             size_t count, size_t *moved)
-    int64_t omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count)
+    omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets,
+                                        size_t count, int64_t *watermark)
     void omq_process_queue_clear(omq_process_queue *queue)
     omq_status omq_process_queue_reset(omq_process_queue *queue, int64_t floor)
     bool omq_process_queue_begin_dispatch(omq_process_queue *queue)

@@ -15,16 +15,68 @@ cdef class OffsetMap:
     def put(self, offset, token):
         cdef omq.bool is_new
         cdef int64_t key = clamped(offset)
-        cdef uint64_t value
+        cdef uint64_t value = 0
         try:
             value = token
         except OverflowError:
             key = -1
-            value = 0
         cdef omq.omq_status status = omq.omq_offset_map_put(self._map, key, value, &is_new)
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"put of offset {offset}")
         return is_new
+
+    def put_columns(self, offsets, tokens):
+        cdef Py_buffer offset_view
+        cdef Py_buffer token_view
+        cdef size_t added
+        cdef omq.omq_status status
+        get_column(offsets, &offset_view, b"ql", sizeof(int64_t), "offsets")
+        try:
+            get_column(tokens, &token_view, b"QL", sizeof(uint64_t), "tokens")
+            try:
+                if offset_view.shape[0] != token_view.shape[0]:
+                    raise ValueError(
+                        f"offset map: {offset_view.shape[0]} offsets, {token_view.shape[0]} tokens"
+                    )
+                status = omq.omq_offset_map_put_columns(
+                    self._map,
+                    <const int64_t *>offset_view.buf,
+                    <const uint64_t *>token_view.buf,
+                    offset_view.shape[0],
+                    &added,
+                )
+            finally:
+                PyBuffer_Release(&token_view)
+        finally:
+            PyBuffer_Release(&offset_view)
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, "put_columns")
+        return added
+
+    def remove_columns(self, offsets):
+        cdef Py_buffer view
+        get_column(offsets, &view, b"ql", sizeof(int64_t), "offsets")
+        try:
+            return omq.omq_offset_map_remove_columns(
+                self._map, <const int64_t *>view.buf, view.shape[0]
+            )
+        finally:
+            PyBuffer_Release(&view)
+
+    def columns(self, start=0, n=INT64_MAX):
+        cdef size_t limit = at_least_one(n, "offset map", "columns")
+        cdef size_t held = omq.omq_offset_map_count(self._map)
+        limit = min(limit, held)
+        cdef array offsets = clone(_INT64, limit, zero=False)
+        cdef array tokens = clone(_UINT64, limit, zero=False)
+        cdef size_t copied = omq.omq_offset_map_read(
+            self._map,
+            clamped(start),
+            <int64_t *>offsets.data.as_longlongs,
+            <uint64_t *>tokens.data.as_ulonglongs,
+            limit,
+        )
+        return memoryview(offsets)[:copied], memoryview(tokens)[:copied]
 
     def get(self, offset):
         cdef uint64_t token
@@ -93,7 +145,7 @@ cdef class OffsetMap:
         cdef size_t count = SMALL
         cdef size_t i
         while count == SMALL:
-            count = omq.omq_offset_map_read(self._map, start, offsets, SMALL)
+            count = omq.omq_offset_map_read(self._map, start, offsets, NULL, SMALL)
             for i in range(count):
                 yield offsets[i]
             start = offsets[count - 1] + 1 if count > 0 else 0

@@ -22,15 +22,17 @@ cdef class ProcessQueue:
         return f"ProcessQueue({self.name!r}, messages={self.message_count})"
 
     def put(self, messages, sizes=None):
+        # Held here, so that nobody else can change what the loops walk.
         cdef tuple pairs = tuple(messages)
         cdef tuple lengths = None if sizes is None else tuple(sizes)
         cdef Py_ssize_t count = len(pairs)
         cdef Py_ssize_t i
-        cdef list batch = []
+        cdef list batch = [None] * count
         cdef int64_t small[SMALL]
         cdef uint32_t small_sizes[SMALL]
         cdef int64_t *offsets = small
         cdef uint32_t *bytes_ = NULL if lengths is None else small_sizes
+        cdef object pair, offset, message
         if lengths is not None and len(lengths) != count:
             raise ValueError(f"{self.name}: {count} messages, {len(lengths)} sizes")
         if count > SMALL:
@@ -38,12 +40,17 @@ cdef class ProcessQueue:
             bytes_ = NULL if lengths is None else <uint32_t *>(offsets + count)
         try:
             for i in range(count):
-                offset, message = pairs[i]
-                offsets[i] = clamped(offset)
-                batch.append(message)
+                pair = <object>PyTuple_GET_ITEM(pairs, i)
+                if type(pair) is tuple and PyTuple_GET_SIZE(pair) == 2:
+                    offsets[i] = clamped(<object>PyTuple_GET_ITEM(pair, 0))
+                    message = <object>PyTuple_GET_ITEM(pair, 1)
+                else:
+                    offset, message = pair
+                    offsets[i] = clamped(offset)
+                batch[i] = message
             if lengths is not None:
                 for i in range(count):
-                    bytes_[i] = size_of(lengths[i])
+                    bytes_[i] = size_of(<object>PyTuple_GET_ITEM(lengths, i))
             return self._put(batch, offsets, bytes_, count)
         finally:
             if offsets is not small:
@@ -139,33 +146,50 @@ cdef class ProcessQueue:
         return dispatch
 
     def take(self, n):
-        cdef list taken = []
-        cdef Py_ssize_t i
-        for batch, first, count in self.take_segments(n):
-            if type(batch) is list:
-                taken.extend(batch if len(batch) == count else batch[first : first + count])
-            else:
-                for i in range(first, first + count):
-                    taken.append(batch[i])
-        return taken
-
-    def take_segments(self, n):
-        cdef size_t limit = at_least_one(n, self.name, "take")
         cdef omq.omq_segment small[SMALL]
         cdef omq.omq_segment *segments = small
-        cdef omq.omq_process_queue_state state
-        cdef list taken = []
-        cdef size_t count
+        cdef list taken
+        cdef list batches
+        cdef size_t count = self._take(n, small, &segments)
+        cdef size_t messages = 0
         cdef size_t i
-        cdef omq.omq_status status
-        if limit > SMALL:
-            omq.omq_process_queue_read(self._queue, &state)
-            limit = max(<size_t>1, min(limit, state.pending))
-            segments = <omq.omq_segment *>allocate(limit, sizeof(omq.omq_segment))
+        cdef size_t at
+        cdef object batch
         try:
-            status = omq.omq_process_queue_take_segments(self._queue, segments, limit, &count)
-            if status != omq.OMQ_OK:
-                raise _status.failure(status, f"{self.name}: take")
+            for i in range(count):
+                messages += segments[i].count
+            if count == 1 and type(self._batches[segments[0].slot]) is list:
+                at = segments[0].first
+                return (<list>self._batches[segments[0].slot])[at : at + messages]
+            # Before any batch is asked for messages: that runs Python code, and another
+            # thread may then clear the queue, which forgets its batches.
+            batches = [self._batches[segments[i].slot] for i in range(count)]
+            taken = []
+            for i in range(count):
+                batch = batches[i]
+                if type(batch) is list:
+                    at = segments[i].first
+                    taken.extend((<list>batch)[at : at + segments[i].count])
+                else:
+                    for at in range(segments[i].first, segments[i].first + segments[i].count):
+                        taken.append(batch[at])
+            return taken
+        finally:
+            if segments is not small:
+                PyMem_Free(segments)
+
+    def take_segments(self, n):
+        cdef omq.omq_segment small[SMALL]
+        cdef omq.omq_segment *segments = small
+        cdef list taken
+        cdef size_t count = self._take(n, small, &segments)
+        cdef size_t i
+        cdef object batch
+        try:
+            if count == 1:
+                batch = self._batches[segments[0].slot]
+                return [(batch, segments[0].first, segments[0].count)]
+            taken = []
             for i in range(count):
                 taken.append((
                     self._batches[segments[i].slot], segments[i].first, segments[i].count
@@ -174,6 +198,27 @@ cdef class ProcessQueue:
         finally:
             if segments is not small:
                 PyMem_Free(segments)
+
+    cdef size_t _take(
+        self, object n, omq.omq_segment *small, omq.omq_segment **segments
+    ) except? 0:
+        """Take up to n; `segments`, if not `small`, has room of its own for the caller to free."""
+        cdef size_t limit = at_least_one(n, self.name, "take")
+        cdef omq.omq_process_queue_state state
+        cdef size_t count
+        cdef omq.omq_status status
+        if limit > SMALL:
+            omq.omq_process_queue_read(self._queue, &state)
+            limit = max(<size_t>1, min(limit, state.pending))
+        if limit > SMALL:
+            segments[0] = <omq.omq_segment *>allocate(limit, sizeof(omq.omq_segment))
+        status = omq.omq_process_queue_take_segments(self._queue, segments[0], limit, &count)
+        if status != omq.OMQ_OK:
+            if segments[0] is not small:
+                PyMem_Free(segments[0])
+                segments[0] = small
+            raise _status.failure(status, f"{self.name}: take")
+        return count
 
     def take_columns(self, n):
         cdef size_t limit = at_least_one(n, self.name, "take_columns")
@@ -238,10 +283,13 @@ cdef class ProcessQueue:
 
     def remove(self, offsets):
         cdef array done = copied_offsets(offsets)
-        cdef int64_t watermark = omq.omq_process_queue_remove(
-            self._queue, <int64_t *>done.data.as_longlongs, len(done)
+        cdef int64_t watermark
+        cdef omq.omq_status status = omq.omq_process_queue_remove(
+            self._queue, <int64_t *>done.data.as_longlongs, len(done), &watermark
         )
         self._forget()
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"{self.name}: remove")
         return watermark
 
     def clear(self):

@@ -66,6 +66,37 @@ class OffsetMap:
         _raise_unless_ok(code, f"put of offset {offset}")
         return bool(is_new[0])
 
+    def put_columns(self, offsets: ReadableBuffer, tokens: ReadableBuffer) -> int:
+        keys = _column(offsets, "ql", "int64_t", "offsets")
+        values = _column(tokens, "QL", "uint64_t", "tokens")
+        if len(keys) != len(values):
+            raise ValueError(f"offset map: {len(keys)} offsets, {len(values)} tokens")
+        added = ffi.new("size_t *")
+        with self._lock:
+            code = lib.omq_offset_map_put_columns(self._map, keys, values, len(keys), added)
+        _raise_unless_ok(code, "put_columns")
+        return int(added[0])
+
+    def remove_columns(self, offsets: ReadableBuffer) -> int:
+        keys = _column(offsets, "ql", "int64_t", "offsets")
+        with self._lock:
+            return int(lib.omq_offset_map_remove_columns(self._map, keys, len(keys)))
+
+    def columns(self, start: int = 0, n: int = _INT64_MAX) -> tuple[memoryview, memoryview]:
+        n = _at_least_one(n, "offset map", "columns")
+        with self._lock:
+            limit = min(n, lib.omq_offset_map_count(self._map))
+            offsets = array("q", bytes(8 * limit))
+            tokens = array("Q", bytes(8 * limit))
+            copied = lib.omq_offset_map_read(
+                self._map,
+                _clamped(start),
+                ffi.from_buffer("int64_t[]", offsets),
+                ffi.from_buffer("uint64_t[]", tokens),
+                limit,
+            )
+        return memoryview(offsets)[:copied], memoryview(tokens)[:copied]
+
     def get(self, offset: int) -> int | None:
         token = ffi.new("uint64_t *")
         with self._lock:
@@ -120,7 +151,7 @@ class OffsetMap:
         start, count = 0, _CHUNK
         while count == _CHUNK:
             with self._lock:
-                count = lib.omq_offset_map_read(self._map, start, offsets, _CHUNK)
+                count = lib.omq_offset_map_read(self._map, start, offsets, ffi.NULL, _CHUNK)
             found = ffi.unpack(offsets, count)
             yield from found
             start = found[-1] + 1 if found else 0
@@ -294,14 +325,14 @@ class ProcessQueue:
 
     def remove(self, offsets: Iterable[int]) -> int:
         done = array("q", [_clamped(offset) for offset in offsets])
+        watermark = ffi.new("int64_t *")
         with self._lock:
-            watermark = int(
-                lib.omq_process_queue_remove(
-                    self._queue, ffi.from_buffer("int64_t[]", done), len(done)
-                )
+            code = lib.omq_process_queue_remove(
+                self._queue, ffi.from_buffer("int64_t[]", done), len(done), watermark
             )
             self._forget()
-        return watermark
+        _raise_unless_ok(code, f"{self.name}: remove")
+        return int(watermark[0])
 
     def clear(self) -> None:
         with self._lock:

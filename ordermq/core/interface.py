@@ -50,6 +50,26 @@ class OffsetMap(Protocol):
         Raises: ValueError: the offset or the token is out of range.
         """
 
+    def put_columns(self, offsets: ReadableBuffer, tokens: ReadableBuffer) -> int:
+        """Store a column of tokens in one native call; return how many offsets were absent.
+
+        Args:
+            offsets: int64, shape (n,), any order; of one that comes twice the last token stays.
+            tokens: uint64, shape (n,).
+        Raises: ValueError: an offset is out of range, or the lengths differ; nothing was
+            stored. TypeError: not a contiguous buffer of the right type.
+        """
+
+    def remove_columns(self, offsets: ReadableBuffer) -> int:
+        """Delete the entries of a column (int64, any order); return how many there were."""
+
+    def columns(self, start: int = 0, n: int = 2**63 - 1) -> tuple[memoryview, memoryview]:
+        """Return up to n offsets >= start, ascending (format q), and their tokens (format Q).
+
+        The columns are the caller's own: later changes of the map do not show.
+        Raises: ValueError: n is below 1.  O(log n + n).
+        """
+
     def get(self, offset: int) -> int | None:
         """Return the token at an offset, None if there is none."""
 

@@ -40,6 +40,30 @@ class OffsetMap:
             self._tokens[offset] = token
             return is_new
 
+    def put_columns(self, offsets: ReadableBuffer, tokens: ReadableBuffer) -> int:
+        keys = _column(offsets, "ql", "offsets")
+        values = _column(tokens, "QL", "tokens")
+        if len(keys) != len(values):
+            raise ValueError(f"offset map: {len(keys)} offsets, {len(values)} tokens")
+        if not all(0 <= key <= status.MAX_OFFSET for key in keys):
+            raise _out_of_range("put_columns")
+        with self._lock:
+            before = len(self._tokens)
+            self._tokens.update(zip(keys, values, strict=True))
+            return len(self._tokens) - before
+
+    def remove_columns(self, offsets: ReadableBuffer) -> int:
+        with self._lock:
+            return sum(self.remove(key) for key in _column(offsets, "ql", "offsets"))
+
+    def columns(self, start: int = 0, n: int = _MAX_TOKEN) -> tuple[memoryview, memoryview]:
+        if n < 1:
+            raise _out_of_range(f"columns of {n}")
+        with self._lock:
+            keys = [key for key in sorted(self._tokens) if key >= start][:n]
+            values = [self._tokens[key] for key in keys]
+        return memoryview(array("q", keys)), memoryview(array("Q", values))
+
     def get(self, offset: int) -> int | None:
         return self._tokens.get(offset)
 

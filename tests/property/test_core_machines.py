@@ -202,6 +202,28 @@ class OffsetMapMachine(RuleBasedStateMachine):
         for offset in range(start, start + count * step, step):
             assert self.native.remove(offset) == (self.model.pop(offset, None) is not None)
 
+    @rule(offsets=st.lists(st.integers(0, 3000), max_size=200), token=st.integers(0, 2**64 - 200))
+    def put_columns(self, offsets, token):
+        tokens = array("Q", range(token, token + len(offsets)))
+        added = len(set(offsets) - set(self.model))
+        assert self.native.put_columns(array("q", offsets), tokens) == added
+        self.model.update(zip(offsets, tokens, strict=True))
+
+    @rule(offsets=st.lists(st.integers(-5, 3000), max_size=200))
+    def remove_columns(self, offsets):
+        there = set(offsets) & set(self.model)
+        assert self.native.remove_columns(array("q", offsets)) == len(there)
+        for offset in there:
+            del self.model[offset]
+
+    @rule(start=st.integers(-1, 3000), n=counts)
+    def read_columns(self, start, n):
+        keys = [offset for offset in sorted(self.model) if offset >= start][:n]
+        offsets, tokens = self.native.columns(start, n)
+        assert (offsets.format, tokens.format) == ("q", "Q")
+        assert offsets.tolist() == keys
+        assert tokens.tolist() == [self.model[key] for key in keys]
+
     @rule(n=counts)
     def pop_first(self, n):
         expected = [(offset, self.model.pop(offset)) for offset in sorted(self.model)[:n]]

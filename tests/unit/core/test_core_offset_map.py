@@ -1,4 +1,5 @@
 import random
+from array import array
 
 import pytest
 
@@ -103,3 +104,27 @@ def test_a_full_leaf_splits_at_any_place(native_core, place):
     assert offsets.put(place * 2 + 1, 7)
     offsets._check()
     assert offsets.get(place * 2 + 1) == 7
+
+
+def test_a_bad_column_stores_nothing(core):
+    offsets = core.OffsetMap()
+    with pytest.raises(ValueError, match="range"):
+        offsets.put_columns(array("q", [1, -1]), array("Q", [1, 2]))
+    with pytest.raises(ValueError, match="2 offsets, 1 tokens"):
+        offsets.put_columns(array("q", [1, 2]), array("Q", [1]))
+    with pytest.raises(TypeError, match="offsets: expected a contiguous buffer"):
+        offsets.remove_columns(array("i", [1]))
+    with pytest.raises(ValueError, match="columns of 0"):
+        offsets.columns(0, 0)
+    assert len(offsets) == 0
+
+
+def test_columns_of_random_keys_go_in_and_out(core):
+    keys = random.Random(3).sample(range(10_000), 2_000)
+    offsets = core.OffsetMap()
+    assert offsets.put_columns(array("q", keys), array("Q", keys)) == 2_000
+    assert [column.tolist() for column in offsets.columns()] == [sorted(keys)] * 2
+    assert offsets.remove_columns(array("q", keys[:1_500])) == 1_500
+    assert offsets.remove_columns(array("q", keys[:1_501])) == 1
+    assert list(offsets) == sorted(keys[1_501:])
+    offsets._check()

@@ -364,6 +364,36 @@ def test_a_deep_queue_keeps_its_order_through_rollback(core):
     queue._check()
 
 
+def test_the_middle_of_a_batch_leaves_and_comes_back(core):
+    queue = core.ProcessQueue()
+    batch = Batch(range(100), list(range(100)))
+    queue.put_batch(batch)
+    queue.take_segments(60)
+    assert queue.remove([30, 31, 70]) == 0
+    assert queue.size_bytes == sum(range(100)) - 131
+    assert queue.make_again([10, 59, 29]) == 3
+    queue._check()
+    assert queue.take_segments(5) == [(batch, 10, 1), (batch, 29, 1), (batch, 59, 3)]
+    assert queue.commit() == 62
+    assert queue.size_bytes == sum(range(62, 100)) - 70
+    assert queue.take_segments(99) == [(batch, 62, 8), (batch, 71, 29)]
+    queue._check()
+
+
+def test_every_second_message_removed_leaves_the_rest(core):
+    queue = core.ProcessQueue()
+    queue.put_batch(Batch(range(2_000)))
+    queue.take_segments(1_000)
+    assert queue.remove(range(1, 2_000, 2)) == 0
+    queue._check()
+    assert (queue.pending_count, queue.consuming_count, queue.size_bytes) == (500, 500, 1_000)
+    queue.rollback()
+    queue._check()
+    assert [first for _, first, _ in queue.take_segments(2_000)] == list(range(0, 2_000, 2))
+    assert queue.commit() == 1_999
+    assert (queue.size_bytes, queue.remove([])) == (0, -1)
+
+
 def test_membership_and_repr(core):
     queue = core.ProcessQueue("orders@b/1")
     queue.put([(3, "a"), (4, "b")])

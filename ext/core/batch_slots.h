@@ -1,0 +1,56 @@
+/* The batches whose messages a process queue buffers: by slot, how many and how long. */
+#ifndef OMQ_BATCH_SLOTS_H
+#define OMQ_BATCH_SLOTS_H
+
+#include <stdatomic.h>
+
+#include "ordermq.h"
+
+#define OMQ_NO_SLOT UINT32_MAX
+
+/* A batch the binding holds for us. A slot is live (messages > 0), or on exactly one of the
+ * lists: emptied, until the binding collects it, then free. */
+typedef struct {
+    uint32_t *sizes; /* bytes of each message of the batch; NULL: zeros, or the slot is free */
+    uint64_t bytes;  /* of the buffered messages */
+    uint32_t messages; /* buffered ones */
+    uint32_t next;     /* on its list; OMQ_NO_SLOT ends it */
+} omq_slot;
+
+typedef struct {
+    omq_slot *slots;
+    uint32_t count;
+    uint32_t free;               /* first of the free list */
+    uint32_t emptied;            /* first of the emptied list */
+    _Atomic uint32_t to_collect; /* its length; atomic so that collect can look without a lock */
+} omq_batch_slots;
+
+void omq_batch_slots_open(omq_batch_slots *slots);
+void omq_batch_slots_close(omq_batch_slots *slots);
+
+/* Choose a slot for a batch and copy its sizes (NULL: zeros). It stays free until it is
+ * filled, or is given back by omq_batch_slots_drop. NO_MEMORY. */
+omq_status omq_batch_slots_choose(omq_batch_slots *slots, const uint32_t *sizes, size_t count,
+                                  uint32_t *slot);
+void omq_batch_slots_drop(omq_batch_slots *slots, uint32_t slot);
+void omq_batch_slots_fill(omq_batch_slots *slots, uint32_t slot, uint32_t messages,
+                          uint64_t bytes);
+
+/* `count` messages of a batch, from `index` on, have left the queue: their bytes. */
+uint64_t omq_batch_slots_release(omq_batch_slots *slots, uint32_t slot, uint32_t index,
+                                 uint32_t count);
+
+/* All messages have left. */
+void omq_batch_slots_release_all(omq_batch_slots *slots);
+
+/* Make an emptied slot free; false if there is none. */
+bool omq_batch_slots_collect(omq_batch_slots *slots, uint32_t *slot);
+
+/* Bytes of neighbours in a batch. */
+uint64_t omq_sum_sizes(const uint32_t *sizes, size_t count);
+
+/* A token of a batch's message is slot << 32 | index. */
+static inline uint32_t omq_token_slot(uint64_t token) { return (uint32_t)(token >> 32); }
+static inline uint32_t omq_token_index(uint64_t token) { return (uint32_t)token; }
+
+#endif

@@ -1,0 +1,74 @@
+/* One leaf of the offset map: columns of entries in a window begin .. end, ascending. */
+#ifndef OMQ_OFFSET_LEAF_H
+#define OMQ_OFFSET_LEAF_H
+
+#include <string.h>
+
+#include "offset_map.h"
+
+static inline uint32_t omq_leaf_count(const omq_leaf *leaf) { return leaf->end - leaf->begin; }
+
+static inline omq_item omq_leaf_item(const omq_leaf *leaf, uint32_t at) {
+    return (omq_item){leaf->offsets[at], leaf->tokens[at], leaf->extents[at]};
+}
+
+static inline void omq_leaf_set(omq_leaf *leaf, uint32_t at, const omq_item *item) {
+    leaf->offsets[at] = item->offset;
+    leaf->tokens[at] = item->token;
+    leaf->extents[at] = item->extent;
+}
+
+static inline void omq_leaf_move(omq_leaf *to, uint32_t to_at, const omq_leaf *from, uint32_t at,
+                                 uint32_t count) {
+    memmove(to->offsets + to_at, from->offsets + at, count * sizeof *to->offsets);
+    memmove(to->tokens + to_at, from->tokens + at, count * sizeof *to->tokens);
+    memmove(to->extents + to_at, from->extents + at, count * sizeof *to->extents);
+}
+
+/* How many of `count` ascending keys are below `key`. Without a branch on the data: random
+ * keys would have every second one guessed wrong. */
+static inline uint32_t omq_count_below(const int64_t *keys, uint32_t count, int64_t key) {
+    const int64_t *from = keys;
+    uint32_t left = count;
+    while (left > 1) {
+        uint32_t half = left / 2;
+        from += half & (0 - (uint32_t)(from[half - 1] < key)); /* gcc makes a branch of ?: */
+        left -= half;
+    }
+    return (uint32_t)(from - keys) + (left == 1 && *from < key);
+}
+
+/* The first position with an offset >= `offset`, or end. */
+static inline uint32_t omq_leaf_lower_bound(const omq_leaf *leaf, int64_t offset) {
+    return leaf->begin + omq_count_below(leaf->offsets + leaf->begin, omq_leaf_count(leaf), offset);
+}
+
+/* Insert before position `at` of a leaf with room, moving the shorter side if it can. */
+static inline void omq_leaf_insert(omq_leaf *leaf, uint32_t at, const omq_item *item) {
+    uint32_t before = at - leaf->begin;
+    uint32_t after = leaf->end - at;
+    bool has_room_after = leaf->end < OMQ_LEAF_CAPACITY;
+    if (leaf->begin > 0 && (before < after || !has_room_after)) {
+        omq_leaf_move(leaf, leaf->begin - 1, leaf, leaf->begin, before);
+        leaf->begin--;
+        at--;
+    } else {
+        omq_leaf_move(leaf, at + 1, leaf, at, after);
+        leaf->end++;
+    }
+    omq_leaf_set(leaf, at, item);
+}
+
+static inline void omq_leaf_delete(omq_leaf *leaf, uint32_t at) {
+    uint32_t before = at - leaf->begin;
+    uint32_t after = leaf->end - at - 1;
+    if (before < after) {
+        omq_leaf_move(leaf, leaf->begin + 1, leaf, leaf->begin, before);
+        leaf->begin++;
+    } else {
+        omq_leaf_move(leaf, at, leaf, at + 1, after);
+        leaf->end--;
+    }
+}
+
+#endif
