@@ -74,25 +74,18 @@ class QueueLocks:
         granted: Granted,
     ) -> None:
         """Try each queue; `granted` gets an epoch or 0 for each, once new ones are durable."""
-        now_ms = self._clock.now_ms()
         names = [queue_name(queue) for queue in queues]
         before = [self._table.holder(group, name) for name in names]
-        epochs = self._table.try_lock_batch(group, names, owner, now_ms)
-        statements: list[Statement] = []
-        taken_over: list[tuple[str, str, int]] = []
+        epochs = self._table.try_lock_batch(group, names, owner, self._clock.now_ms())
         fresh: list[tuple[str, int]] = []
+        taken_over: list[tuple[str, str, int]] = []
         for name, epoch, holder in zip(names, epochs, before, strict=True):
-            waiting = self._refused.get((group, name))
-            if not epoch:
-                self._refused.setdefault((group, name), {})[connection] = None
-                continue
-            if waiting is not None:
-                waiting.pop(connection, None)
-            if holder is None or holder[1] != epoch:
-                statements.append((_GRANT, (group, name, owner, epoch)))
+            self._note_waiting(group, name, connection, is_refused=not epoch)
+            if epoch and (holder is None or holder[1] != epoch):
                 fresh.append((name, epoch))
                 if holder is not None:
                     taken_over.append((name, holder[0], holder[1]))
+        statements: list[Statement] = [(_GRANT, (group, n, owner, epoch)) for n, epoch in fresh]
         if statements:
             statements.append((_EPOCH, (self._table.next_epoch,)))
         self._statistics.locks_refused += epochs.count(0)
@@ -173,6 +166,14 @@ class QueueLocks:
             del self._refused[key][connection]
             if not self._refused[key]:
                 del self._refused[key]
+
+    def _note_waiting(
+        self, group: str, name: str, connection: BrokerConnection, *, is_refused: bool
+    ) -> None:
+        if is_refused:
+            self._refused.setdefault((group, name), {})[connection] = None
+        elif (waiting := self._refused.get((group, name))) is not None:
+            waiting.pop(connection, None)
 
     def _holds(self, group: str, name: str, owner: str, epoch: int) -> bool:
         holder = self._table.holder(group, name)
