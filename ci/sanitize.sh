@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The C core alone, under ASan and UBSan (random steps with every check, the same
+# without memory, mutated stored records) and under TSan (threads on one queue and one table). A minute or two.
+#   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated bodies
+#   CC=clang ci/sanitize.sh                 another compiler
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+SEED=${SEED:-$RANDOM}
+STEPS=${STEPS:-20000}
+CASES=${CASES:-1000000}
+ROUNDS=${ROUNDS:-20000}
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+python=$(command -v python3 || command -v python)
+read -ra sources < <("$python" -c '
+import runpy
+print(*runpy.run_path("ext/c_core.py")["SOURCES"])')
+strict=(-std=c11 -g -O1 -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -pthread -Iext/core)
+driver=tests/unit/core/sanitize_driver.c
+wrap=-Wl,--wrap=malloc,--wrap=realloc
+records=(tests/vectors/core/*.hex)
+
+echo "ordermq: C core under sanitizers, SEED=$SEED"
+"${CC:-gcc}" "${strict[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all \
+    "$driver" "${sources[@]}" "$wrap" -o "$build/memory"
+"$build/memory" single "$STEPS" "$SEED"
+"$build/memory" starved "$STEPS" "$SEED"
+"$build/memory" fuzz "$CASES" "$SEED" "${records[@]}"
+"${CC:-gcc}" "${strict[@]}" -fsanitize=thread "$driver" "${sources[@]}" "$wrap" -o "$build/threads"
+TSAN_OPTIONS=halt_on_error=1 "$build/threads" threads "$ROUNDS"

@@ -1,0 +1,360 @@
+/* The C core without Python, for ci/sanitize.sh: `driver single STEPS SEED` drives every
+ * structure at random with its check after each step, `driver starved STEPS SEED` a queue that
+ * runs out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates stored
+ * records, `driver threads ROUNDS` hammers one queue and one table. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ordermq.h"
+
+#define REQUIRE(holds)                                                                   \
+    do {                                                                                 \
+        if (!(holds)) {                                                                  \
+            fprintf(stderr, "%s:%d: %s, seed %s\n", __FILE__, __LINE__, #holds, seed_text); \
+            abort();                                                                     \
+        }                                                                                \
+    } while (0)
+
+enum { KEYS = 4000, BATCH = 300, QUEUES = 64 };
+
+static const char *seed_text = "-";
+
+static uint32_t draw(uint64_t *state, uint32_t below) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(*state >> 33) % below;
+}
+
+/* Linked with --wrap=malloc,realloc: of the core's calls, one in `failing` finds no memory. */
+void *__real_malloc(size_t size);
+void *__real_realloc(void *memory, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_realloc(void *memory, size_t size);
+
+static uint32_t failing; /* 0: none */
+static uint64_t luck = 5;
+
+static bool fails(void) { return failing > 0 && draw(&luck, failing) == 0; }
+void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
+void *__wrap_realloc(void *memory, size_t size) {
+    return fails() ? NULL : __real_realloc(memory, size);
+}
+
+static bool is_done(omq_status status) {
+    return status == OMQ_OK || (failing > 0 && status == OMQ_NO_MEMORY);
+}
+
+static void sound(const char *broken) {
+    if (broken != NULL) {
+        fprintf(stderr, "broken: %s, seed %s\n", broken, seed_text);
+        abort();
+    }
+}
+
+/* ---- offset map beside an array ---- */
+
+static void drive_map(uint64_t *seed, int steps) {
+    static bool is_held[KEYS];
+    static uint64_t tokens[KEYS];
+    size_t held = 0;
+    memset(is_held, 0, sizeof is_held);
+    omq_offset_map *map = omq_offset_map_new();
+    REQUIRE(map != NULL);
+    for (int step = 0; step < steps; step++) {
+        int64_t offsets[BATCH];
+        uint64_t values[BATCH];
+        uint32_t count = 1 + draw(seed, BATCH);
+        uint32_t first = draw(seed, KEYS - BATCH);
+        bool is_run = draw(seed, 2) == 0;
+        size_t changed = 0;
+        size_t expected = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            offsets[i] = is_run ? first + i : draw(seed, KEYS);
+            values[i] = (uint64_t)step << 32 | i;
+        }
+        if (draw(seed, 2) == 0) {
+            for (uint32_t i = 0; i < count; i++) {
+                expected += !is_held[offsets[i]];
+                is_held[offsets[i]] = true;
+                tokens[offsets[i]] = values[i];
+            }
+            REQUIRE(omq_offset_map_put_columns(map, offsets, values, count, &changed) == OMQ_OK);
+            held += changed;
+        } else {
+            for (uint32_t i = 0; i < count; i++) {
+                expected += is_held[offsets[i]];
+                is_held[offsets[i]] = false;
+            }
+            changed = omq_offset_map_remove_columns(map, offsets, count);
+            held -= changed;
+        }
+        REQUIRE(changed == expected && omq_offset_map_count(map) == held);
+        sound(omq_offset_map_check(map));
+        for (int64_t key = draw(seed, 50); key < KEYS; key += 50) {
+            uint64_t token;
+            REQUIRE(omq_offset_map_get(map, key, &token) == is_held[key]);
+            REQUIRE(!is_held[key] || token == tokens[key]);
+        }
+    }
+    omq_offset_map_free(map);
+}
+
+/* ---- process queue: its own check, and that what is taken ascends ---- */
+
+static void put(omq_process_queue *queue, uint64_t *seed, uint32_t below) {
+    int64_t offsets[BATCH];
+    uint32_t sizes[BATCH];
+    uint32_t count = 1 + draw(seed, BATCH);
+    uint32_t slot;
+    bool dispatch;
+    int64_t first = draw(seed, below);
+    uint32_t gap = draw(seed, 4) == 0 ? 2 : 1;
+    for (uint32_t i = 0; i < count; i++) {
+        offsets[i] = first + (int64_t)i * gap;
+        sizes[i] = draw(seed, 1000);
+    }
+    REQUIRE(is_done(omq_process_queue_put_batch(queue, offsets, draw(seed, 3) ? sizes : NULL, count, &slot,
+                                        &dispatch)));
+}
+
+static void take(omq_process_queue *queue, uint64_t *seed) {
+    omq_segment segments[BATCH];
+    size_t count;
+    size_t limit = 1 + draw(seed, BATCH);
+    size_t messages = 0;
+    REQUIRE(is_done(omq_process_queue_take_segments(queue, segments, limit, &count)));
+    for (size_t i = 0; i < count; i++) {
+        REQUIRE(segments[i].count > 0);
+        messages += segments[i].count;
+    }
+    REQUIRE(messages <= limit);
+}
+
+static void step_queue(omq_process_queue *queue, uint64_t *seed, uint32_t below) {
+    int64_t offsets[BATCH];
+    uint32_t count = draw(seed, BATCH);
+    uint32_t slot;
+    size_t moved;
+    int64_t watermark;
+    for (uint32_t i = 0; i < count; i++) {
+        offsets[i] = draw(seed, below);
+    }
+    switch (draw(seed, 12)) {
+    case 0:
+    case 1:
+    case 2:
+        put(queue, seed, below);
+        break;
+    case 3:
+    case 4:
+    case 5:
+        take(queue, seed);
+        break;
+    case 6:
+        (void)omq_process_queue_commit(queue);
+        break;
+    case 7:
+        REQUIRE(is_done(omq_process_queue_make_again(queue, offsets, count, &moved)));
+        break;
+    case 8:
+        REQUIRE(is_done(omq_process_queue_make_again_from(queue, draw(seed, below), &moved)));
+        break;
+    case 9:
+        REQUIRE(is_done(omq_process_queue_remove(queue, offsets, count, &watermark)));
+        break;
+    case 10:
+        if (draw(seed, 5) == 0) {
+            REQUIRE(is_done(omq_process_queue_reset(queue, draw(seed, 100))));
+        }
+        break;
+    default:
+        while (omq_process_queue_collect(queue, &slot)) {
+        }
+    }
+}
+
+static void drive_queue(uint64_t *seed, int steps) {
+    uint32_t odds = failing;
+    failing = 0;
+    omq_process_queue *queue = omq_process_queue_new();
+    REQUIRE(queue != NULL);
+    failing = odds;
+    for (int step = 0; step < steps; step++) {
+        step_queue(queue, seed, KEYS);
+        uint32_t wanted = failing;
+        failing = 0; /* the check needs memory itself */
+        sound(omq_process_queue_check(queue));
+        failing = wanted;
+    }
+    failing = 0;
+    omq_process_queue_clear(queue);
+    sound(omq_process_queue_check(queue));
+    omq_process_queue_free(queue);
+}
+
+/* ---- lock table ---- */
+
+static void step_table(omq_lock_table *table, uint64_t *seed, uint64_t owner) {
+    uint64_t queues[QUEUES];
+    uint64_t epochs[QUEUES];
+    bool unlocked[QUEUES];
+    omq_lock locks[QUEUES];
+    for (int i = 0; i < QUEUES; i++) {
+        queues[i] = 1 + draw(seed, 500);
+    }
+    int64_t now = draw(seed, 100);
+    uint64_t group = 1 + draw(seed, 3);
+    REQUIRE(is_done(
+        omq_lock_table_try_lock(table, group, queues, QUEUES, owner, now, epochs)));
+    if (draw(seed, 2) == 0) {
+        omq_lock_table_unlock(table, group, queues, QUEUES, owner, epochs, unlocked);
+    }
+    if (draw(seed, 4) == 0) {
+        (void)omq_lock_table_sweep(table, now + 50, locks, QUEUES);
+    }
+}
+
+static void drive_table(uint64_t *seed, int steps) {
+    omq_lock_table *table = omq_lock_table_new(20, 1);
+    REQUIRE(table != NULL);
+    for (int step = 0; step < steps; step++) {
+        step_table(table, seed, 1 + draw(seed, 4));
+        sound(omq_lock_table_check(table));
+    }
+    size_t count = omq_lock_table_count(table);
+    omq_lock *locks = malloc((count + 1) * sizeof *locks);
+    REQUIRE(locks != NULL && omq_lock_table_snapshot(table, locks, count) == count);
+    REQUIRE(omq_lock_table_restore(table, locks, count, 0) == OMQ_OK);
+    sound(omq_lock_table_check(table));
+    free(locks);
+    omq_lock_table_free(table);
+}
+
+/* ---- message index: mutated bodies, each in memory of exactly its size ---- */
+
+static void index_exactly(const uint8_t *bytes, size_t size) {
+    const omq_tag tags[] = {{(const uint8_t *)"TagA", 4}, {(const uint8_t *)"x", 1}};
+    uint8_t *body = malloc(size > 0 ? size : 1);
+    REQUIRE(body != NULL);
+    memcpy(body, bytes, size);
+    size_t room = omq_message_count(body, size);
+    int64_t *offsets = malloc((room + 1) * sizeof *offsets);
+    uint32_t *memory = malloc((room + 1) * 5 * sizeof *memory);
+    REQUIRE(offsets != NULL && memory != NULL);
+    omq_message_columns columns = {offsets,           memory,            memory + room,
+                                   memory + 2 * room, memory + 3 * room, memory + 4 * room};
+    for (size_t tag_count = 0; tag_count <= 2; tag_count += 2) {
+        size_t rows;
+        int64_t last;
+        omq_message_fault fault;
+        omq_status status =
+            omq_message_index(body, size, tags, tag_count, &columns, &rows, &last, &fault);
+        REQUIRE(status == OMQ_OK || status == OMQ_MALFORMED);
+        for (size_t i = 0; status == OMQ_OK && i < rows; i++) {
+            REQUIRE((size_t)columns.body_positions[i] + columns.body_sizes[i] <= size);
+            REQUIRE((size_t)columns.property_positions[i] + columns.property_sizes[i] <= size);
+        }
+        REQUIRE(status == OMQ_OK || fault.position <= size);
+    }
+    free(memory);
+    free(offsets);
+    free(body);
+}
+
+static size_t read_record(const char *path, uint8_t *bytes, size_t capacity) {
+    FILE *file = fopen(path, "r");
+    size_t size = 0;
+    unsigned value;
+    REQUIRE(file != NULL);
+    while (size < capacity && fscanf(file, "%2x", &value) == 1) {
+        bytes[size++] = (uint8_t)value;
+    }
+    (void)fclose(file);
+    return size;
+}
+
+static void fuzz(uint64_t *seed, int cases, char **paths, int path_count) {
+    static const uint8_t telling[] = {0, 1, 2, 0x7F, 0x80, 0xFF};
+    uint8_t real[4096];
+    uint8_t body[4096];
+    size_t size = 0;
+    for (int i = 0; i < 3 * path_count; i++) {
+        size += read_record(paths[i % path_count], real + size, sizeof real - size);
+    }
+    index_exactly(real, size);
+    for (int i = 0; i < cases; i++) {
+        memcpy(body, real, size);
+        for (uint32_t changes = 1 + draw(seed, 4); changes > 0; changes--) {
+            uint32_t at = draw(seed, (uint32_t)size);
+            body[at] = draw(seed, 2) ? telling[draw(seed, sizeof telling)]
+                                     : (uint8_t)(body[at] ^ (1U << draw(seed, 8)));
+        }
+        index_exactly(body, draw(seed, 3) == 0 ? draw(seed, (uint32_t)size + 1) : size);
+    }
+}
+
+/* ---- threads ---- */
+
+static omq_process_queue *shared_queue;
+static omq_lock_table *shared_table;
+static int rounds;
+
+static void *hammer(void *argument) {
+    uint64_t number = *(const uint64_t *)argument;
+    uint64_t seed = number * 7919;
+    for (int i = 0; i < rounds; i++) {
+        omq_process_queue_state state;
+        step_queue(shared_queue, &seed, 2000);
+        omq_process_queue_read(shared_queue, &state);
+        step_table(shared_table, &seed, number);
+        if (i % 64 == 0) {
+            sound(omq_process_queue_check(shared_queue));
+            sound(omq_lock_table_check(shared_table));
+        }
+    }
+    return NULL;
+}
+
+static void drive_threads(void) {
+    pthread_t threads[4];
+    uint64_t numbers[4];
+    shared_queue = omq_process_queue_new();
+    shared_table = omq_lock_table_new(20, 1);
+    REQUIRE(shared_queue != NULL && shared_table != NULL);
+    for (uint64_t i = 0; i < 4; i++) {
+        numbers[i] = i + 1;
+        REQUIRE(pthread_create(threads + i, NULL, hammer, numbers + i) == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(pthread_join(threads[i], NULL) == 0);
+    }
+    sound(omq_process_queue_check(shared_queue));
+    omq_process_queue_free(shared_queue);
+    omq_lock_table_free(shared_table);
+}
+
+int main(int argc, char **argv) {
+    REQUIRE(argc >= 3);
+    int amount = atoi(argv[2]);
+    seed_text = argc > 3 ? argv[3] : "-";
+    uint64_t seed = strtoull(argc > 3 ? argv[3] : "1", NULL, 10);
+    if (strcmp(argv[1], "single") == 0) {
+        drive_map(&seed, amount);
+        drive_queue(&seed, amount);
+        drive_table(&seed, amount);
+    } else if (strcmp(argv[1], "starved") == 0) {
+        for (uint32_t odds = 2; odds <= 32; odds *= 4) {
+            failing = odds;
+            drive_queue(&seed, amount);
+        }
+    } else if (strcmp(argv[1], "fuzz") == 0) {
+        REQUIRE(argc > 4);
+        fuzz(&seed, amount, argv + 4, argc - 4);
+    } else {
+        rounds = amount;
+        drive_threads();
+    }
+    printf("ordermq: %s %d: sound\n", argv[1], amount);
+    return 0;
+}
