@@ -7,5 +7,5 @@ bin=$venv/bin
 "$bin/ruff" check .
 "$bin/ruff" format --check .
 "$bin/mypy"
-"$bin/stubtest" ordermq.core._cython --mypy-config-file pyproject.toml \
-    --allowlist ci/stubtest_allowlist.txt
+"$bin/stubtest" ordermq.core._cython --mypy-config-file pyproject.toml
+"$bin/python" -m bench.report --check

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Everything a commit must pass, in a few minutes: lint, then all tests on the Cython core,
-# then what touches the core on the other two. Arguments go to the first pytest run.
+# Everything a commit must pass, in a few minutes: lint, the C core under sanitizers, what
+# touches the core on cffi and the reference, then all tests on Cython. Arguments go to the first pytest run.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 pytest="$venv/bin/python -m pytest"
 
 ci/lint.sh
+ci/sanitize.sh
 for core in cffi reference; do
     echo "ordermq: the parts that use the core, on $core"
     ORDERMQ_CORE=$core $pytest -q tests/unit/model tests/unit/consumer tests/component
