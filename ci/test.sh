@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything a commit must pass, in a few minutes: lint, the C core under sanitizers, what
-# touches the core on cffi and the reference, then all tests on Cython. Arguments go to the first pytest run.
+# touches the core on cffi and the reference, then all tests on Cython. Arguments go to the
+# last pytest run.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 pytest="$venv/bin/python -m pytest"
