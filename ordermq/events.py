@@ -15,6 +15,7 @@ One line is one event, its members:
 | epoch | lock epoch, 0 where there is none |
 | off | next offset (COMMIT_*, RESET), absent elsewhere |
 | offs, keys | offsets and sharding keys of a START, END, STORE or DIVERT, ascending |
+| tags | STORE: the tag of each of `offs`, null where there is none |
 | done | END: how many of `offs`, from the first, succeeded |
 | attempt | START: 0 at the first try of the first offset |
 | client, lease_ms | LOCK_OK: to whom and for how long the broker granted it |

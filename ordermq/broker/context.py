@@ -69,15 +69,20 @@ class BrokerContext:
         self.store.submit(Write(finish, appends, statements))
 
     def _record_store(self, append: Append) -> None:
-        keys = []
-        for record in append.records:
-            properties = props.decode_bytes(StoredMessage.read(bytes(record)).properties)
-            keys.append(properties.get(props.SHARDING_KEY) or properties.get(props.KEYS))
+        found = [
+            props.decode_bytes(StoredMessage.read(bytes(record)).properties)
+            for record in append.records
+        ]
         first = append.first_offset
         self.history.record(
-            EventType.STORE, topic=append.log.topic, broker=self.config.broker_name,
-            queue=append.log.queue_id, offs=list(range(first, first + len(keys))), keys=keys,
-        )  # fmt: skip
+            EventType.STORE,
+            topic=append.log.topic,
+            broker=self.config.broker_name,
+            queue=append.log.queue_id,
+            offs=list(range(first, first + len(found))),
+            keys=[properties.get(props.SHARDING_KEY) for properties in found],
+            tags=[properties.get(props.TAGS) for properties in found],
+        )
 
     def refuse_write(
         self, connection: BrokerConnection, request: Command, error: StoreError
