@@ -33,17 +33,19 @@ def recorded(tmp_path: Path, clock: ManualClock) -> Recorded:
     return run
 
 
-def test_stores_tell_offsets_and_keys(recorded: Recorded) -> None:
+def test_stores_tell_offsets_sharding_keys_and_tags(recorded: Recorded) -> None:
     def scene(broker: EmbeddedBroker) -> None:
         with WireClient(broker.port) as client:
             client.send("orders", properties={"__SHARDINGKEY": "k", "KEYS": "other"})
             client.send_batch("orders", [b"a", b"b"], properties={"KEYS": "word"})
-            client.send("orders", b"x", 1)
+            client.send("orders", b"x", 1, properties={"TAGS": "paid"})
 
     events = recorded(scene)
     assert [event["type"] for event in events] == ["STORE"] * 3
-    assert [(e["queue"], e["offs"], e["keys"]) for e in events] == [
-        (0, [0], ["k"]), (0, [1, 2], ["word", "word"]), (1, [0], [None]),
+    # Words to search by (KEYS) say nothing of order: only the sharding key is a key here.
+    assert [(e["queue"], e["offs"], e["keys"], e["tags"]) for e in events] == [
+        (0, [0], ["k"], [None]), (0, [1, 2], [None, None], [None, None]),
+        (1, [0], [None], ["paid"]),
     ]  # fmt: skip
     assert {(e["group"], e["topic"], e["broker"]) for e in events} == {("", "orders", "embedded")}
 
