@@ -12,6 +12,7 @@ import re
 import sys
 from typing import Any
 
+from bench.core import page as core_page
 from bench.machine import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -120,7 +121,19 @@ def take_over_section(result: dict[str, Any]) -> str:
     )
 
 
+def core_section(result: dict[str, Any]) -> str:
+    return (
+        "## The core beside its peers\n\n"
+        + core_page.text(result)
+        + "\n"
+        + table(core_page.HEAD, [core_page.line(result, row) for row in core_page.rows()])
+        + f"\n`{result['command']}` ({machine_line(result)})\n"
+        + "\n![time against depth](pictures/core_depth.png)\n"
+    )
+
+
 SECTIONS = {
+    "core": core_section,
     "catch_up_embedded": catch_up_section,
     "hand_off_embedded": hand_off_section,
     "take_over_embedded": take_over_section,
@@ -176,6 +189,9 @@ def draw() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    core = load("core")
+    if core is not None:
+        core_page.draw(core, PAGE.parent / "pictures")
     result = load("catch_up_embedded")
     if result is None:
         return

@@ -1,0 +1,70 @@
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.rocketmq.client.impl.consumer.ProcessQueue;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageConst;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** putMessage 32, takeMessages 32, commit, over a standing number of buffered messages. */
+final class ProcessQueueWork {
+    private static final byte[] BODY = new byte[100];
+    private static final int BATCH = Peer.number("batch");
+    private static final int COUNT = Peer.number("count");
+
+    private ProcessQueueWork() {}
+
+    static String run() {
+        for (int depth : Peer.numbers("depths")) {
+            ProcessQueue queue = new ProcessQueue();
+            for (long first = 0; first < depth; first += BATCH) {
+                queue.putMessage(batch(first));
+            }
+            long next = 0;
+            for (long end = Peer.warmUntil(); System.nanoTime() < end; next += (long) COUNT * BATCH) {
+                chunk(queue, depth, next, batches(next + depth));
+            }
+            List<List<MessageExt>> ready = batches(next + depth);
+            System.gc();
+            long start = System.nanoTime();
+            long sum = chunk(queue, depth, next, ready);
+            Peer.row("objects, depth " + depth, System.nanoTime() - start, (long) COUNT * BATCH);
+            long wanted = COUNT * next + (long) BATCH * COUNT * (COUNT + 1) / 2;
+            Peer.check(sum == wanted && queue.getMsgCount().get() == depth, "commits " + sum);
+        }
+        return "Java ProcessQueue";
+    }
+
+    private static long chunk(ProcessQueue queue, int depth, long next, List<List<MessageExt>> ready) {
+        long sum = 0;
+        int taken = 0;
+        for (List<MessageExt> batch : ready) {
+            queue.putMessage(batch);
+            taken += queue.takeMessages(BATCH).size();
+            sum += queue.commit();
+        }
+        Peer.check(taken == COUNT * BATCH, "taken " + taken);
+        return sum;
+    }
+
+    private static List<List<MessageExt>> batches(long first) {
+        List<List<MessageExt>> found = new ArrayList<>(COUNT);
+        for (int i = 0; i < COUNT; i++) {
+            found.add(batch(first + (long) i * BATCH));
+        }
+        return found;
+    }
+
+    private static List<MessageExt> batch(long first) {
+        List<MessageExt> found = new ArrayList<>(BATCH);
+        for (int i = 0; i < BATCH; i++) {
+            MessageExt message = new MessageExt();
+            message.setQueueOffset(first + i);
+            message.setBody(BODY);
+            found.add(message);
+        }
+        // As the pull API leaves it: putMessage reads it from the last message.
+        MessageAccessor.putProperty(
+            found.get(BATCH - 1), MessageConst.PROPERTY_MAX_OFFSET, Long.toString(first + BATCH));
+        return found;
+    }
+}

@@ -1,0 +1,103 @@
+"""Java's own classes as peers: fetched and compiled once, outside of the checkout.
+
+python -m bench.peers.java_classes WORK, with one of process_queue, offset_map, lock_table
+and codec; prints what bench/peers/java prints. Needs a JDK (17 or later) and Maven.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench import workloads
+from bench.core.pull_bodies import case, pull_body, sizes
+
+SOURCES = Path(__file__).parent / "java"
+VERSION = re.findall(r"<version>(\d+\.\d+\.\d+)</version>", (SOURCES / "pom.xml").read_text())[0]
+
+
+def missing() -> list[str]:
+    """The programs that are not there."""
+    return [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+
+
+def class_path() -> str:
+    """Fetch the classes and compile ours against them, unless that was done before.
+
+    Raises: subprocess.CalledProcessError: Maven or javac failed and said why.
+    """
+    files = sorted([SOURCES / "pom.xml", *SOURCES.glob("*.java")])
+    mark = zlib.crc32(b"".join(file.read_bytes() for file in files))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq-bench"
+    jars, classes = cache / f"rocketmq-{VERSION}", cache / f"classes-{mark:08x}"
+    if not (jars / "done").exists():
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
+        subprocess.run(["mvn", "-q", "-B", "-f", SOURCES / "pom.xml", *goal], check=True)
+        (jars / "done").touch()
+    if not (classes / "done").exists():
+        sources = [file for file in files if file.suffix == ".java"]
+        subprocess.run(["javac", "-cp", f"{jars}/*", "-d", classes, *sources], check=True)
+        (classes / "done").touch()
+    return f"{SOURCES}:{classes}:{jars}/*"  # our logging settings first
+
+
+def arguments(work: str, folder: Path) -> list[str]:
+    """The sizes of workloads.py, as bench/peers/java reads them."""
+    batch = workloads.CORE_BATCH
+    settings: dict[str, object] = {"version": VERSION, "warm_ms": workloads.CORE_WARM_MS}
+    if work == "process_queue":
+        settings |= {
+            "batch": batch,
+            "count": workloads.CORE_BATCHES_TIMED,
+            "depths": listed(depth // batch * batch for depth in workloads.CORE_DEPTHS),
+        }
+    elif work == "offset_map":
+        settings |= {
+            "pairs": workloads.CORE_MAP_PAIRS,
+            "seed": workloads.SEED,
+            "sizes": listed(workloads.CORE_MAP_SIZES),
+            "width": workloads.CORE_MAP_DISORDER,
+        }
+    elif work == "lock_table":
+        settings |= {
+            "batches": listed(workloads.CORE_LOCK_BATCHES),
+            "entries": listed(workloads.CORE_LOCK_ENTRIES),
+            "group": workloads.CORE_LOCK_GROUP,
+            "renewals": workloads.CORE_LOCK_RENEWALS,
+        }
+    else:
+        files = []
+        for messages, body_bytes in sizes():
+            files.append(folder / f"{messages}-{body_bytes}")
+            files[-1].write_bytes(pull_body(messages, body_bytes))
+        settings |= {
+            "files": listed(files),
+            "labels": listed(case(*size) for size in sizes()),
+            "messages": listed(messages for messages, _ in sizes()),
+            "timed": workloads.CORE_CODEC_TIMED,
+        }
+    return [work, *(f"{name}={value}" for name, value in settings.items())]
+
+
+def listed(values: Iterable[object]) -> str:
+    return ",".join(map(str, values))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", choices=("process_queue", "offset_map", "lock_table", "codec"))
+    work = parser.parse_args().work
+    with tempfile.TemporaryDirectory() as folder:
+        java = ["java", "-Xmx3g", f"-Duser.home={folder}", "-cp", class_path(), "Peer"]
+        subprocess.run([*java, *arguments(work, Path(folder))], check=True)
+
+
+if __name__ == "__main__":
+    main()
