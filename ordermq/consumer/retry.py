@@ -83,4 +83,6 @@ async def send_dead_letter(
         broker_name=queue.broker_name,
     )
     address = client.routes.master_of(queue.broker_name)
-    await client.api.send(address, header, bytes(message.body), client.config.offset_timeout_ms)
+    # As stored: the copied sysFlag still says how it is compressed.
+    body = bytes(message.stored_body)
+    await client.api.send(address, header, body, client.config.offset_timeout_ms)

@@ -13,6 +13,7 @@ from ordermq.core import index_messages
 from ordermq.core.interface import MessageIndex
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
+from ordermq.model.compression import COMPRESSED, decompress
 from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic
@@ -21,6 +22,7 @@ _IPV6_BORN = 0x10
 _IPV6_STORE = 0x20
 # total, magic, crc, queue id, flag, queue offset, physical offset, sys flag, born timestamp
 _HEAD = struct.Struct(">iiiiiqqiq")
+_SYS_FLAG_LOW_BYTE = 39
 _INT = struct.Struct(">i")
 _TAIL = struct.Struct(">iq")  # reconsume times, prepared transaction offset
 _LONG = struct.Struct(">q")
@@ -270,10 +272,24 @@ class MessageView:
 
     @property
     def body(self) -> memoryview:
-        """The body as stored, not copied."""
+        """The body: a view of the received bytes, or, if compressed, of a decompressed copy.
+
+        Raises: ProtocolError, ConfigError: see `compression.decompress`.
+        """
+        if self._batch.body[self._start + _SYS_FLAG_LOW_BYTE] & COMPRESSED:
+            return memoryview(self._decompressed)
+        return self.stored_body
+
+    @property
+    def stored_body(self) -> memoryview:
+        """The body as stored, compressed or not; not copied."""
         batch = self._batch
         start = batch.body_positions[self._position]
         return memoryview(batch.body)[start : start + batch.body_sizes[self._position]]
+
+    @cached_property
+    def _decompressed(self) -> bytes:
+        return decompress(bytes(self.stored_body), self.sys_flag)
 
     @cached_property
     def properties(self) -> dict[str, str]:

@@ -1,0 +1,58 @@
+"""Compressed bodies: V11's bytes from Java's compressors, and what damaged ones raise."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from ordermq.errors import ConfigError, ProtocolError
+from ordermq.model.compression import decompress
+from ordermq.model.message import MessageBatch
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import RecordWriter, host_bytes
+
+ZLIB = bytes.fromhex("785e4b4ca40c0000148d1841")
+LZ4 = bytes.fromhex("04224d186070730b0000001f6101002750616161616100000000")
+ZSTD = bytes.fromhex("28b52ffd00584400001061610100930016010000")
+PLAIN = b"a" * 64
+
+
+@pytest.mark.parametrize(
+    ("body", "sys_flag"), [(ZLIB, 0x1), (ZLIB, 0x301), (LZ4, 0x101), (ZSTD, 0x201)]
+)
+def test_javas_compressed_bytes_are_read(body: bytes, sys_flag: int) -> None:
+    assert decompress(body, sys_flag) == PLAIN
+
+
+@pytest.mark.parametrize("sys_flag", [0x301, 0x101, 0x201])
+def test_a_damaged_body_says_so(sys_flag: int) -> None:
+    with pytest.raises(ProtocolError, match="damaged"):
+        decompress(b"no such data", sys_flag)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="0x701"):
+        decompress(ZLIB, 0x701)
+
+
+def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    with pytest.raises(ConfigError, match=r"ordermq\[compression\]"):
+        decompress(LZ4, 0x101)
+
+
+def test_a_view_gives_the_plain_body_and_the_stored_one() -> None:
+    host = host_bytes("127.0.0.1", 1)
+    writer = RecordWriter("t", 0, host, host)
+    compressed = writer.write(ZLIB, b"", flag=0, sys_flag=0x301, born_ms=0, stored_ms=0)
+    plain = writer.write(b"plain", b"", flag=0, sys_flag=0, born_ms=0, stored_ms=0)
+    compressed[20:28] = (0).to_bytes(8, "big")
+    plain[20:28] = (1).to_bytes(8, "big")
+    first, second = MessageBatch(MessageQueue("t", "b", 0), bytes(compressed + plain))
+    assert (bytes(first.body), bytes(first.stored_body)) == (PLAIN, ZLIB)
+    assert bytes(second.body) == b"plain"
