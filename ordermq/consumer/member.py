@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 
@@ -35,6 +35,7 @@ from ordermq.remoting.command import Command
 
 _log = logging.getLogger("ordermq.consumer")
 _COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
+_RESTART_DELAY_MS = 1_000
 _FROM_WHERE = {
     ConsumeFromWhere.LAST_OFFSET: "CONSUME_FROM_LAST_OFFSET",
     ConsumeFromWhere.FIRST_OFFSET: "CONSUME_FROM_FIRST_OFFSET",
@@ -123,6 +124,7 @@ class Member:
         self._pullers: dict[MessageQueue, tuple[Puller, asyncio.Task[None]]] = {}
         self._loops: list[asyncio.Task[object]] = []
         self._rejoining: set[str] = set()
+        self._callbacks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Announce ourselves and begin; returns once every topic's route was asked for.
@@ -177,17 +179,31 @@ class Member:
         self._client.start_loops()
         spawn, clock, consume = self._runtime.spawn, self._client.clock, self._config.consume
         self._loops = [
-            spawn(self._rebalancer.run(), f"rebalance {self._group}"),
-            spawn(self._locks.run(), f"locks {self._group}"),
-            spawn(
-                repeat(
-                    lambda: self._offsets.commit_all(self._rebalancer.assigned()),
-                    clock,
-                    lambda: max(consume.commit_interval_ms, _COMMIT_LOOP_MIN_MS),
+            spawn(self._keep_running(work, f"{name} {self._group}"), f"{name} {self._group}")
+            for name, work in (
+                ("rebalance", self._rebalancer.run),
+                ("locks", self._locks.run),
+                (
+                    "commits",
+                    lambda: repeat(
+                        lambda: self._offsets.commit_all(self._rebalancer.assigned()),
+                        clock,
+                        lambda: max(consume.commit_interval_ms, _COMMIT_LOOP_MIN_MS),
+                    ),
                 ),
-                f"commits {self._group}",
-            ),
+            )
         ]
+
+    async def _keep_running(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+        """Run one of our loops until it ends by itself; a defect in it stops no consumer."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception:  # noqa: BLE001 - logged, counted, begun again
+                self._settings.statistics.add("internal_errors")
+                _log.exception("%s failed by an error of ours; it starts again", name)
+                await self._client.clock.sleep_ms(_RESTART_DELAY_MS)
 
     async def _leave_group(self) -> None:
         self._leaving = True
@@ -203,6 +219,7 @@ class Member:
         await self._rebalancer.abandon()
         await cancelled(*self._loops)
         await cancelled(*(task for _, task in self._pullers.values()))
+        await asyncio.gather(*self._callbacks, return_exceptions=True)
         await self._client.close()
 
     def _end(self, timeout_s: float) -> None:
@@ -317,18 +334,28 @@ class Member:
         self._pullers[assigned.queue] = (puller, task)
 
     async def _begin(self, assigned: AssignedQueue, puller: Puller) -> None:
-        if self._settings.on_assigned is not None:
-            await asyncio.to_thread(self._settings.on_assigned, assigned.queue)
-        await puller.run()
+        await self._call_back(self._settings.on_assigned, assigned.queue)
+        await self._keep_running(puller.run, f"pull {assigned.queue}")
+
+    async def _call_back(
+        self, callback: Callable[[MessageQueue], None] | None, queue: MessageQueue
+    ) -> None:
+        """Call the user on a thread of its own; what it raises is logged, the queue goes on."""
+        if callback is None:
+            return
+        try:
+            await asyncio.to_thread(callback, queue)
+        except Exception:  # noqa: BLE001 - the user's; logged and counted
+            self._settings.statistics.add("callback_errors")
+            _log.exception("%s: the callback raised", queue)
 
     def _on_released(self, assigned: AssignedQueue) -> None:
         _, task = self._pullers.pop(assigned.queue)
         task.cancel()
-        if self._settings.on_revoked is not None:
-            self._runtime.spawn(
-                asyncio.to_thread(self._settings.on_revoked, assigned.queue),
-                f"on_revoked {assigned.queue}",
-            )
+        told = self._call_back(self._settings.on_revoked, assigned.queue)
+        callback = self._runtime.spawn(told, f"on_revoked {assigned.queue}")
+        self._callbacks.add(callback)
+        callback.add_done_callback(self._callbacks.discard)
 
     def _nudge(self, assigned: AssignedQueue) -> None:
         found = self._pullers.get(assigned.queue)

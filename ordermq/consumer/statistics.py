@@ -10,7 +10,8 @@ class ConsumerStatistics:
     """Counters of one consumer; any thread.
 
     Names: messages_done, batches, batches_failed, listener_errors, pulls, pull_errors,
-    commits, commit_errors, fenced_commits, leases_lost, hand_offs, diverted, skipped.
+    commits, commit_errors, fenced_commits, lock_errors, leases_lost, hand_offs, diverted,
+    skipped, callback_errors, internal_errors.
     """
 
     def __init__(self) -> None:

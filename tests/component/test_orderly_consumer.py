@@ -281,3 +281,21 @@ def test_a_message_nobody_looked_at_never_becomes_an_object(
         for _ in range(500):
             assert done.acquire(timeout=20)
     assert made == []
+
+
+def test_a_raising_callback_stops_no_queue_and_every_queue_is_told_of_its_end(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(40))
+    revoked: list[int] = []
+
+    def on_assigned(queue: Any) -> None:
+        raise ValueError("a test's own failure")
+
+    consumer = make_consumer(
+        seen.take, on_assigned=on_assigned, on_revoked=lambda queue: revoked.append(queue.queue_id)
+    )
+    with consumer:
+        seen.wait_for_count(40)
+    assert sorted(revoked) == [0, *range(8)]  # the group's retry queue among them
+    assert consumer.statistics["callback_errors"] == 9
