@@ -163,18 +163,6 @@ class OrderingError(OrderMQError):
     code = "ordering"
 
 
-class LockLost(OrderingError):
-    """The broker lock of the queue belongs to another member."""
-
-    code = "lock-lost"
-
-
-class LeaseExpired(OrderingError):
-    """The queue's lease ran out before the operation (semantics 10.3)."""
-
-    code = "lease-expired"
-
-
 class Fenced(OrderingError):
     """The broker refused an operation of an older lock epoch (semantics 10.3)."""
 

@@ -198,7 +198,7 @@ class AssignedQueue:
         """Settle a claimed batch: its first `done` messages are finished, the rest come again.
 
         Args:
-            hold: manual mode: finished ones stay uncommitted until `commit_held`.
+            hold: manual mode: finished ones stay uncommitted until a batch ends without it.
         Returns: False if the lease it started under is over: then nothing counts, the queue
             starts again from the committed offset (semantics 10.3 b).
         """
@@ -220,10 +220,6 @@ class AssignedQueue:
             room = self._has_room()
         self._tell(lapsed, drained, room)
         return counts
-
-    def commit_held(self, claim: Claim, now_ms: int) -> bool:
-        """Manual COMMIT: everything handed out so far is done. False as in `end_batch`."""
-        return self.end_batch(claim, len(claim.messages), now_ms)
 
     def rollback_held(self, claim: Claim) -> bool:
         """Manual ROLLBACK: everything not committed comes again. False as in `end_batch`."""

@@ -12,7 +12,7 @@ from ordermq.errors import (
     ConfigError,
     ConnectFailed,
     ConnectionLost,
-    LeaseExpired,
+    Fenced,
     OrderingError,
     OrderMQError,
     ProtocolError,
@@ -71,7 +71,7 @@ def test_only_what_may_succeed_later_is_retriable() -> None:
 
 
 def test_the_text_ends_with_where_it_happened() -> None:
-    error = LeaseExpired(
+    error = Fenced(
         "commit refused", topic="T", broker="b", queue_id=0, group="G", offset=5, epoch=7
     )
     assert str(error) == (
@@ -91,7 +91,7 @@ def test_a_brokers_refusal_carries_its_response_code() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        LeaseExpired("late", topic="T", epoch=7),
+        Fenced("late", topic="T", epoch=7),
         BrokerError("no", response_code=17, topic="T", address="127.0.0.1:1"),
     ],
 )

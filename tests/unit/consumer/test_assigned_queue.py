@@ -121,7 +121,7 @@ def test_held_batches_are_committed_together(orders: Orders) -> None:
     orders.pulled(0, 1, 2)
     orders.queue.end_batch(orders.begin(1), 1, NOW, hold=True)
     assert orders.queue.done_offset == 0
-    assert orders.queue.commit_held(orders.begin(1), NOW)
+    assert orders.queue.end_batch(orders.begin(1), 1, NOW)
     assert orders.queue.done_offset == 2
 
 
