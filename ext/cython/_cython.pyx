@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False, auto_pickle=False
-"""The C core bound for CPython. Contracts: ordermq/core/interface.py.
+"""The C core bound for CPython. Contracts: ordermq/core/interface.
 
 Every call holds the GIL but the long bulk ones: a release costs as much as a small call.
 Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs it.

@@ -1,7 +1,7 @@
 @cython.final
 @cython.no_gc
 cdef class MessageIndex:
-    """Where the records of a pull body are; see core/interface.py."""
+    """Where the records of a pull body are; see core/interface."""
 
     cdef void *_memory  # owned, every column; freed in __dealloc__
     cdef omq.omq_message_columns _columns

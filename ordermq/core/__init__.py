@@ -2,11 +2,13 @@
 
 | file | what |
 |---|---|
-| interface.py | the contract; annotate with its protocols |
-| reference.py | the oracle: dicts and sorted(), straight from the semantics |
+| interface/ | the contract; annotate with its protocols |
+| reference/ | the oracle: dicts and sorted(), straight from the semantics |
 | _cython (ext/cython) | the C core bound for CPython |
-| cffi_binding.py | the same C core through cffi |
+| cffi_binding/ | the same C core through cffi |
 | status.py | C status -> exception |
+
+A structure has the same file name in each: offset_map, process_queue, lock_table, message_codec.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """

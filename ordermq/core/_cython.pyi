@@ -1,4 +1,4 @@
-"""The Cython extension of ext/cython; contracts and docstrings: interface.py."""
+"""The Cython extension of ext/cython; contracts and docstrings: interface/."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, final

@@ -1,0 +1,13 @@
+"""The C core through cffi, for PyPy and for callers with C of their own.
+
+Contracts: ordermq/core/interface. cffi lets go of the GIL in every call, so each object here
+has a lock of its own beside the C mutex: it ties a native call to the change of Python state
+with it.
+"""
+
+from ordermq.core.cffi_binding.lock_table import LockTable
+from ordermq.core.cffi_binding.message_codec import MessageIndex, index_messages
+from ordermq.core.cffi_binding.offset_map import OffsetMap
+from ordermq.core.cffi_binding.process_queue import ProcessQueue
+
+__all__ = ["LockTable", "MessageIndex", "OffsetMap", "ProcessQueue", "index_messages"]

@@ -1,0 +1,22 @@
+"""The contract of the core: what all three implementations promise, and their docstrings.
+
+Annotate with these protocols; create with the classes of `ordermq.core`, which are the
+chosen implementation's. Offsets are queue offsets, 0 .. 2**63 - 2. Times are milliseconds
+of whatever clock the caller uses throughout; the core never reads a clock.
+"""
+
+from ordermq.core.interface.lock_table import LockEntry, LockTable
+from ordermq.core.interface.message_codec import IndexMessages, MessageIndex
+from ordermq.core.interface.offset_map import OffsetMap
+from ordermq.core.interface.process_queue import Batch, ProcessQueue, Segment
+
+__all__ = [
+    "Batch",
+    "IndexMessages",
+    "LockEntry",
+    "LockTable",
+    "MessageIndex",
+    "OffsetMap",
+    "ProcessQueue",
+    "Segment",
+]

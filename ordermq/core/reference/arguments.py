@@ -1,0 +1,29 @@
+"""What the structures share: the check of a column, and the error of a bad argument."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ordermq.core import status
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+MAX_TOKEN = 2**64 - 1
+MAX_SIZE = 2**31 - 1
+
+
+def out_of_range(where: str) -> Exception:
+    return status.failure(status.OUT_OF_RANGE, where)
+
+
+def column_of(column: ReadableBuffer, formats: str, what: str) -> list[int]:
+    view = memoryview(column)
+    size = 4 if formats == "IiLl" else 8
+    is_right = view.ndim == 1 and view.contiguous and view.itemsize == size
+    if not is_right or view.format not in tuple(formats):
+        raise TypeError(
+            f"{what}: expected a contiguous buffer of {size}-byte integers ({'/'.join(formats)}), "
+            f"got format {view.format!r}, {view.itemsize} bytes an item"
+        )
+    return view.tolist()
