@@ -10,6 +10,8 @@ SOURCES = [
     "ext/core/offset_map.c",
     "ext/core/batch_slots.c",
     "ext/core/process_queue.c",
+    "ext/core/process_queue_put.c",
+    "ext/core/process_queue_take.c",
     "ext/core/lock_table.c",
     "ext/core/message_codec.c",
     "ext/core/check.c",

@@ -1,10 +1,10 @@
-/* The process queue from inside, for process_queue.c and check.c. */
+/* The process queue from inside, for process_queue*.c and check.c. */
 #ifndef OMQ_PROCESS_QUEUE_H
 #define OMQ_PROCESS_QUEUE_H
 
 #include "batch_slots.h"
 #include "mutex.h"
-#include "offset_map.h"
+#include "offset_leaf.h"
 
 typedef enum { OMQ_SHAPE_NONE, OMQ_SHAPE_BATCHES, OMQ_SHAPE_COLUMNS } omq_shape;
 
@@ -22,5 +22,30 @@ struct omq_process_queue {
     bool is_dispatched;
     omq_batch_slots slots;
 };
+
+/* What follows is called under the mutex. */
+
+static inline int64_t omq_first_offset(const omq_offset_map *map) {
+    return map->count > 0 ? omq_offset_map_first_item(map).offset : -1;
+}
+
+static inline int64_t omq_last_offset(const omq_offset_map *map) {
+    if (map->count == 0) {
+        return -1;
+    }
+    omq_item last = omq_offset_map_last_item(map);
+    return last.offset + omq_run_length(map, last.extent) - 1;
+}
+
+static inline omq_status omq_need_shape(const omq_process_queue *queue, omq_shape shape) {
+    bool fits = queue->shape == OMQ_SHAPE_NONE || queue->shape == shape;
+    return fits ? OMQ_OK : OMQ_WRONG_SHAPE;
+}
+
+static inline bool omq_try_begin_dispatch(omq_process_queue *queue) {
+    bool begins = !queue->is_dispatched && queue->pending.count > 0;
+    queue->is_dispatched |= begins;
+    return begins;
+}
 
 #endif
