@@ -9,7 +9,7 @@ void omq_batch_slots_open(omq_batch_slots *slots) {
 
 void omq_batch_slots_close(omq_batch_slots *slots) {
     for (uint32_t i = 0; i < slots->count; i++) {
-        free(slots->slots[i].sizes);
+        free(slots->slots[i].own_sizes);
     }
     free(slots->slots);
 }
@@ -42,25 +42,31 @@ static omq_status grow(omq_batch_slots *slots) {
 }
 
 omq_status omq_batch_slots_choose(omq_batch_slots *slots, const uint32_t *sizes, size_t count,
-                                  uint32_t *slot) {
+                                  bool is_copied, uint32_t *slot) {
     if (slots->free == OMQ_NO_SLOT && grow(slots) != OMQ_OK) {
         return OMQ_NO_MEMORY;
     }
     omq_slot *chosen = slots->slots + slots->free;
-    if (sizes != NULL && count > 0) {
-        chosen->sizes = malloc(count * sizeof *sizes);
-        if (chosen->sizes == NULL) {
+    chosen->sizes = count > 0 ? sizes : NULL;
+    if (is_copied && chosen->sizes != NULL) {
+        chosen->own_sizes = malloc(count * sizeof *sizes);
+        chosen->sizes = chosen->own_sizes;
+        if (chosen->own_sizes == NULL) {
             return OMQ_NO_MEMORY;
         }
-        memcpy(chosen->sizes, sizes, count * sizeof *sizes);
+        memcpy(chosen->own_sizes, sizes, count * sizeof *sizes);
     }
     *slot = slots->free;
     return OMQ_OK;
 }
 
 void omq_batch_slots_drop(omq_batch_slots *slots, uint32_t slot) {
-    free(slots->slots[slot].sizes);
-    slots->slots[slot].sizes = NULL;
+    omq_slot *dropped = slots->slots + slot;
+    if (dropped->own_sizes != NULL) {
+        free(dropped->own_sizes);
+        dropped->own_sizes = NULL;
+    }
+    dropped->sizes = NULL;
 }
 
 void omq_batch_slots_fill(omq_batch_slots *slots, uint32_t slot, uint32_t messages,

@@ -11,10 +11,11 @@
 /* A batch the binding holds for us. A slot is live (messages > 0), or on exactly one of the
  * lists: emptied, until the binding collects it, then free. */
 typedef struct {
-    uint32_t *sizes; /* bytes of each message of the batch; NULL: zeros, or the slot is free */
-    uint64_t bytes;  /* of the buffered messages */
-    uint32_t messages; /* buffered ones */
-    uint32_t next;     /* on its list; OMQ_NO_SLOT ends it */
+    const uint32_t *sizes; /* bytes of each message of the batch; NULL: zeros, or it is free */
+    uint32_t *own_sizes;   /* the same if they are ours to free, else NULL */
+    uint64_t bytes;        /* of the buffered messages */
+    uint32_t messages;     /* buffered ones */
+    uint32_t next;         /* on its list; OMQ_NO_SLOT ends it */
 } omq_slot;
 
 typedef struct {
@@ -28,10 +29,10 @@ typedef struct {
 void omq_batch_slots_open(omq_batch_slots *slots);
 void omq_batch_slots_close(omq_batch_slots *slots);
 
-/* Choose a slot for a batch and copy its sizes (NULL: zeros). It stays free until it is
- * filled, or is given back by omq_batch_slots_drop. NO_MEMORY. */
+/* Choose a slot for a batch with these sizes (NULL: zeros), copied or kept. It stays free
+ * until it is filled, or is given back by omq_batch_slots_drop. NO_MEMORY. */
 omq_status omq_batch_slots_choose(omq_batch_slots *slots, const uint32_t *sizes, size_t count,
-                                  uint32_t *slot);
+                                  bool is_copied, uint32_t *slot);
 void omq_batch_slots_drop(omq_batch_slots *slots, uint32_t slot);
 void omq_batch_slots_fill(omq_batch_slots *slots, uint32_t slot, uint32_t messages,
                           uint64_t bytes);

@@ -1,12 +1,6 @@
 /* The entries of the offset map: single offsets or runs; grown, cut, trimmed. */
 #include "offset_tree.h"
 
-#if defined(__GNUC__) || defined(__clang__)
-#define OMQ_PREFETCH(address) __builtin_prefetch(address)
-#else
-#define OMQ_PREFETCH(address) ((void)(address))
-#endif
-
 /* Whether the entry at `at` goes on in `item`, and grow it if so. */
 static bool grow_run(omq_leaf *leaf, uint32_t at, const omq_item *item) {
     uint32_t length = leaf->extents[at];

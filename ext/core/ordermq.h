@@ -125,11 +125,18 @@ omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t
                                          size_t count, bool *dispatch);
 
 /* The same for one batch: message i is known as (slot, i). The queue chooses the slot and
- * writes it, or UINT32_MAX if it buffered nothing; the caller keeps slot -> batch until
- * collect hands the slot back. slot is written on NO_MEMORY too. count < UINT32_MAX. */
+ * writes it, or UINT32_MAX if it buffered nothing; the caller keeps slot -> batch until commit
+ * or collect hands the slot back. slot is written on NO_MEMORY too. count < UINT32_MAX. */
 omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
                                        const uint32_t *sizes, size_t count, uint32_t *slot,
                                        bool *dispatch);
+
+/* The same for a batch of offsets first .. first + count - 1, whose sizes sum up to `bytes`.
+ * The sizes are not copied: the caller keeps them, unchanged, as long as the slot.
+ * O(1) past everything buffered before. */
+omq_status omq_process_queue_put_run(omq_process_queue *queue, int64_t first,
+                                     const uint32_t *sizes, size_t count, uint64_t bytes,
+                                     uint32_t *slot, bool *dispatch);
 
 /* Move the `limit` (>= 1) smallest pending messages to consuming; write their offsets and
  * tokens, ascending (caller's, room for `limit`), and how many. None: the dispatch flag is
@@ -142,9 +149,9 @@ omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *off
 omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment *segments,
                                            size_t limit, size_t *count);
 
-/* Drop consuming; return its greatest offset + 1, or -1 if it was empty.
- * Any thread. O(consuming). */
-int64_t omq_process_queue_commit(omq_process_queue *queue);
+/* Drop consuming; return its greatest offset + 1, or -1 if it was empty. Hand back one slot as
+ * collect does, or write UINT32_MAX. Any thread. O(consuming). */
+int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot);
 
 /* Move every consuming offset >= start (INT64_MIN: all) back to pending; write how many.
  * NO_MEMORY (the greatest may be moved). Any thread. O(moved log n), all onto none O(1). */

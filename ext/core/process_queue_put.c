@@ -2,13 +2,18 @@
 #include "process_queue.h"
 
 typedef struct {
-    const int64_t *offsets;
+    const int64_t *offsets; /* NULL: first + index */
+    int64_t first;
     const uint64_t *tokens; /* NULL: first_token + index, a batch */
     uint64_t first_token;
     const uint32_t *sizes; /* NULL: zeros */
     size_t count;
     uint64_t bytes; /* sum of the sizes */
 } omq_columns;
+
+static int64_t offset_at(const omq_columns *columns, size_t at) {
+    return columns->offsets == NULL ? columns->first + (int64_t)at : columns->offsets[at];
+}
 
 typedef struct {
     size_t messages;
@@ -34,8 +39,11 @@ static bool read_columns(omq_columns *columns) {
 
 /* How many offsets, from `at` on, follow each other without a gap: mostly all. */
 static size_t contiguous(const omq_columns *columns, size_t at) {
-    const int64_t *offsets = columns->offsets + at;
     size_t left = columns->count - at;
+    if (columns->offsets == NULL) {
+        return left;
+    }
+    const int64_t *offsets = columns->offsets + at;
     uint64_t differs = 0; /* wraps where offsets jump; compared for equality only */
     for (size_t i = 1; i < left; i++) {
         differs |= (uint64_t)offsets[i] - (uint64_t)offsets[0] - i;
@@ -60,7 +68,7 @@ static omq_status put_run(omq_process_queue *queue, const omq_columns *columns, 
     size_t count;
     if (columns->tokens == NULL) {
         count = contiguous(columns, at);
-        omq_item run = {offsets[at], columns->first_token + at, (uint32_t)count};
+        omq_item run = {offset_at(columns, at), columns->first_token + at, (uint32_t)count};
         status = omq_offset_map_append(&queue->pending, &run);
         count = status == OMQ_OK ? count : 0;
     } else {
@@ -72,7 +80,7 @@ static omq_status put_run(omq_process_queue *queue, const omq_columns *columns, 
                                                sizes, end - at, &count);
     }
     if (count > 0) {
-        queue->max_offset = offsets[at + count - 1];
+        queue->max_offset = offset_at(columns, at + count - 1);
         added->messages += count;
         added->bytes += count == columns->count ? columns->bytes : omq_sum_sizes(sizes, count);
     }
@@ -81,7 +89,7 @@ static omq_status put_run(omq_process_queue *queue, const omq_columns *columns, 
 
 static omq_status put_one(omq_process_queue *queue, const omq_columns *columns, size_t at,
                           omq_added *added) {
-    omq_item item = {columns->offsets[at], columns->first_token + at, 1};
+    omq_item item = {offset_at(columns, at), columns->first_token + at, 1};
     omq_item held;
     uint32_t size = columns->sizes == NULL ? 0 : columns->sizes[at];
     bool is_new = item.offset >= queue->floor &&
@@ -111,7 +119,7 @@ static omq_status put_all(omq_process_queue *queue, const omq_columns *columns,
     omq_status status = OMQ_OK;
     *added = (omq_added){0, 0};
     for (size_t i = 0; status == OMQ_OK && i < columns->count;) {
-        int64_t offset = columns->offsets[i];
+        int64_t offset = offset_at(columns, i);
         if (offset > queue->max_offset && offset >= queue->floor) {
             size_t before = added->messages;
             status = put_run(queue, columns, i, added);
@@ -134,7 +142,7 @@ static void choose_shape(omq_process_queue *queue, omq_shape shape) {
 omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t *offsets,
                                          const uint64_t *tokens, const uint32_t *sizes,
                                          size_t count, bool *dispatch) {
-    omq_columns columns = {offsets, tokens, 0, sizes, count, 0};
+    omq_columns columns = {.offsets = offsets, .tokens = tokens, .sizes = sizes, .count = count};
     *dispatch = false;
     if (!read_columns(&columns)) {
         return OMQ_OUT_OF_RANGE;
@@ -152,11 +160,11 @@ omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t
     return status;
 }
 
-static omq_status put_batch(omq_process_queue *queue, omq_columns *columns, uint32_t *slot) {
+static omq_status fill_slot(omq_process_queue *queue, omq_columns *columns, uint32_t *slot) {
     uint32_t chosen;
     omq_added added;
-    omq_status status =
-        omq_batch_slots_choose(&queue->slots, columns->sizes, columns->count, &chosen);
+    omq_status status = omq_batch_slots_choose(&queue->slots, columns->sizes, columns->count,
+                                               columns->offsets != NULL, &chosen);
     if (status != OMQ_OK) {
         return status;
     }
@@ -172,21 +180,34 @@ static omq_status put_batch(omq_process_queue *queue, omq_columns *columns, uint
     return status;
 }
 
-omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
-                                       const uint32_t *sizes, size_t count, uint32_t *slot,
-                                       bool *dispatch) {
-    omq_columns columns = {offsets, NULL, 0, sizes, count, 0};
-    *slot = OMQ_NO_SLOT;
-    *dispatch = false;
-    if (count >= UINT32_MAX || !read_columns(&columns)) {
-        return OMQ_OUT_OF_RANGE;
-    }
+static omq_status put_batch(omq_process_queue *queue, omq_columns *columns, uint32_t *slot,
+                            bool *dispatch) {
     omq_mutex_lock(&queue->mutex);
     omq_status status = omq_need_shape(queue, OMQ_SHAPE_BATCHES);
     if (status == OMQ_OK) {
-        status = put_batch(queue, &columns, slot);
+        status = fill_slot(queue, columns, slot);
         *dispatch = status == OMQ_OK && omq_try_begin_dispatch(queue);
     }
     omq_mutex_unlock(&queue->mutex);
     return status;
+}
+
+omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
+                                       const uint32_t *sizes, size_t count, uint32_t *slot,
+                                       bool *dispatch) {
+    omq_columns columns = {.offsets = offsets, .sizes = sizes, .count = count};
+    *slot = OMQ_NO_SLOT;
+    *dispatch = false;
+    bool is_good = count < UINT32_MAX && read_columns(&columns);
+    return is_good ? put_batch(queue, &columns, slot, dispatch) : OMQ_OUT_OF_RANGE;
+}
+
+omq_status omq_process_queue_put_run(omq_process_queue *queue, int64_t first,
+                                     const uint32_t *sizes, size_t count, uint64_t bytes,
+                                     uint32_t *slot, bool *dispatch) {
+    omq_columns columns = {.first = first, .sizes = sizes, .count = count, .bytes = bytes};
+    *slot = OMQ_NO_SLOT;
+    *dispatch = false;
+    bool is_good = count < UINT32_MAX && first >= 0 && first < INT64_MAX - (int64_t)count;
+    return is_good ? put_batch(queue, &columns, slot, dispatch) : OMQ_OUT_OF_RANGE;
 }

@@ -51,6 +51,19 @@ static omq_status start_take(omq_process_queue *queue, omq_shape shape) {
     return status;
 }
 
+/* Begin to load what a take like this one will want next: in a deep queue it was put so long
+ * ago that no cache has it. */
+static void prefetch_head(const omq_process_queue *queue, size_t limit) {
+    enum { MOST = 64 };
+    const omq_leaf *leaf = queue->pending.head;
+    uint32_t wanted = limit < MOST ? (uint32_t)limit : MOST;
+    uint32_t held = omq_leaf_count(leaf);
+    omq_leaf_prefetch(leaf, leaf->begin, wanted);
+    if (held < wanted && leaf->next != NULL) {
+        omq_leaf_prefetch(leaf->next, 0, wanted - held);
+    }
+}
+
 omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *offsets,
                                           uint64_t *tokens, size_t limit, size_t *taken) {
     size_t done = 0;
@@ -68,6 +81,7 @@ omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *off
             break;
         }
     }
+    prefetch_head(queue, limit);
     omq_mutex_unlock(&queue->mutex);
     *taken = done;
     return status;
@@ -113,7 +127,8 @@ omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment
 
 /* ---- commit and back ---- */
 
-int64_t omq_process_queue_commit(omq_process_queue *queue) {
+int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
+    *slot = OMQ_NO_SLOT;
     omq_mutex_lock(&queue->mutex);
     omq_offset_map *consuming = &queue->consuming;
     int64_t next = consuming->count > 0 ? omq_last_offset(consuming) + 1 : -1;
@@ -128,6 +143,7 @@ int64_t omq_process_queue_commit(omq_process_queue *queue) {
         if (next > queue->floor) {
             queue->floor = next;
         }
+        (void)omq_batch_slots_collect(&queue->slots, slot);
     }
     omq_mutex_unlock(&queue->mutex);
     return next;

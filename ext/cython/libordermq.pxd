@@ -64,11 +64,14 @@ cdef extern from "ordermq.h" nogil:
     omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
                                            const uint32_t *sizes, size_t count, uint32_t *slot,
                                            bool *dispatch)
+    omq_status omq_process_queue_put_run(omq_process_queue *queue, int64_t first,
+                                         const uint32_t *sizes, size_t count, uint64_t bytes,
+                                         uint32_t *slot, bool *dispatch)
     omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *offsets,
                                               uint64_t *tokens, size_t limit, size_t *taken)
     omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment *segments,
                                                size_t limit, size_t *count)
-    int64_t omq_process_queue_commit(omq_process_queue *queue)
+    int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot)
     omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t start,
                                                  size_t *moved)
     omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,

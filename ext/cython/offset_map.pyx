@@ -13,14 +13,18 @@ cdef class OffsetMap:
         omq.omq_offset_map_free(self._map)
 
     def put(self, offset, token):
+        return self._put(offset, token)
+
+    def __setitem__(self, offset, token):
+        self._put(offset, token)
+
+    cdef inline bint _put(self, object offset, object token) except -1:
         cdef omq.bool is_new
         cdef int64_t key = clamped(offset)
         cdef uint64_t value = 0
-        try:
-            value = token
-        except OverflowError:
-            key = -1
-        cdef omq.omq_status status = omq.omq_offset_map_put(self._map, key, value, &is_new)
+        cdef omq.omq_status status = omq.OMQ_OUT_OF_RANGE
+        if is_token(token, &value):
+            status = omq.omq_offset_map_put(self._map, key, value, &is_new)
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"put of offset {offset}")
         return is_new
@@ -83,6 +87,16 @@ cdef class OffsetMap:
         if omq.omq_offset_map_get(self._map, clamped(offset), &token):
             return token
         return None
+
+    def __getitem__(self, offset):
+        cdef uint64_t token
+        if not omq.omq_offset_map_get(self._map, clamped(offset), &token):
+            raise KeyError(offset)
+        return token
+
+    def __delitem__(self, offset):
+        if not omq.omq_offset_map_remove(self._map, clamped(offset)):
+            raise KeyError(offset)
 
     def remove(self, offset):
         return omq.omq_offset_map_remove(self._map, clamped(offset))

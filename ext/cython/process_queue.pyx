@@ -22,35 +22,26 @@ cdef class ProcessQueue:
         return f"ProcessQueue({self.name!r}, messages={self.message_count})"
 
     def put(self, messages, sizes=None):
-        # Held here, so that nobody else can change what the loops walk.
-        cdef tuple pairs = tuple(messages)
-        cdef tuple lengths = None if sizes is None else tuple(sizes)
-        cdef Py_ssize_t count = len(pairs)
+        # Lists and tuples are walked where they are; see walked.
+        cdef object pairs = messages if type(messages) in (list, tuple) else tuple(messages)
+        cdef object lengths = sizes if type(sizes) in (list, tuple, NoneType) else tuple(sizes)
+        cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(pairs)
         cdef Py_ssize_t i
-        cdef list batch = [None] * count
         cdef int64_t small[SMALL]
         cdef uint32_t small_sizes[SMALL]
         cdef int64_t *offsets = small
         cdef uint32_t *bytes_ = NULL if lengths is None else small_sizes
-        cdef object pair, offset, message
-        if lengths is not None and len(lengths) != count:
+        cdef list batch
+        if lengths is not None and PySequence_Fast_GET_SIZE(lengths) != count:
             raise ValueError(f"{self.name}: {count} messages, {len(lengths)} sizes")
         if count > SMALL:
             offsets = <int64_t *>allocate(count, sizeof(int64_t) + sizeof(uint32_t))
             bytes_ = NULL if lengths is None else <uint32_t *>(offsets + count)
         try:
-            for i in range(count):
-                pair = <object>PyTuple_GET_ITEM(pairs, i)
-                if type(pair) is tuple and PyTuple_GET_SIZE(pair) == 2:
-                    offsets[i] = clamped(<object>PyTuple_GET_ITEM(pair, 0))
-                    message = <object>PyTuple_GET_ITEM(pair, 1)
-                else:
-                    offset, message = pair
-                    offsets[i] = clamped(offset)
-                batch[i] = message
+            batch = split_pairs(pairs, count, offsets)
             if lengths is not None:
                 for i in range(count):
-                    bytes_[i] = size_of(<object>PyTuple_GET_ITEM(lengths, i))
+                    bytes_[i] = size_of(walked(lengths, count, i))
             return self._put(batch, offsets, bytes_, count)
         finally:
             if offsets is not small:
@@ -245,8 +236,11 @@ cdef class ProcessQueue:
         return memoryview(offsets)[:taken], memoryview(tokens)[:taken]
 
     def commit(self):
-        cdef int64_t next_offset = omq.omq_process_queue_commit(self._queue)
-        self._forget()
+        cdef uint32_t slot
+        cdef int64_t next_offset = omq.omq_process_queue_commit(self._queue, &slot)
+        if slot != UINT32_MAX:
+            self._batches[slot] = None
+            self._forget()
         return next_offset
 
     cdef int _forget(self) except -1:
@@ -380,7 +374,32 @@ cdef class ProcessQueue:
             raise AssertionError(f"{self!r}: {broken.decode()}: {self._state()}")
 
 
-cdef uint32_t size_of(object size) except? 0:
+cdef inline object walked(object sequence, Py_ssize_t count, Py_ssize_t i):
+    """Member i of a list or tuple; reading another member may have run code that changed it."""
+    if PySequence_Fast_GET_SIZE(sequence) != count:
+        raise RuntimeError("the messages or sizes of a put changed while it read them")
+    return <object>PySequence_Fast_GET_ITEM(sequence, i)
+
+
+cdef list split_pairs(object pairs, Py_ssize_t count, int64_t *offsets):
+    """The messages of (offset, message) pairs; writes the offsets."""
+    cdef list batch = PyList_New(count)
+    cdef Py_ssize_t i
+    cdef object pair, offset, message
+    for i in range(count):
+        pair = walked(pairs, count, i)
+        if type(pair) is tuple and PyTuple_GET_SIZE(pair) == 2:
+            offsets[i] = clamped(<object>PyTuple_GET_ITEM(pair, 0))
+            message = <object>PyTuple_GET_ITEM(pair, 1)
+        else:
+            offset, message = pair
+            offsets[i] = clamped(offset)
+        Py_INCREF(message)
+        PyList_SET_ITEM(batch, i, message)
+    return batch
+
+
+cdef inline uint32_t size_of(object size) except? 0:
     """Bytes of a body; UINT32_MAX, which the core refuses, if out of range."""
     cdef int64_t value = clamped(size)
     return <uint32_t>value if 0 <= value <= INT32_MAX else UINT32_MAX

@@ -46,7 +46,7 @@ def outcome(call, *arguments):
     """What a call returns, or the type of what it raises."""
     try:
         return call(*arguments)
-    except (ValueError, StateError) as failure:
+    except (ValueError, KeyError, StateError) as failure:
         return type(failure)
 
 
@@ -170,89 +170,84 @@ class ColumnsMachine(ProcessQueueMachine):
         self.both("put_columns", array("q", range(start, start + count)), tokens, None)
 
 
+keys = st.integers(0, 3000)
+
+
 class OffsetMapMachine(RuleBasedStateMachine):
     module = "ordermq.core._cython"
 
     def __init__(self):
         super().__init__()
         self.native = importlib.import_module(self.module).OffsetMap()
-        self.model = {}
+        self.model = reference.OffsetMap()
 
-    @rule(offset=st.integers(0, 3000), token=st.integers(0, 2**64 - 1))
-    def put(self, offset, token):
-        assert self.native.put(offset, token) == (offset not in self.model)
-        self.model[offset] = token
+    def both(self, operation, *arguments):
+        native = outcome(getattr(self.native, operation), *arguments)
+        model = outcome(getattr(self.model, operation), *arguments)
+        assert native == model, (operation, arguments)
 
-    @rule(start=st.integers(0, 3000), count=counts, step=st.sampled_from([-3, -1, 1, 2, 7]))
+    @rule(
+        offset=keys, token=st.integers(-1, 2**64), operation=st.sampled_from(["put", "__setitem__"])
+    )
+    def put(self, offset, token, operation):
+        self.both(operation, offset, token)
+
+    @rule(start=keys, count=counts, step=st.sampled_from([-3, -1, 1, 2, 7]))
     def put_run(self, start, count, step):
         for offset in range(start, start + count * step, step):
-            if offset >= 0:
-                assert self.native.put(offset, offset) == (offset not in self.model)
-                self.model[offset] = offset
+            self.both("put", offset, abs(offset))
 
     @rule(start=st.integers(3000, 6000), place=st.integers(0, 127))
     def split_a_leaf_anywhere(self, start, place):
-        self.native.clear()
-        self.model.clear()
+        self.both("clear")
         self.put_run(start, 128, 2)
-        self.put(start + 2 * place + 1, 1)
+        self.both("put", start + 2 * place + 1, 1)
 
-    @rule(start=st.integers(0, 3000), count=counts, step=st.sampled_from([-1, 1, 2, 5]))
+    @rule(offset=keys, is_item=st.booleans())
+    def remove(self, offset, is_item):
+        self.both("__delitem__" if is_item else "remove", offset)
+
+    @rule(start=keys, count=counts, step=st.sampled_from([-1, 1, 2, 5]))
     def remove_run(self, start, count, step):
         for offset in range(start, start + count * step, step):
-            assert self.native.remove(offset) == (self.model.pop(offset, None) is not None)
+            self.both("remove", offset)
 
-    @rule(offsets=st.lists(st.integers(0, 3000), max_size=200), token=st.integers(0, 2**64 - 200))
+    @rule(offsets=st.lists(keys, max_size=200), token=st.integers(0, 2**64 - 200))
     def put_columns(self, offsets, token):
         tokens = array("Q", range(token, token + len(offsets)))
-        added = len(set(offsets) - set(self.model))
-        assert self.native.put_columns(array("q", offsets), tokens) == added
-        self.model.update(zip(offsets, tokens, strict=True))
+        self.both("put_columns", array("q", offsets), tokens)
 
     @rule(offsets=st.lists(st.integers(-5, 3000), max_size=200))
     def remove_columns(self, offsets):
-        there = set(offsets) & set(self.model)
-        assert self.native.remove_columns(array("q", offsets)) == len(there)
-        for offset in there:
-            del self.model[offset]
+        self.both("remove_columns", array("q", offsets))
 
     @rule(start=st.integers(-1, 3000), n=counts)
     def read_columns(self, start, n):
-        keys = [offset for offset in sorted(self.model) if offset >= start][:n]
-        offsets, tokens = self.native.columns(start, n)
-        assert (offsets.format, tokens.format) == ("q", "Q")
-        assert offsets.tolist() == keys
-        assert tokens.tolist() == [self.model[key] for key in keys]
+        columns = self.native.columns(start, n)
+        assert [column.format for column in columns] == ["q", "Q"]
+        assert [list(one) for one in columns] == [list(one) for one in self.model.columns(start, n)]
 
     @rule(n=counts)
     def pop_first(self, n):
-        expected = [(offset, self.model.pop(offset)) for offset in sorted(self.model)[:n]]
-        assert self.native.pop_first(n) == expected
+        self.both("pop_first", n)
 
     @rule(seldom=st.integers(0, 9))
     def clear(self, seldom):
         if seldom == 0:
-            self.native.clear()
-            self.model.clear()
+            self.both("clear")
 
     @rule(offset=st.integers(-1, 4000))
     def look(self, offset):
-        native, model = self.native, self.model
-        assert native.get(offset) == model.get(offset)
-        assert (offset in native) == (offset in model)
-        floor = max((o for o in model if o <= offset), default=None)
-        ceiling = min((o for o in model if o >= offset), default=None)
-        assert native.floor(offset) == (None if floor is None else (floor, model[floor]))
-        assert native.ceiling(offset) == (None if ceiling is None else (ceiling, model[ceiling]))
+        for operation in ("get", "__getitem__", "__contains__", "floor", "ceiling"):
+            self.both(operation, offset)
 
     @invariant()
     def they_are_alike_and_sound(self):
         self.native._check()
-        ascending = sorted(self.model)
-        assert list(self.native) == ascending
-        assert len(self.native) == len(self.model)
-        ends = [(o, self.model[o]) for o in (ascending[:1] + ascending[-1:])]
-        assert [self.native.first(), self.native.last()] == (ends or [None, None])
+        self.both("__len__")
+        self.both("first")
+        self.both("last")
+        assert list(self.native) == list(self.model)
 
 
 LEASE = 10

@@ -83,6 +83,19 @@ class OffsetMap:
             found = lib.omq_offset_map_get(self._map, clamped(offset), token)
         return int(token[0]) if found else None
 
+    def __setitem__(self, offset: int, token: int) -> None:
+        self.put(offset, token)
+
+    def __getitem__(self, offset: int) -> int:
+        token = self.get(offset)
+        if token is None:
+            raise KeyError(offset)
+        return token
+
+    def __delitem__(self, offset: int) -> None:
+        if not self.remove(offset):
+            raise KeyError(offset)
+
     def remove(self, offset: int) -> bool:
         with self._lock:
             return bool(lib.omq_offset_map_remove(self._map, clamped(offset)))

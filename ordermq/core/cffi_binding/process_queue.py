@@ -136,9 +136,12 @@ class ProcessQueue:
         return memoryview(offsets)[: taken[0]], memoryview(tokens)[: taken[0]]
 
     def commit(self) -> int:
+        slot = ffi.new("uint32_t *")
         with self._lock:
-            next_offset = int(lib.omq_process_queue_commit(self._queue))
-            self._forget()
+            next_offset = int(lib.omq_process_queue_commit(self._queue, slot))
+            if slot[0] != _NO_SLOT:
+                del self._batches[slot[0]]
+                self._forget()
         return next_offset
 
     def _forget(self) -> None:

@@ -22,6 +22,15 @@ class OffsetMap(Protocol):
         Raises: ValueError: the offset or the token is out of range.
         """
 
+    def __setitem__(self, offset: int, token: int, /) -> None:
+        """Do as `put`, without an answer: the quickest way to store one token."""
+
+    def __getitem__(self, offset: int, /) -> int:
+        """Return the token at an offset.  Raises: KeyError: there is none."""
+
+    def __delitem__(self, offset: int, /) -> None:
+        """Delete an entry.  Raises: KeyError: there is none."""
+
     def put_columns(self, offsets: ReadableBuffer, tokens: ReadableBuffer) -> int:
         """Store a column of tokens in one native call; return how many offsets were absent.
 

@@ -56,6 +56,15 @@ class OffsetMap:
     def get(self, offset: int) -> int | None:
         return self._tokens.get(offset)
 
+    def __setitem__(self, offset: int, token: int) -> None:
+        self.put(offset, token)
+
+    def __getitem__(self, offset: int) -> int:
+        return self._tokens[offset]
+
+    def __delitem__(self, offset: int) -> None:
+        del self._tokens[offset]
+
     def remove(self, offset: int) -> bool:
         return self._tokens.pop(offset, None) is not None
 

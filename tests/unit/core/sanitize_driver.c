@@ -114,8 +114,14 @@ static void put(omq_process_queue *queue, uint64_t *seed, uint32_t below) {
         offsets[i] = first + (int64_t)i * gap;
         sizes[i] = draw(seed, 1000);
     }
-    REQUIRE(is_done(omq_process_queue_put_batch(queue, offsets, draw(seed, 3) ? sizes : NULL, count, &slot,
-                                        &dispatch)));
+    if (gap == 1 && draw(seed, 2)) {
+        static const uint32_t kept[BATCH] = {5, 0, 900};
+        uint64_t bytes = count > 2 ? 905 : 5;
+        REQUIRE(is_done(omq_process_queue_put_run(queue, first, kept, count, bytes, &slot, &dispatch)));
+        return;
+    }
+    REQUIRE(is_done(omq_process_queue_put_batch(queue, offsets, draw(seed, 3) ? sizes : NULL, count,
+                                                &slot, &dispatch)));
 }
 
 static void take(omq_process_queue *queue, uint64_t *seed) {
@@ -152,7 +158,7 @@ static void step_queue(omq_process_queue *queue, uint64_t *seed, uint32_t below)
         take(queue, seed);
         break;
     case 6:
-        (void)omq_process_queue_commit(queue);
+        (void)omq_process_queue_commit(queue, &slot);
         break;
     case 7:
         REQUIRE(is_done(omq_process_queue_make_again(queue, offsets, count, &moved)));

@@ -32,6 +32,22 @@ def test_neighbours_and_ends(core):
     assert len(offsets) == 0
 
 
+def test_it_is_written_and_read_as_a_mapping(core):
+    offsets = core.OffsetMap()
+    offsets[7] = 2**64 - 1
+    offsets[2**40] = 3
+    assert (offsets[7], offsets[2**40], list(offsets)) == (2**64 - 1, 3, [7, 2**40])
+    del offsets[7]
+    for absent in (7, -1, 2**90):
+        with pytest.raises(KeyError, match=str(absent)):
+            offsets[absent]
+        with pytest.raises(KeyError, match=str(absent)):
+            del offsets[absent]
+    with pytest.raises(ValueError, match="range"):
+        offsets[-1] = 0
+    assert list(offsets) == [2**40]
+
+
 @pytest.mark.parametrize(
     ("offset", "token"), [(-1, 0), (MAX_OFFSET + 1, 0), (2**90, 0), (0, -1), (0, 2**64)]
 )

@@ -403,3 +403,27 @@ def test_membership_and_repr(core):
     assert "4" not in queue
     assert 2**80 not in queue
     assert "orders@b/1" in repr(queue)
+
+
+class Shrinking:
+    """An offset that empties the list it is read from."""
+
+    def __init__(self, messages):
+        self.messages = messages
+
+    def __index__(self):
+        self.messages.clear()
+        return 1
+
+
+def test_a_list_that_changes_while_it_is_put_is_refused_or_put_as_it_was(core):
+    messages = []
+    messages += [(Shrinking(messages), "a"), (2, "b")]
+    queue = core.ProcessQueue("q")
+    if core.__name__.endswith("_cython"):  # the only one that does not copy it first
+        with pytest.raises(RuntimeError, match="changed"):
+            queue.put(messages)
+        assert queue.message_count == 0
+    queue._check()
+    assert queue.put(iter([(5, "c")]), (3,))
+    assert queue.take(9) == ["c"]
