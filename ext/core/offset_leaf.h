@@ -31,17 +31,28 @@ static inline void omq_leaf_move(omq_leaf *to, uint32_t to_at, const omq_leaf *f
     memmove(to->extents + to_at, from->extents + at, count * sizeof *to->extents);
 }
 
-/* How many of `count` ascending keys are below `key`. Without a branch on the data: random
- * keys would have every second one guessed wrong. */
+/* How many of `count` ascending keys are below `key`. Four ways at a time, for three loads at
+ * once cost hardly more than one, and without a branch on the data: random keys would have
+ * every second one guessed wrong. */
 static inline uint32_t omq_count_below(const int64_t *keys, uint32_t count, int64_t key) {
     const int64_t *from = keys;
-    uint32_t left = count;
-    while (left > 1) {
-        uint32_t half = left / 2;
-        from += half & (0 - (uint32_t)(from[half - 1] < key)); /* gcc makes a branch of ?: */
-        left -= half;
+    if (count == 0) {
+        return 0;
     }
-    return (uint32_t)(from - keys) + (left == 1 && *from < key);
+    uint32_t part = UINT32_C(1) << (31 - __builtin_clz(count));
+    uint32_t over = count - part;
+    if (over > 0) {
+        from += over & (0 - (uint32_t)(from[over - 1] < key));
+    }
+    while (part >= 4) {
+        part /= 4;
+        from += part * ((uint32_t)(from[part - 1] < key) + (from[2 * part - 1] < key) +
+                        (from[3 * part - 1] < key));
+    }
+    if (part == 2) {
+        from += *from < key;
+    }
+    return (uint32_t)(from - keys) + (*from < key);
 }
 
 /* The first position with an offset >= `offset`, or end. */
