@@ -1,6 +1,12 @@
-"""Sizes, seeds and key skew of every benchmark: one place."""
+"""Sizes, seeds and key skew of every benchmark: one place.
+
+ORDERMQ_BENCH=quick makes the core's small, to see in seconds that they run and check what they
+do; such figures say nothing.
+"""
 
 from __future__ import annotations
+
+import os
 
 CATCH_UP_MESSAGES = 500_000
 CATCH_UP_BODY_BYTES = 100
@@ -15,17 +21,48 @@ TAKE_OVER_ROUNDS = 5
 SEED = 20_261_121
 CORE_ROUNDS = 5
 CORE_BATCH = 32  # messages of one put, take and commit
-CORE_DEPTHS = (0, 1_000, 10_000, 100_000, 1_000_000)  # rounded down to whole batches
+# Messages buffered, rounded down to whole batches.
+CORE_DEPTHS: tuple[int, ...] = (
+    0,
+    1_000,
+    10_000,
+    100_000,
+    1_000_000,
+    10_000_000,
+)  # rounded down to whole batches
+CORE_SLOW_DEPTHS: tuple[int, ...] = (0, 1_000, 10_000)  # of a peer whose put is O(n)
+CORE_SLOW_BATCHES = 64  # cycles of one of its figures
 CORE_BATCHES_TIMED = 4_096  # put, take, commit cycles of one figure
-CORE_MAP_SIZES = (1_000, 10_000, 100_000, 1_000_000)
+CORE_MATRIX_BATCHES: tuple[int, ...] = (1, 8, 32, 256, 1_024)  # messages a call
+CORE_MATRIX_MESSAGES = 8_192  # of one timing
+CORE_MAP_SIZES: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
 CORE_MAP_PAIRS = 50_000  # one put and one removal each
+CORE_MAP_BLOCK = 256  # keys that come, and that go, in one bulk call
 CORE_MAP_DISORDER = 16  # offsets that arrive shuffled among themselves
-CORE_LOCK_ENTRIES = (64, 1_024, 100_000, 1_000_000)
+CORE_LOCK_ENTRIES: tuple[int, ...] = (64, 1_024, 100_000, 1_000_000)
 CORE_LOCK_GROUP = 1_024  # queues of one group
-CORE_LOCK_BATCHES = (1, 64, 1_024)
+CORE_LOCK_BATCHES: tuple[int, ...] = (1, 64, 1_024)
 CORE_LOCK_RENEWALS = 200_000  # queues renewed for one figure
-CORE_CODEC_MESSAGES = (1, 32, 1_024)
-CORE_CODEC_BODY_BYTES = (100, 1_000)
+CORE_CODEC_MESSAGES: tuple[int, ...] = (1, 32, 1_024)
+CORE_CODEC_BODY_BYTES: tuple[int, ...] = (100, 1_000)
 CORE_CODEC_TIMED = 100_000  # messages decoded for one figure
-CORE_MEMORY_MESSAGES = 1_000_000
+CORE_MEMORY_MESSAGES: tuple[int, ...] = (1_000_000, 10_000_000)
+CORE_MEMORY_RECEIVED = 1_000_000  # whose bodies have to be there too
 CORE_WARM_MS = 250  # the JIT's, twice before each of Java's figures
+
+IS_QUICK = os.environ.get("ORDERMQ_BENCH") == "quick"
+if IS_QUICK:
+    CORE_ROUNDS = 1
+    CORE_DEPTHS = CORE_SLOW_DEPTHS = (0, 1_000)
+    CORE_BATCHES_TIMED = CORE_SLOW_BATCHES = 64
+    CORE_MATRIX_BATCHES = (1, 32)
+    CORE_MATRIX_MESSAGES = 64
+    CORE_MAP_SIZES = (1_000,)
+    CORE_MAP_PAIRS = 600
+    CORE_LOCK_ENTRIES = (64, 1_024)
+    CORE_LOCK_RENEWALS = 2_048
+    CORE_CODEC_MESSAGES = (1, 32)
+    CORE_CODEC_TIMED = 64
+    CORE_MEMORY_MESSAGES = (32_000,)
+    CORE_MEMORY_RECEIVED = 32_000
+    CORE_WARM_MS = 1

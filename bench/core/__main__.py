@@ -9,60 +9,87 @@ import argparse
 import importlib.util
 import statistics
 import sys
+import time
+from collections.abc import Collection
 from typing import Any
 
 from bench import workloads
-from bench.core.bench_memory import SHAPES
+from bench.core import bench_memory
 from bench.machine import run_json, save
-from bench.peers import java_classes
+from bench.peers import java_classes, pyrocketmq
 
-WORKS = ("process_queue", "offset_map", "lock_table", "codec")
+WORKS = ("process_queue", "offset_map", "lock_table", "codec", "memory")
 _PYTHON_PEERS = {"sortedcontainers": "sorted_dict", "BTrees": "btrees"}
+_CONDITIONS = (
+    "Whatever was put into a process queue, to fill it or while the clock ran, outlives the "
+    "timing, ours and every peer's: nobody is timed freeing messages.",
+)
+Run = tuple[str, list[object]]  # a module and its arguments
 
 
-def peers(missing: dict[str, str]) -> list[tuple[str, list[object]]]:
-    """(module, arguments) of every peer that can run; says why of those that cannot."""
-    found: list[tuple[str, list[object]]] = []
+def peers(missing: dict[str, str]) -> dict[str, list[Run]]:
+    """By work, every peer that can run; says why of those that cannot."""
+    found: dict[str, list[Run]] = {work: [] for work in WORKS}
     tools = java_classes.missing()
     if tools:
         missing["Java's classes"] = f"not installed: {', '.join(tools)}"
     else:
+        print("Java's classes: fetched and compiled once, which takes a minute", flush=True)
         java_classes.class_path()
-        found += [("bench.peers.java_classes", [work]) for work in WORKS]
+        for work in java_classes.WORKS:
+            found[work].append(("bench.peers.java_classes", [work]))
+    reason = pyrocketmq.missing()
+    if reason:
+        missing["pyrocketmq"] = reason
+    else:
+        found["process_queue"].append(("bench.peers.pyrocketmq", []))
     for library, module in _PYTHON_PEERS.items():
         if importlib.util.find_spec(library) is None:
             missing[library] = "not installed"
         else:
-            found.append((f"bench.peers.{module}", []))
+            found["offset_map"].append((f"bench.peers.{module}", []))
     for peer, reason in missing.items():
         print(f"\n*** NO FIGURES OF {peer}: {reason} ***\n", file=sys.stderr, flush=True)
     return found
 
 
-def measure(rounds: int) -> dict[str, Any]:
+def runs(works: Collection[str], missing: dict[str, str]) -> list[Run]:
+    """One round: ours right beside the peers of the same work."""
+    others = peers(missing)
+    found: list[Run] = []
+    for work in works:
+        if work == "memory":
+            found += [("bench.core.bench_memory", list(case)) for case in bench_memory.cases()]
+        else:
+            found += [(f"bench.core.bench_{work}", []), *others[work]]
+    return found
+
+
+def measure(rounds: int, works: Collection[str]) -> dict[str, Any]:
     """Medians of the rounds, and every round's figure behind them."""
     missing: dict[str, str] = {}
-    others = peers(missing)
-    runs: list[tuple[str, list[object]]] = []
-    for work in WORKS:  # ours right beside the peers of the same work
-        runs.append((f"bench.core.bench_{work}", []))
-        runs += [(module, rest) for module, rest in others if rest == [work]]
-        if work == "offset_map":
-            runs += [(module, rest) for module, rest in others if not rest]
-    runs += [("bench.core.bench_memory", [shape]) for shape in SHAPES]
     samples: dict[str, dict[str, dict[str, list[float]]]] = {}
     versions: dict[str, Any] = {}
+    wanted = runs(works, missing)
+    started = time.monotonic()
     for number in range(rounds):
-        for module, arguments in runs:
+        for module, arguments in wanted:
+            before = time.monotonic()
             line = run_json(module, arguments)
             versions[line["peer"]] = versions.get(line["peer"], {}) | line["detail"]
             cases = samples.setdefault(line["work"], {}).setdefault(line["peer"], {})
             for case, value in line["rows"].items():
                 cases.setdefault(case, []).append(round(value, 2))
-            print(f"round {number + 1}/{rounds}: {line['peer']}, {line['work']}", flush=True)
+            spent = time.monotonic() - before
+            said = " ".join([line["work"], *map(str, arguments[1:])])
+            print(
+                f"round {number + 1}/{rounds}: {line['peer']}, {said} ({spent:.0f} s)", flush=True
+            )
     return {
         "command": "ci/bench.sh core",
         "rounds": rounds,
+        "minutes": round((time.monotonic() - started) / 60, 1),
+        "conditions": list(_CONDITIONS),
         "versions": versions,
         "missing": missing,
         "samples": samples,
@@ -84,7 +111,19 @@ def measure(rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=workloads.CORE_ROUNDS)
-    print(save("core", measure(parser.parse_args().rounds)))
+    parser.add_argument(
+        "--only", nargs="+", choices=WORKS, metavar="WORK",
+        help=f"print the medians of these and write nothing: {', '.join(WORKS)}",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    result = measure(arguments.rounds, arguments.only or WORKS)
+    if arguments.only or workloads.IS_QUICK:
+        for work, found in result["medians"].items():
+            for peer, cases in found.items():
+                for case, value in cases.items():
+                    print(f"{work:14} {peer:26} {case:40} {value:12,.1f}")
+    else:
+        print(save("core", result))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 "queue": what a process queue adds to messages that are there already, by shape. "received":
 all that is kept of a pulled batch beside its bytes: the batch, its columns and the queue.
-Each shape is a process of its own, so that none reuses what another gave back.
+Each figure is a process of its own, so that none reuses what another gave back.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from array import array
 from pathlib import Path
 
 from bench import workloads
-from bench.core.bench_process_queue import BATCH, Columns
 from bench.core.figures import ours
 from bench.core.pull_bodies import TOPIC, pull_body
+from bench.core.standing_queues import BODY_BYTES, FILL, Fill
 from ordermq.core import ProcessQueue, interface
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 
-COUNT = workloads.CORE_MEMORY_MESSAGES // BATCH * BATCH
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -30,35 +29,35 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
 
 
-def objects(queue: interface.ProcessQueue) -> int:
+def objects(queue: interface.ProcessQueue, messages: int) -> int:
     message = object()
-    sizes = [100] * BATCH
+    sizes = [BODY_BYTES] * FILL
     before = resident_bytes()
-    for first in range(0, COUNT, BATCH):
-        queue.put([(offset, message) for offset in range(first, first + BATCH)], sizes)
+    for first in range(0, messages, FILL):
+        queue.put([(offset, message) for offset in range(first, first + FILL)], sizes)
     return resident_bytes() - before
 
 
-def batches(queue: interface.ProcessQueue) -> int:
-    ready = [Columns(first) for first in range(0, COUNT, BATCH)]
+def batches(queue: interface.ProcessQueue, messages: int) -> int:
+    ready = [Fill(first, FILL) for first in range(0, messages, FILL)]
     before = resident_bytes()
     for batch in ready:
         queue.put_batch(batch)
     return resident_bytes() - before
 
 
-def columns(queue: interface.ProcessQueue) -> int:
-    sizes = array("i", [100]) * BATCH
+def columns(queue: interface.ProcessQueue, messages: int) -> int:
+    sizes = array("i", [BODY_BYTES]) * FILL
     before = resident_bytes()
-    for first in range(0, COUNT, BATCH):
-        tokens = array("Q", range(first, first + BATCH))
+    for first in range(0, messages, FILL):
+        tokens = array("Q", range(first, first + FILL))
         queue.put_columns(array("q", tokens), tokens, sizes)
     return resident_bytes() - before
 
 
-def received(queue: interface.ProcessQueue) -> int:
+def received(queue: interface.ProcessQueue, messages: int) -> int:
     of = MessageQueue(TOPIC, "broker-a", 3)
-    bodies = [pull_body(BATCH, 1, first) for first in range(0, COUNT, BATCH)]
+    bodies = [pull_body(FILL, 1, first) for first in range(0, messages, FILL)]
     before = resident_bytes()
     for body in bodies:
         queue.put_batch(MessageBatch(of, body))
@@ -68,16 +67,25 @@ def received(queue: interface.ProcessQueue) -> int:
 SHAPES = {"objects": objects, "batches": batches, "columns": columns, "received": received}
 
 
+def cases() -> list[tuple[str, int]]:
+    """(shape, messages) of every figure."""
+    shapes = [shape for shape in SHAPES if shape != "received"]
+    found = [(shape, count) for count in workloads.CORE_MEMORY_MESSAGES for shape in shapes]
+    return [*found, ("received", workloads.CORE_MEMORY_RECEIVED)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shape", choices=SHAPES)
-    shape = parser.parse_args().shape
+    parser.add_argument("messages", type=int)
+    arguments = parser.parse_args()
+    messages = arguments.messages // FILL * FILL
     queue = ProcessQueue()
-    queue.put_columns(array("q"), array("Q")) if shape == "columns" else queue.put([])
-    grown = SHAPES[shape](queue)
-    assert queue.message_count == COUNT
-    figures = ours("memory", messages=COUNT)
-    figures.put(f"{shape}, bytes a message", grown / COUNT)
+    queue.put_columns(array("q"), array("Q")) if arguments.shape == "columns" else queue.put([])
+    grown = SHAPES[arguments.shape](queue, messages)
+    assert queue.message_count == messages
+    figures = ours("memory")
+    figures.put(f"{arguments.shape}, {arguments.messages} messages", grown / messages)
     figures.print()
 
 

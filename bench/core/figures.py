@@ -8,9 +8,29 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ordermq.core import IMPLEMENTATION
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something to time, ready to run; both the rounds beside peers and the matrix time it.
+
+    Args:
+        items: how many messages, keys or locks one run handles.
+        check: asserts, after the last run, that it did what it is timed for.
+        setup: called before each run, untimed.
+        times: runs that the median is taken of.
+    """
+
+    case: str
+    items: int
+    run: Callable[[], object]
+    check: Callable[[], None]
+    setup: Callable[[], object] | None = None
+    times: int = 1
 
 
 class Figures:
@@ -33,6 +53,19 @@ class Figures:
             run()
             spent.append((time.perf_counter_ns() - start) / items)
         self._rows[case] = statistics.median(spent)
+
+    def time(self, work: Work) -> None:
+        """Time a work, and check what it did."""
+        gc.collect()
+        spent = []
+        for _ in range(work.times):
+            if work.setup is not None:
+                work.setup()
+            start = time.perf_counter_ns()
+            work.run()
+            spent.append((time.perf_counter_ns() - start) / work.items)
+        work.check()
+        self._rows[work.case] = statistics.median(spent)
 
     def put(self, case: str, value: float) -> None:
         """Add a figure that was taken elsewhere."""

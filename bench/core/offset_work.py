@@ -6,20 +6,23 @@ A map of a standing size gets one new key and loses one, 50,000 times:
 - disorder: as ascending, but each 16 offsets arrive shuffled among themselves;
 - random: of 2n neighbouring offsets any absent one comes and any present one goes;
 - sparse: as random, of offsets below 2**48, of which hardly two are neighbours.
+
+"by block": the same, but 256 keys come and 256 go at a time, by the widest calls that each
+library has.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from bench import workloads
-from bench.core.figures import Figures
+from bench.core.figures import Figures, Work
 
 PAIRS = workloads.CORE_MAP_PAIRS
+BLOCK = workloads.CORE_MAP_BLOCK
 ORDERS = ("ascending", "disorder", "random", "sparse")
 
 
@@ -31,11 +34,20 @@ class Subject(Protocol):
         """Put each key and pop the smallest; return the sum of the popped."""
 
     def put_and_remove(self, come: list[int], go: list[int]) -> None: ...
+    def blocks(self, come: list[int], go: list[int]) -> list[tuple[Any, Any]]:
+        """The keys in blocks, as `put_and_remove_blocks` wants them; untimed."""
+
+    def put_and_remove_blocks(self, blocks: list[tuple[Any, Any]]) -> None: ...
     def keys(self) -> list[int]: ...
 
 
-def work(order: str, size: int) -> tuple[list[int], list[int], list[int]]:
-    """(what the map holds before, what comes, what goes: empty if that is the smallest)."""
+def parts(keys: list[int]) -> Iterator[list[int]]:
+    """The keys, a block at a time."""
+    return (keys[start : start + BLOCK] for start in range(0, len(keys), BLOCK))
+
+
+def plan(order: str, size: int, together: int) -> tuple[list[int], list[int], list[int]]:
+    """(what the map holds before, what comes, what goes), so many keys at a time."""
     rng = random.Random(workloads.SEED + size)
     if order in ("ascending", "disorder"):
         come = list(range(size, size + PAIRS))
@@ -45,7 +57,7 @@ def work(order: str, size: int) -> tuple[list[int], list[int], list[int]]:
                 part = come[start : start + width]
                 rng.shuffle(part)
                 come[start : start + width] = part
-        return list(range(size)), come, []
+        return list(range(size)), come, list(range(PAIRS))
     keys = list(range(2 * size))
     if order == "sparse":
         keys = rng.sample(range(1 << 48), 2 * size)
@@ -53,37 +65,69 @@ def work(order: str, size: int) -> tuple[list[int], list[int], list[int]]:
     held, free = keys[:size], keys[size:]
     standing = list(held)
     come, go = [], []
-    for _ in range(PAIRS):
-        into, out = rng.randrange(size), rng.randrange(size)
-        come.append(free[into])
-        go.append(held[out])
-        held[out], free[into] = free[into], held[out]
+    while len(come) < PAIRS:
+        count = min(together, PAIRS - len(come))
+        into, out = rng.sample(range(size), count), rng.sample(range(size), count)
+        come += [free[i] for i in into]
+        go += [held[i] for i in out]
+        for i, o in zip(into, out, strict=True):
+            held[o], free[i] = free[i], held[o]
     # New objects, side by side: a caller's offsets are fresh ones, and those shuffled above
     # would make every map wait for the same scattered ints.
     return list(array("q", standing)), list(array("q", come)), list(array("q", go))
 
 
+def by_key(make: Callable[[], Subject], order: str, size: int) -> Work:
+    """One key comes and one goes, again and again."""
+    standing, come, go = plan(order, size, 1)
+    subject = make()
+    subject.fill(standing)
+    popped = 0
+
+    def pop_first() -> None:
+        nonlocal popped
+        popped = subject.put_and_pop_first(come)
+
+    def remove() -> None:
+        subject.put_and_remove(come, go)
+
+    takes_first = order in ("ascending", "disorder")
+
+    def check() -> None:
+        assert subject.keys() == left(standing, come, go)
+        assert popped == (sum(go) if takes_first else 0)
+
+    return Work(f"{order}, size {size}", PAIRS, pop_first if takes_first else remove, check)
+
+
+def by_block(make: Callable[[], Subject], order: str, size: int) -> Work:
+    """A block of keys comes and then another goes."""
+    standing, come, go = plan(order, size, BLOCK)
+    subject = make()
+    subject.fill(standing)
+    blocks = subject.blocks(come, go)
+
+    def run() -> None:
+        subject.put_and_remove_blocks(blocks)
+
+    def check() -> None:
+        assert subject.keys() == left(standing, come, go)
+
+    return Work(f"{order} by block, size {size}", PAIRS, run, check)
+
+
+def left(standing: list[int], come: list[int], go: list[int]) -> list[int]:
+    """The keys that are left, ascending."""
+    found = set(standing)
+    for key_in, key_out in zip(come, go, strict=True):
+        found.add(key_in)
+        found.remove(key_out)
+    return sorted(found)
+
+
 def measure(figures: Figures, make: Callable[[], Subject], sizes: Iterable[int]) -> None:
-    """Take the figures of every order and size, and check what is left."""
+    """Take the figures of every order and size."""
     for order in ORDERS:
         for size in sizes:
-            standing, come, go = work(order, size)
-            subject = make()
-            subject.fill(standing)
-            case = f"{order}, size {size}"
-            if go:
-                figures.take(case, PAIRS, partial(subject.put_and_remove, come, go))
-                left = set(standing)
-                for key_in, key_out in zip(come, go, strict=True):
-                    left.add(key_in)
-                    left.remove(key_out)
-                assert subject.keys() == sorted(left)
-                continue
-            popped: list[int] = []
-            figures.take(case, PAIRS, partial(pop_first, subject, come, popped))
-            assert popped == [sum(range(PAIRS))], (case, popped)
-            assert subject.keys() == list(range(PAIRS, PAIRS + size))
-
-
-def pop_first(subject: Subject, keys: list[int], popped: list[int]) -> None:
-    popped.append(subject.put_and_pop_first(keys))
+            figures.time(by_key(make, order, size))
+            figures.time(by_block(make, order, size))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from importlib.metadata import version
+from typing import Any
 
 from bench import workloads
 from bench.core.figures import Figures
-from bench.core.offset_work import measure
+from bench.core.offset_work import measure, parts
 
 _library = importlib.import_module("BTrees.LOBTree")
 
@@ -38,6 +39,20 @@ class LOBTree:
         for key, gone in zip(come, go, strict=True):
             entries[key] = key
             del entries[gone]
+
+    def blocks(self, come: list[int], go: list[int]) -> list[tuple[Any, Any]]:
+        return [
+            (list(zip(keys, keys, strict=True)), gone)
+            for keys, gone in zip(parts(come), parts(go), strict=True)
+        ]
+
+    def put_and_remove_blocks(self, blocks: list[tuple[Any, Any]]) -> None:
+        entries = self._map
+        update = entries.update
+        for pairs, gone in blocks:
+            update(pairs)
+            for key in gone:
+                del entries[key]
 
     def keys(self) -> list[int]:
         return list(self._map)

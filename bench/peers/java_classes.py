@@ -19,6 +19,7 @@ from pathlib import Path
 from bench import workloads
 from bench.core.pull_bodies import case, pull_body, sizes
 
+WORKS = ("process_queue", "offset_map", "lock_table", "codec")
 SOURCES = Path(__file__).parent / "java"
 VERSION = re.findall(r"<version>(\d+\.\d+\.\d+)</version>", (SOURCES / "pom.xml").read_text())[0]
 
@@ -92,10 +93,10 @@ def listed(values: Iterable[object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", choices=("process_queue", "offset_map", "lock_table", "codec"))
+    parser.add_argument("work", choices=WORKS)
     work = parser.parse_args().work
     with tempfile.TemporaryDirectory() as folder:
-        java = ["java", "-Xmx3g", f"-Duser.home={folder}", "-cp", class_path(), "Peer"]
+        java = ["java", "-Xmx3400m", f"-Duser.home={folder}", "-cp", class_path(), "Peer"]
         subprocess.run([*java, *arguments(work, Path(folder))], check=True)
 
 
