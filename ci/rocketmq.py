@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("5.3.3", "5.4.0", "4.9.7")
@@ -111,10 +111,11 @@ def ask(address: str, code: int, **fields: str) -> tuple[int, bytes]:
     with socket.create_connection((host, int(port)), ASK_TIMEOUT_S) as connection:
         connection.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
         with connection.makefile("rb") as stream:
-            size, header_size = struct.unpack(">ii", exactly(stream, 8))
-            header_size &= 0xFFFFFF
-            answer = json.loads(exactly(stream, header_size))
-            return int(answer["code"]), exactly(stream, size - 4 - header_size)
+            size, mark = struct.unpack(">iI", exactly(stream, 8))
+            answer = exactly(stream, mark & 0xFFFFFF)
+            binary = mark >> 24 == 1
+            code = struct.unpack_from(">h", answer)[0] if binary else json.loads(answer)["code"]
+            return int(code), exactly(stream, size - 4 - len(answer))
 
 
 def exactly(stream: Any, size: int) -> bytes:
@@ -248,14 +249,14 @@ class Instance:
     def plan(self, options: argparse.Namespace) -> None:
         """Choose ports and settings, and write them down."""
         ports = free_ports()
-        java = [f"-Xms{options.heap // 2}m", f"-Xmx{options.heap}m", *options.java]
-        broker_java = [*java, f"-XX:MaxDirectMemorySize={options.heap}m"]
+        heap = options.heap
+        broker_java = [f"-Xms{heap // 2}m", f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={heap}m"]
         name_server_port = next(ports)
         facts: dict[str, Any] = {
             "name-server": {
                 "main": "org.apache.rocketmq.namesrv.NamesrvStartup",
                 "port": name_server_port,
-                "java": ["-Xms64m", "-Xmx128m", *options.java],
+                "java": ["-Xms64m", "-Xmx128m"],
                 "settings": {"listenPort": str(name_server_port)},
             }
         }
@@ -283,6 +284,9 @@ class Instance:
                     "java": broker_java,
                     "settings": settings,
                 }
+        for name, facts_of_part in facts.items():
+            own = [option_for(name, option) for option in options.java]
+            facts_of_part["java"] = [*facts_of_part["java"], *filter(None, own)]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(
             json.dumps({"version": self.version, "parts": facts}, indent=1, sort_keys=True) + "\n"
@@ -328,12 +332,9 @@ class Instance:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, str]:
-    lines: list[str] = []
-    for file in options.properties:
-        lines += file.read_text().splitlines()
-    lines += options.set
+    lines = [line for file in options.properties for line in file.read_text().splitlines()]
     found = {}
-    for line in lines:
+    for line in [*lines, *options.set]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = line.partition("=")
@@ -341,6 +342,14 @@ def settings_of(options: argparse.Namespace) -> dict[str, str]:
             raise Trouble(f"{line!r}: expected a broker's setting, as autoCreateTopicEnable=false")
         found[name.strip()] = value.strip()
     return found
+
+
+def option_for(part: str, option: str) -> str:
+    """A --java option as this part takes it; empty if it is for another."""
+    if option.startswith("-"):
+        return option
+    name, _, own = option.partition(":")
+    return own if name == part else ""
 
 
 def free_ports() -> Iterator[int]:
@@ -373,6 +382,8 @@ def up(instance: Instance, options: argparse.Namespace) -> None:
         if any(part.pid() is not None for part in instance.parts.values()):
             raise Trouble(f"an instance runs in {instance.folder}: take it down first")
         shutil.rmtree(instance.folder)
+    elif instance.folder.exists() and any(instance.folder.iterdir()):
+        raise Trouble(f"{instance.folder} holds other things: name a folder that `down` may remove")
     instance.plan(options)
     parts = instance.chosen([])
     try:
@@ -452,8 +463,9 @@ def arguments() -> argparse.Namespace:
     )  # fmt: skip
     starting.add_argument("--heap", type=int, default=384, metavar="MIB", help="a broker's (384)")
     starting.add_argument(
-        "--java", action="append", default=[], metavar="OPTION", help="for java, as --java=-Da=b"
-    )
+        "--java", action="append", default=[], metavar="[PART:]OPTION",
+        help="for java, as --java=-Da=b or --java=broker-b:-Da=b",
+    )  # fmt: skip
     ending = command("down", down, "end what `up` started, and remove its data")
     ending.add_argument("--keep", action="store_true", help="end in order, leave data and logs")
     command("status", status, "what runs; exit code 3 unless all of it answers")
@@ -468,21 +480,19 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def fail(text: str) -> NoReturn:
-    say(text)
-    sys.exit(1)
-
-
 def main() -> None:
     options = arguments()
-    for tool, what in (("java", "a JDK 17 or later"), ("mvn", "Maven")):
-        if shutil.which(tool) is None:
-            fail(f"{tool} not found: install {what} (Debian: apt install openjdk-17-jdk maven)")
     folder = options.folder or ROOT / "build" / "rocketmq" / options.version
     try:
+        for tool, what in (("java", "a JDK 17 or later"), ("mvn", "Maven")):
+            if shutil.which(tool) is None:
+                raise Trouble(
+                    f"{tool} not found: install {what} (Debian: apt install openjdk-17-jdk maven)"
+                )
         options.run(Instance(folder.resolve(), options.version), options)
     except Trouble as trouble:
-        fail(str(trouble))
+        say(str(trouble))
+        sys.exit(1)
 
 
 if __name__ == "__main__":

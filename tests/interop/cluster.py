@@ -1,0 +1,118 @@
+"""A running RocketMQ as the tests see it: its addresses, its topics, and its parts that may die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq.remoting.bodies import TopicRoute
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import Command
+from tests.component.broker.wire_client import WireClient
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+
+
+def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Ask until it is so; what only another process can tell. Fails after the deadline."""
+    end = time.monotonic() + deadline_s
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"not within {deadline_s} s: {what}")
+        pause.wait(0.02)
+
+
+class Cluster:
+    """A name server and two masters, broker-a and broker-b; b speaks binary headers.
+
+    Args:
+        folder: where ci/rocketmq.sh runs it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.version: str = json.loads((folder / "cluster.json").read_text())["version"]
+        self.addresses: dict[str, str] = {}
+        for line in self._script("status").splitlines():
+            name, address, _ = line.split("\t")
+            self.addresses[name] = address
+        self.name_servers = self.addresses["name-server"]
+
+    def start(self, part: str) -> None:
+        """Returns once it answers, and is known to the name server."""
+        self._script("start", part)
+
+    def kill(self, part: str) -> None:
+        self._script("kill", part)
+
+    def ask(self, part: str, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+        """One request over a connection of its own."""
+        port = int(self.addresses[part].rsplit(":", 1)[1])
+        with contextlib.closing(WireClient(port)) as client:
+            return client.wait(client.start(code, ext, body))
+
+    def put_topic(
+        self, topic: str, brokers: dict[str, int], perm: int = 6, write: int | None = None
+    ) -> None:
+        """Create or change a topic, and wait until the name server tells it.
+
+        Args:
+            brokers: how many queues each has, as {"broker-a": 4}.
+            write: how many of them take messages; all, if None.
+        """
+        wanted = {}
+        for broker, count in brokers.items():
+            wanted[broker] = (count, count if write is None else write, perm)
+            ext = {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": str(count),
+                "writeQueueNums": str(wanted[broker][1]),
+                "perm": str(perm),
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+            }
+            answer = self.ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            assert answer.code == 0, answer.remark
+        eventually(lambda: self.route(topic) == wanted, f"the route of {topic} is {wanted}")
+
+    def route(self, topic: str) -> dict[str, tuple[int, int, int]]:
+        """Read queues, write queues and permission on each broker; {} if there is no route."""
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        answer = self.ask("name-server", RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+        if answer.code != 0:
+            return {}
+        queues = TopicRoute.from_body(answer.body).queues
+        return {q.broker_name: (q.read_queue_nums, q.write_queue_nums, q.perm) for q in queues}
+
+    def saved_offsets(self, broker: str, group: str) -> dict[str, dict[int, int]]:
+        """The group's offsets by topic and queue as the broker wrote them to its disk last."""
+        file = self.folder / broker / "store" / "config" / "consumerOffset.json"
+        if not file.exists():
+            return {}
+        # Java writes the queue ids bare, which is no JSON.
+        text = re.sub(r"([{,])(\d+):", r'\1"\2":', file.read_text())
+        found: dict[str, dict[int, int]] = {}
+        for place, offsets in json.loads(text)["offsetTable"].items():
+            topic, _, of_group = place.partition("@")
+            if of_group == group:
+                found[topic] = {int(queue): offset for queue, offset in offsets.items()}
+        return found
+
+    def _script(self, command: str, *arguments: str) -> str:
+        line = ["ci/rocketmq.sh", command, self.version, f"--folder={self.folder}", *arguments]
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, f"{' '.join(line)}\n{done.stderr}"
+        return done.stdout

@@ -1,0 +1,259 @@
+"""One group at work on a real broker: who sends, who consumes, what they saw, their histories."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Message, Producer, PushConsumer
+from ordermq.audit import AuditReport, audit
+from ordermq.errors import OrderMQError
+from ordermq.events import EventType, History
+from ordermq.model.message_queue import MessageQueue
+from tests.interop.cluster import DEADLINE_S, Cluster, eventually
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message as a listener saw it."""
+
+    member: str
+    queue: MessageQueue
+    offset: int
+    key: str | None
+    body: bytes
+
+
+class Run:
+    """A topic and a group of their own, on the shared cluster.
+
+    What was sent is recorded as the brokers' history, from the receipts: a real broker keeps
+    none. `audit` then checks the members' histories against it.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path, name: str) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.topic = f"orders-{name}"
+        self.group = f"group-{name}"
+        self.deliveries: list[Delivery] = []
+        self.members: dict[str, PushConsumer] = {}
+        self.histories: list[Path] = []
+        self.sent = 0
+        self.producer_settings: dict[str, Any] = {}
+        self._changed = threading.Condition()
+        self._brokers: dict[str, History] = {}
+        self._producer: Producer | None = None
+
+    # Sending.
+
+    @property
+    def producer(self) -> Producer:
+        if self._producer is None:
+            settings = {"retry_times": 200} | self.producer_settings
+            self._producer = Producer(
+                f"producer-{self.group}", name_servers=self.cluster.name_servers, **settings
+            )
+            self._producer.start()
+        return self._producer
+
+    def send(self, count: int, keys: int = 16, tags: str | None = None) -> None:
+        """Send `count` messages numbered through, of `keys` sharding keys in turn."""
+        numbers = range(self.sent, self.sent + count)
+        events = [
+            (Message(self.topic, str(number).encode(), tags=tags), f"k{number % keys}")
+            for number in numbers
+        ]
+        keys_of = iter(key for _, key in events)
+        for receipt in self.producer.send_many(events):
+            self.sent += 1
+            self.stored(receipt.message_queue, receipt.queue_offset, next(keys_of))
+
+    def stored(self, queue: MessageQueue, offset: int, key: str | None) -> None:
+        """Record that a broker acknowledged a message."""
+        broker = self._brokers.get(queue.broker_name)
+        if broker is None:
+            broker = self._begin_broker(queue.broker_name)
+        broker.record(
+            EventType.STORE,
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            offs=[offset],
+            keys=[key],
+        )
+
+    def broker_died(self, name: str, route: dict[str, tuple[int, int, int]]) -> None:
+        """Record what a killed broker forgot: its locks, and the commits since its last save.
+
+        It saves offsets every five seconds, so what it acknowledged after that is taken back
+        when it starts again. The audit is told so as a RESET; call this before the start.
+
+        Args:
+            route: the topic's, as it was.
+        """
+        broker = self._begin_broker(name)
+        saved = self.cluster.saved_offsets(name, self.group).get(self.topic, {})
+        for queue_id in range(route[name][0]):
+            broker.record(
+                EventType.RESET,
+                group=self.group,
+                topic=self.topic,
+                broker=name,
+                queue=queue_id,
+                off=saved.get(queue_id, 0),
+            )
+
+    def _begin_broker(self, name: str) -> History:
+        path = self.folder / f"{name}.jsonl"
+        if path not in self.histories:
+            self.histories.append(path)
+        self._brokers[name] = History(path, name)
+        return self._brokers[name]
+
+    @contextlib.contextmanager
+    def flow(self, pause_s: float = 0.01) -> Iterator[None]:
+        """Send without end, also while a broker is away, until the block is left."""
+        stop = threading.Event()
+        failures: list[OrderMQError] = []
+
+        def work() -> None:
+            try:
+                while not stop.wait(pause_s):
+                    self.send(16)
+            except OrderMQError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    # Consuming.
+
+    def member(self, name: str, tags: str = "*", **settings: Any) -> PushConsumer:
+        """Start a member of the group that records its history."""
+        settings = {
+            "consume_from_where": "first_offset",
+            "consume_message_batch_max_size": 4,
+            "commit_interval_ms": 200,
+            "route_interval_ms": 500,
+        } | settings
+        history = self.folder / f"{name}.jsonl"
+        consumer = PushConsumer(
+            self.group, name_servers=self.cluster.name_servers, history=history, **settings
+        )
+        consumer.subscribe(self.topic, tags)
+        consumer.orderly(self.listener(name))
+        consumer.start()
+        self.members[name] = consumer
+        self.histories.append(history)
+        return consumer
+
+    def listener(self, name: str) -> Callable[[Sequence[Any], Any], None]:
+        def listen(messages: Sequence[Any], context: Any) -> None:
+            with self._changed:
+                self.deliveries += [
+                    Delivery(
+                        name, context.message_queue, m.queue_offset, m.sharding_key, bytes(m.body)
+                    )
+                    for m in messages
+                ]
+                self._changed.notify_all()
+
+        return listen
+
+    def leave(self, name: str) -> None:
+        assert self.members.pop(name).close(DEADLINE_S)
+
+    def wait_for(self, condition: Callable[[list[Delivery]], bool], what: str) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: condition(self.deliveries), DEADLINE_S):
+                pytest.fail(f"not within {DEADLINE_S} s: {what}; saw {len(self.deliveries)}")
+
+    def wait_for_more(self, count: int, member: str) -> None:
+        """Wait until a member got `count` messages from now on."""
+        before = self.count_of(member)
+        self.wait_for(
+            lambda seen: sum(d.member == member for d in seen) >= before + count,
+            f"{count} more messages of {member}",
+        )
+
+    def count_of(self, member: str) -> int:
+        with self._changed:
+            return sum(delivery.member == member for delivery in self.deliveries)
+
+    def wait_for_all(self) -> None:
+        # By number: a batch whose answer died with the broker is sent again, and is twice in
+        # its queue (semantics 8).
+        self.wait_for(
+            lambda seen: len({delivery.body for delivery in seen}) >= self.sent,
+            f"all {self.sent} messages",
+        )
+
+    def wait_for_shares(self, **counts: int) -> None:
+        """Wait until members hold so many queues of the topic each."""
+
+        def shares() -> dict[str, int]:
+            return {
+                name: sum(q.topic == self.topic for q in self.members[name].assigned_queues())
+                for name in counts
+            }
+
+        eventually(lambda: shares() == counts, f"shares of {counts}")
+
+    # Judging.
+
+    def duplicates(self) -> int:
+        counts = Counter((delivery.queue, delivery.offset) for delivery in self.deliveries)
+        return sum(count - 1 for count in counts.values())
+
+    def finish(self) -> AuditReport:
+        """Let everybody leave, and audit all histories."""
+        for name in list(self.members):
+            self.leave(name)
+        self.close()
+        return audit(self.histories)
+
+    def assert_sound(self) -> AuditReport:
+        """Everything sent arrived, in order, and the audit finds nothing."""
+        self.wait_for_all()
+        report = self.finish()
+        assert report.ok, "\n".join(map(str, report.violations))
+        self.assert_keys_in_order()
+        return report
+
+    def assert_keys_in_order(self) -> None:
+        """By offset: the first copies of each key's messages are numbered through."""
+        places = {(d.queue, d.offset): d for d in self.deliveries}
+        numbers: dict[str | None, list[int]] = {}
+        for place in sorted(places):
+            delivery = places[place]
+            own = numbers.setdefault(delivery.key, [])
+            if int(delivery.body) not in own:
+                own.append(int(delivery.body))
+        for key, own in numbers.items():
+            assert own == sorted(own), f"key {key} is out of order: {own[:50]}"
+
+    def close(self) -> None:
+        """End what a failed test left behind."""
+        for member in self.members.values():
+            member.close(1.0)
+        self.members.clear()
+        if self._producer is not None:
+            self._producer.close(5.0)
+            self._producer = None
+        for broker in self._brokers.values():
+            broker.close()

@@ -1,0 +1,53 @@
+"""A broker or the name server dies under load and comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.cluster import eventually
+from tests.interop.run import Run
+
+pytestmark = pytest.mark.restarts
+
+
+def test_a_broker_killed_under_load_and_started_again_costs_no_message_and_no_order(
+    run: Run,
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
+    # The producer knew eight queues and keeps them: with half of them away, keys would move.
+    run.producer_settings = {"route_interval_ms": 600_000}
+    run.member("one")
+    run.member("two")
+    with run.flow():
+        run.wait_for_shares(one=4, two=4)
+        run.wait_for(lambda seen: len(seen) > 200, "both at work")
+        queues = run.cluster.route(run.topic)
+        run.cluster.kill("broker-b")
+        run.broker_died("broker-b", queues)
+        run.cluster.start("broker-b")
+        before = len(run.deliveries)
+        run.wait_for(
+            lambda seen: any(d.queue.broker_name == "broker-b" for d in seen[before:]),
+            "messages of the broker that came back",
+        )
+        run.wait_for_shares(one=4, two=4)
+    run.assert_sound()
+
+
+def test_a_name_server_killed_under_load_is_not_missed_and_serves_newcomers_when_back(
+    run: Run,
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
+    run.member("one")
+    with run.flow():
+        run.wait_for_more(100, "one")
+        run.cluster.kill("name-server")
+        run.wait_for_more(100, "one")
+        run.cluster.start("name-server")
+        run.wait_for_more(100, "one")
+        eventually(lambda: len(run.cluster.route(run.topic)) == 2, "both brokers registered anew")
+        run.member("two")
+        run.wait_for_shares(one=4, two=4)
+        run.wait_for_more(50, "two")
+    run.assert_sound()
+    assert run.duplicates() == 0
