@@ -13,7 +13,10 @@ SOURCES = [
     "ext/core/process_queue_put.c",
     "ext/core/process_queue_take.c",
     "ext/core/lock_table.c",
+    "ext/core/crc32.c",
+    "ext/core/message_properties.c",
     "ext/core/message_codec.c",
+    "ext/core/message_fields.c",
     "ext/core/check.c",
 ]
 PUBLIC_HEADER = "ext/core/ordermq.h"
@@ -21,7 +24,9 @@ HEADERS = [
     PUBLIC_HEADER,
     "ext/core/batch_slots.h",
     "ext/core/bytes.h",
+    "ext/core/crc32.h",
     "ext/core/lock_table.h",
+    "ext/core/message_layout.h",
     "ext/core/mutex.h",
     "ext/core/offset_leaf.h",
     "ext/core/offset_map.h",

@@ -1,37 +1,24 @@
 #include <string.h>
 
 #include "bytes.h"
+#include "crc32.h"
+#include "message_layout.h"
 #include "ordermq.h"
 
-/* A stored record (protocol 2.1), in bytes from its start; all integers big-endian:
- * 0 size, 4 magic, 8 crc, 12 queue id, 16 flag, 20 queue offset, 28 physical offset,
- * 36 sysFlag, 40 born, 48 born host (8, or 20 as IPv6), store time 8, store host (8 or 20),
- * reconsume times 4, prepared offset 8, body size 4, body, topic size (v1: 1, v2: 2), topic,
- * properties size 2, properties. */
-enum {
-    SIZE_FIELD = 4,
-    MAGIC_AT = 4,
-    QUEUE_OFFSET_AT = 20,
-    SYS_FLAG_AT = 36,
-    BODY_AT = 88, /* with two IPv4 hosts */
-    IPV6_EXTRA = 12,
-    SMALLEST = 91,
-    BORN_HOST_V6 = 0x10,
-    STORE_HOST_V6 = 0x20,
-    V1_TOPIC_MAX = 127, /* its size is a signed byte, as the next is a signed short */
-    SHORT_MAX = 32767
-};
-
-#define MAGIC_V1 UINT32_C(0xDAA320A7)
-#define MAGIC_V2 UINT32_C(0xDAA320AB)
+typedef struct {
+    const uint8_t *body;
+    size_t size;
+    const omq_text *tags;
+    size_t tag_count;
+    omq_message_rows *rows;
+    omq_message_fault *fault;
+} omq_scan;
 
 typedef struct {
-    size_t size; /* of the record */
+    uint32_t size;
+    uint32_t sys_flag;
     int64_t offset;
-    uint32_t body_at; /* in the pull body; so the next */
-    uint32_t body_size;
-    uint32_t property_at;
-    uint32_t property_size;
+    omq_message_parts parts;
 } omq_record;
 
 static omq_status malformed(omq_message_fault *fault, omq_fault kind, size_t position) {
@@ -42,17 +29,17 @@ static omq_status malformed(omq_message_fault *fault, omq_fault kind, size_t pos
 
 /* Read the record at `start`. No length is trusted: each is compared with what is left of the
  * record before it moves the cursor. */
-static omq_status read_record(const uint8_t *body, size_t size, size_t start, omq_record *record,
-                              omq_message_fault *fault) {
-    const uint8_t *at = body + start;
-    if (size - start < SIZE_FIELD) {
+static omq_status read_record(const omq_scan *scan, size_t start, omq_record *record) {
+    omq_message_fault *fault = scan->fault;
+    const uint8_t *at = scan->body + start;
+    if (scan->size - start < SIZE_FIELD) {
         return malformed(fault, OMQ_FAULT_TRAILING, start);
     }
     uint32_t record_size = omq_read_u32(at);
     if (record_size < SMALLEST || record_size > INT32_MAX) {
         return malformed(fault, OMQ_FAULT_RECORD_SIZE, start);
     }
-    if (record_size > size - start) {
+    if (record_size > scan->size - start) {
         return malformed(fault, OMQ_FAULT_TRUNCATED, start);
     }
     uint32_t magic = omq_read_u32(at + MAGIC_AT);
@@ -64,8 +51,7 @@ static omq_status read_record(const uint8_t *body, size_t size, size_t start, om
         return malformed(fault, OMQ_FAULT_QUEUE_OFFSET, start + QUEUE_OFFSET_AT);
     }
     uint32_t flags = omq_read_u32(at + SYS_FLAG_AT);
-    uint32_t cursor = BODY_AT + (flags & BORN_HOST_V6 ? IPV6_EXTRA : 0) +
-                      (flags & STORE_HOST_V6 ? IPV6_EXTRA : 0);
+    uint32_t cursor = BODY_AT + omq_hosts_extra(flags);
     if (cursor > record_size) {
         return malformed(fault, OMQ_FAULT_FIXED_PART, start + SYS_FLAG_AT);
     }
@@ -73,8 +59,8 @@ static omq_status read_record(const uint8_t *body, size_t size, size_t start, om
     if (body_size > record_size - cursor) {
         return malformed(fault, OMQ_FAULT_BODY_SIZE, start + cursor - SIZE_FIELD);
     }
-    record->body_at = (uint32_t)start + cursor;
-    record->body_size = body_size;
+    record->parts.body_at = (uint32_t)start + cursor;
+    record->parts.body_size = body_size;
     cursor += body_size;
 
     uint32_t topic_field = magic == MAGIC_V1 ? 1 : 2;
@@ -96,63 +82,132 @@ static omq_status read_record(const uint8_t *body, size_t size, size_t start, om
         return malformed(fault, OMQ_FAULT_PROPERTY_SIZE, start + cursor);
     }
     cursor += 2;
-    record->property_at = (uint32_t)start + cursor;
-    record->property_size = property_size;
+    record->parts.property_at = (uint32_t)start + cursor;
+    record->parts.property_size = property_size;
     if (cursor + property_size != record_size) {
         return malformed(fault, OMQ_FAULT_RECORD_END, start + cursor + property_size);
     }
     record->size = record_size;
+    record->sys_flag = flags;
     record->offset = (int64_t)offset;
     return OMQ_OK;
 }
 
-/* Find the value of TAGS; size 0 if there is none, for empty values do not count. The last
- * entry wins, as it does in Java's map. */
-static omq_tag find_tag(const uint8_t *properties, size_t size) {
-    static const uint8_t name[] = {'T', 'A', 'G', 'S', 1};
-    omq_tag found = {NULL, 0};
-    const uint8_t *end = properties + size;
-    for (const uint8_t *at = properties; at < end;) {
-        const uint8_t *separator = memchr(at, 2, (size_t)(end - at));
-        const uint8_t *entry_end = separator == NULL ? end : separator;
-        size_t entry_size = (size_t)(entry_end - at);
-        if (entry_size > sizeof name && memcmp(at, name, sizeof name) == 0) {
-            found = (omq_tag){at + sizeof name, entry_size - sizeof name};
-        }
-        at = entry_end + 1;
+/* Read the message of an inner batch at `start`, of a batch that ends at `end`; write its size. */
+static omq_status read_entry(const omq_scan *scan, size_t start, size_t end, uint32_t *entry_size,
+                             omq_message_parts *parts) {
+    const uint8_t *at = scan->body + start;
+    if (end - start < ENTRY_SMALLEST) {
+        return malformed(scan->fault, OMQ_FAULT_INNER_SIZE, start);
     }
-    return found;
+    uint32_t size = omq_read_u32(at);
+    if (size < ENTRY_SMALLEST || size > end - start) {
+        return malformed(scan->fault, OMQ_FAULT_INNER_SIZE, start);
+    }
+    uint32_t body_size = omq_read_u32(at + ENTRY_BODY_AT - SIZE_FIELD);
+    if (body_size > size - ENTRY_SMALLEST) {
+        return malformed(scan->fault, OMQ_FAULT_INNER_BODY, start + ENTRY_BODY_AT - SIZE_FIELD);
+    }
+    uint32_t cursor = ENTRY_BODY_AT + body_size;
+    uint32_t property_size = omq_read_u16(at + cursor);
+    cursor += 2;
+    if (property_size > SHORT_MAX || property_size != size - cursor) {
+        return malformed(scan->fault, OMQ_FAULT_INNER_PROPERTIES, start + cursor - 2);
+    }
+    *entry_size = size;
+    *parts = (omq_message_parts){.body_at = (uint32_t)start + ENTRY_BODY_AT,
+                                 .body_size = body_size,
+                                 .property_at = (uint32_t)start + cursor,
+                                 .property_size = property_size};
+    return OMQ_OK;
 }
 
-static bool is_wanted(const omq_tag *tags, size_t tag_count, const uint8_t *properties,
-                      size_t size) {
-    omq_tag tag = find_tag(properties, size);
-    for (size_t i = 0; tag.size > 0 && i < tag_count; i++) {
-        if (tags[i].size == tag.size && memcmp(tags[i].bytes, tag.bytes, tag.size) == 0) {
+static bool is_wanted(const omq_scan *scan, const omq_message_parts *parts) {
+    static const omq_text name = {(const uint8_t *)"TAGS", 4};
+    omq_text tag;
+    if (scan->tag_count == 0) {
+        return true;
+    }
+    if (!omq_property_find(scan->body + parts->property_at, parts->property_size, &name, &tag)) {
+        return false;
+    }
+    for (size_t i = 0; i < scan->tag_count; i++) {
+        const omq_text *wanted = scan->tags + i;
+        if (wanted->size == tag.size && memcmp(wanted->bytes, tag.bytes, tag.size) == 0) {
             return true;
         }
     }
     return false;
 }
 
-size_t omq_message_count(const uint8_t *body, size_t size) {
+static void add_row(const omq_scan *scan, size_t position, size_t outer, uint32_t number) {
+    omq_message_rows *rows = scan->rows;
+    rows->positions[rows->count] = (uint32_t)position;
+    if (rows->outers != NULL) {
+        rows->outers[rows->count] = (uint32_t)outer;
+        rows->numbers[rows->count] = number;
+    }
+    rows->count++;
+}
+
+/* The record at `start` holds messages: give each a row. */
+static omq_status add_inner(const omq_scan *scan, size_t start, const omq_record *record,
+                            int64_t *last_offset) {
+    size_t at = record->parts.body_at;
+    size_t end = at + record->parts.body_size;
+    uint32_t number = 0;
+    if (record->sys_flag & COMPRESSED) {
+        return malformed(scan->fault, OMQ_FAULT_INNER_COMPRESSED, start + SYS_FLAG_AT);
+    }
+    for (; at < end; number++) {
+        uint32_t size;
+        omq_message_parts parts;
+        if (read_entry(scan, at, end, &size, &parts) != OMQ_OK) {
+            return OMQ_MALFORMED;
+        }
+        if (number >= INT64_MAX - record->offset) {
+            return malformed(scan->fault, OMQ_FAULT_QUEUE_OFFSET, start + QUEUE_OFFSET_AT);
+        }
+        *last_offset = record->offset + number;
+        if (is_wanted(scan, &parts)) {
+            add_row(scan, at, start, number);
+        }
+        at += size;
+    }
+    return OMQ_OK;
+}
+
+static bool has_its_crc(const uint8_t *body, size_t start, const omq_message_parts *parts) {
+    uint32_t crc = omq_crc32(body + parts->body_at, parts->body_size);
+    return (crc & INT32_MAX) == omq_read_u32(body + start + CRC_AT);
+}
+
+size_t omq_message_count(const uint8_t *body, size_t size, bool *has_inner) {
     size_t count = 0;
+    *has_inner = false;
     for (size_t at = 0; size - at >= SIZE_FIELD;) {
         uint32_t record_size = omq_read_u32(body + at);
         if (record_size < SMALLEST || record_size > size - at) {
             break;
         }
+        uint32_t flags = omq_read_u32(body + at + SYS_FLAG_AT);
+        if (omq_is_inner_batch(flags)) {
+            /* A bound: no entry is smaller, and the record has at least this many bytes besides. */
+            *has_inner = true;
+            count += (record_size - SMALLEST) / ENTRY_SMALLEST;
+        } else {
+            count++;
+        }
         at += record_size;
-        count++;
     }
     return count;
 }
 
-omq_status omq_message_index(const uint8_t *body, size_t size, const omq_tag *tags,
-                             size_t tag_count, const omq_message_columns *columns, size_t *rows,
+omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *tags,
+                             size_t tag_count, bool check_crc, omq_message_rows *rows,
                              int64_t *last_offset, omq_message_fault *fault) {
-    size_t row = 0;
-    *rows = 0;
+    omq_scan scan = {body, size, tags, tag_count, rows, fault};
+    rows->count = 0;
     *last_offset = -1;
     if (size > UINT32_MAX) {
         return OMQ_OUT_OF_RANGE;
@@ -160,22 +215,21 @@ omq_status omq_message_index(const uint8_t *body, size_t size, const omq_tag *ta
     fault->record = 0;
     for (size_t start = 0; start < size; fault->record++) {
         omq_record record;
-        if (read_record(body, size, start, &record, fault) != OMQ_OK) {
+        if (read_record(&scan, start, &record) != OMQ_OK) {
             return OMQ_MALFORMED;
         }
+        if (check_crc && !has_its_crc(body, start, &record.parts)) {
+            return malformed(fault, OMQ_FAULT_CRC, start + CRC_AT);
+        }
         *last_offset = record.offset;
-        if (tag_count == 0 ||
-            is_wanted(tags, tag_count, body + record.property_at, record.property_size)) {
-            columns->offsets[row] = record.offset;
-            columns->positions[row] = (uint32_t)start;
-            columns->body_positions[row] = record.body_at;
-            columns->body_sizes[row] = record.body_size;
-            columns->property_positions[row] = record.property_at;
-            columns->property_sizes[row] = record.property_size;
-            row++;
+        if (omq_is_inner_batch(record.sys_flag)) {
+            if (add_inner(&scan, start, &record, last_offset) != OMQ_OK) {
+                return OMQ_MALFORMED;
+            }
+        } else if (is_wanted(&scan, &record.parts)) {
+            add_row(&scan, start, start, 0);
         }
         start += record.size;
     }
-    *rows = row;
     return OMQ_OK;
 }

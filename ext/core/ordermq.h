@@ -1,4 +1,4 @@
-/* The C core of ordermq: offset map, process queue, lock table, message index.
+/* The C core of ordermq: offset map, process queue, lock table, message codec.
  *
  * The core stores uint64 tokens, never objects; it calls nothing upward and reads no clock.
  * Offsets are queue offsets, 0 .. INT64_MAX - 1; times are int64 milliseconds of the
@@ -257,7 +257,7 @@ uint64_t omq_lock_table_next_epoch(omq_lock_table *table);
 /* For tests: NULL, or the first invariant found broken (static text). Any thread. O(n). */
 const char *omq_lock_table_check(omq_lock_table *table);
 
-/* ---- message index: pure functions on bytes, any thread. ---- */
+/* ---- message codec: pure functions on bytes, any thread. ---- */
 
 /* What is wrong with a stored record. */
 typedef enum {
@@ -266,11 +266,16 @@ typedef enum {
     OMQ_FAULT_TRUNCATED = 3,      /* the record reaches past the body */
     OMQ_FAULT_MAGIC = 4,          /* neither v1 nor v2 */
     OMQ_FAULT_FIXED_PART = 5,     /* the hosts leave no room for the fixed fields */
-    OMQ_FAULT_QUEUE_OFFSET = 6,   /* negative, or INT64_MAX */
+    OMQ_FAULT_QUEUE_OFFSET = 6,   /* negative, or INT64_MAX, or an inner batch reaches that */
     OMQ_FAULT_BODY_SIZE = 7,      /* negative or past the record; so the next two */
     OMQ_FAULT_TOPIC_SIZE = 8,
     OMQ_FAULT_PROPERTY_SIZE = 9,
-    OMQ_FAULT_RECORD_END = 10     /* the fields end before the record */
+    OMQ_FAULT_RECORD_END = 10,    /* the fields end before the record */
+    OMQ_FAULT_CRC = 11,           /* the body is not the one that was stored */
+    OMQ_FAULT_INNER_SIZE = 12,    /* a message of an inner batch: past the batch, or too small */
+    OMQ_FAULT_INNER_BODY = 13,    /* its body: negative or past the message */
+    OMQ_FAULT_INNER_PROPERTIES = 14, /* its properties do not end where it ends */
+    OMQ_FAULT_INNER_COMPRESSED = 15  /* an inner batch, and compressed as a whole */
 } omq_fault;
 
 typedef struct {
@@ -279,34 +284,112 @@ typedef struct {
     size_t position; /* bytes from the start of the body to the field at fault */
 } omq_message_fault;
 
-/* Columns of the caller, a row a kept record. Positions and sizes are bytes, positions from
- * the start of the pull body. */
-typedef struct {
-    int64_t *offsets;
-    uint32_t *positions;
-    uint32_t *body_positions;
-    uint32_t *body_sizes;
-    uint32_t *property_positions;
-    uint32_t *property_sizes;
-} omq_message_columns;
-
 typedef struct {
     const uint8_t *bytes;
     size_t size;
-} omq_tag;
+} omq_text;
 
-/* Count records by their size fields, up to the first bad one: rows enough for an index of
- * the same body. O(records). */
-size_t omq_message_count(const uint8_t *body, size_t size);
+/* Where the messages of a pull body are: arrays of the caller, a row a kept message. */
+typedef struct {
+    uint32_t *positions; /* of its record, or its entry of an inner batch, in the pull body */
+    uint32_t *outers;    /* of the record around it, or the same; NULL: there is no inner batch */
+    uint32_t *numbers;   /* its number within the inner batch, else 0; NULL as outers */
+    size_t count;
+} omq_message_rows;
 
-/* Index a concatenation of stored records, v1 and v2. With tags (tag_count > 0) only records
- * whose TAGS is one of them get a row. Write rows and the offset of the last record scanned
- * (-1: none). The columns have room for omq_message_count rows.
- * OUT_OF_RANGE: size > UINT32_MAX. MALFORMED: fault is written, the columns are garbage.
- * O(records), with tags O(property bytes). */
-omq_status omq_message_index(const uint8_t *body, size_t size, const omq_tag *tags,
-                             size_t tag_count, const omq_message_columns *columns, size_t *rows,
+/* A bound of the rows of a body, by its records' sizes up to the first bad one, and whether
+ * some record is an inner batch. O(records). */
+size_t omq_message_count(const uint8_t *body, size_t size, bool *has_inner);
+
+/* Index a concatenation of stored records, v1 and v2, inner batches taken apart. With tags
+ * (tag_count > 0) only messages whose TAGS is one of them get a row. The arrays of `rows` have
+ * room for omq_message_count rows. Write rows and the offset of the last message scanned
+ * (-1: none). check_crc: each stored body against its record's checksum, 31 bits.
+ * OUT_OF_RANGE: size > UINT32_MAX. MALFORMED: fault is written, the rows are garbage.
+ * O(records), with tags O(property bytes), with check_crc O(size). */
+omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *tags,
+                             size_t tag_count, bool check_crc, omq_message_rows *rows,
                              int64_t *last_offset, omq_message_fault *fault);
+
+/* Bytes, positions from the start of the pull body. */
+typedef struct {
+    uint32_t body_at;
+    uint32_t body_size;
+    uint32_t property_at;
+    uint32_t property_size;
+    bool is_compressed; /* the body */
+} omq_message_parts;
+
+typedef struct {
+    int64_t queue_offset;
+    int64_t physical_offset;
+    int64_t born_ms;
+    int64_t stored_ms;
+    int64_t prepared_offset;
+    int32_t queue_id;
+    int32_t flag;
+    int32_t sys_flag;
+    int32_t reconsume_times;
+    uint32_t born_host_at;   /* in the pull body: 4 or 16 bytes of address, 4 of port */
+    uint32_t born_host_size; /* 8 or 20; so the next */
+    uint32_t store_host_at;
+    uint32_t store_host_size;
+} omq_message;
+
+/* Where the parts of a row are, or its numbers. `body` and `rows` are of an omq_message_index
+ * that ended OK, and the bytes have not changed since: it has checked every length. O(1). */
+void omq_message_locate(const uint8_t *body, const omq_message_rows *rows, size_t row,
+                        omq_message_parts *parts);
+void omq_message_read(const uint8_t *body, const omq_message_rows *rows, size_t row,
+                      omq_message *message);
+
+/* The columns that can be read of an index; formats as in ordermq/core/columns.py. */
+typedef enum {
+    OMQ_COLUMN_OFFSETS = 0, /* int64; so the next three */
+    OMQ_COLUMN_PHYSICAL_OFFSETS = 1,
+    OMQ_COLUMN_BORN_TIMESTAMPS = 2,
+    OMQ_COLUMN_STORE_TIMESTAMPS = 3,
+    OMQ_COLUMN_POSITIONS = 4, /* uint32; so the next four */
+    OMQ_COLUMN_BODY_POSITIONS = 5,
+    OMQ_COLUMN_BODY_SIZES = 6,
+    OMQ_COLUMN_PROPERTY_POSITIONS = 7,
+    OMQ_COLUMN_PROPERTY_SIZES = 8,
+    OMQ_COLUMN_TAG_HASHES = 9, /* int32; so the rest */
+    OMQ_COLUMN_QUEUE_IDS = 10,
+    OMQ_COLUMN_FLAGS = 11,
+    OMQ_COLUMN_SYS_FLAGS = 12,
+    OMQ_COLUMN_RECONSUME_TIMES = 13,
+    OMQ_COLUMN_END = 14
+} omq_column;
+
+/* Fill columns of the caller, each with room for rows->count. `columns` has OMQ_COLUMN_END
+ * members; those that are NULL are not read. body and rows: as omq_message_locate.
+ * O(rows), with tag hashes O(property bytes). */
+void omq_message_read_columns(const uint8_t *body, const omq_message_rows *rows,
+                              void *const *columns);
+
+/* Write where the value of a property is, in the pull body; size 0 where there is none.
+ * body and rows: as omq_message_locate. O(property bytes). */
+void omq_message_find_property(const uint8_t *body, const omq_message_rows *rows,
+                               const omq_text *name, uint32_t *positions, uint32_t *sizes);
+
+typedef struct {
+    omq_text name;
+    omq_text value;
+} omq_property;
+
+/* Read the property at *at, from 0, and move *at behind it; false at the end. What has no name
+ * or no value is passed over, as Java does. A name may come twice: the last one counts. */
+bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_property *property);
+
+/* The value of a property, never empty; false if there is none. O(size). */
+bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value);
+
+/* Whether bytes are UTF-8 as Python's strict decoder has it. O(size). */
+bool omq_is_utf8(const uint8_t *text, size_t size);
+
+/* Java's String.hashCode of UTF-8 text, the broker's tag filter; of other bytes 0. */
+int32_t omq_java_hash(const omq_text *text);
 
 /* </declarations> */
 

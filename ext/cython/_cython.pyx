@@ -12,10 +12,12 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t,
 )
@@ -26,10 +28,13 @@ cimport libordermq as omq
 from array import array as _array
 from types import NoneType
 
+from ordermq import errors as _errors
+from ordermq.core import columns as _columns
+from ordermq.core import compression as _compression
 from ordermq.core import status as _status
 
 include "arguments.pyx"
 include "offset_map.pyx"
+include "message_codec.pyx"
 include "process_queue.pyx"
 include "lock_table.pyx"
-include "message_codec.pyx"

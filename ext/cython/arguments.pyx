@@ -33,6 +33,17 @@ cdef extern from *:
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
+    list PyUnicode_Split(object text, void *separator, Py_ssize_t most)
+
+
+cdef extern from *:
+    """
+    /* What kind.__new__(kind, *arguments) makes, without looking __new__ up. */
+    static PyObject *omq_bare_instance(PyTypeObject *kind, PyObject *arguments) {
+        return kind->tp_new(kind, arguments, NULL);
+    }
+    """
+    object bare_instance "omq_bare_instance"(type kind, tuple arguments)
 
 
 cdef enum:

@@ -1,6 +1,6 @@
 # ordermq.h between its <declarations> marks, in Cython's words;
 # tests/architecture/test_declarations.py keeps the two equal.
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef extern from "stdbool.h" nogil:
@@ -127,21 +127,76 @@ cdef extern from "ordermq.h" nogil:
         OMQ_FAULT_TOPIC_SIZE
         OMQ_FAULT_PROPERTY_SIZE
         OMQ_FAULT_RECORD_END
+        OMQ_FAULT_CRC
+        OMQ_FAULT_INNER_SIZE
+        OMQ_FAULT_INNER_BODY
+        OMQ_FAULT_INNER_PROPERTIES
+        OMQ_FAULT_INNER_COMPRESSED
     ctypedef struct omq_message_fault:
         omq_fault fault
         size_t record
         size_t position
-    ctypedef struct omq_message_columns:
-        int64_t *offsets
-        uint32_t *positions
-        uint32_t *body_positions
-        uint32_t *body_sizes
-        uint32_t *property_positions
-        uint32_t *property_sizes
-    ctypedef struct omq_tag:
+    ctypedef struct omq_text:
         const uint8_t *bytes
         size_t size
-    size_t omq_message_count(const uint8_t *body, size_t size)
-    omq_status omq_message_index(const uint8_t *body, size_t size, const omq_tag *tags,
-                                 size_t tag_count, const omq_message_columns *columns,
-                                 size_t *rows, int64_t *last_offset, omq_message_fault *fault)
+    ctypedef struct omq_message_rows:
+        uint32_t *positions
+        uint32_t *outers
+        uint32_t *numbers
+        size_t count
+    size_t omq_message_count(const uint8_t *body, size_t size, bool *has_inner)
+    omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *tags,
+                                 size_t tag_count, bool check_crc, omq_message_rows *rows,
+                                 int64_t *last_offset, omq_message_fault *fault)
+    ctypedef struct omq_message_parts:
+        uint32_t body_at
+        uint32_t body_size
+        uint32_t property_at
+        uint32_t property_size
+        bool is_compressed
+    ctypedef struct omq_message:
+        int64_t queue_offset
+        int64_t physical_offset
+        int64_t born_ms
+        int64_t stored_ms
+        int64_t prepared_offset
+        int32_t queue_id
+        int32_t flag
+        int32_t sys_flag
+        int32_t reconsume_times
+        uint32_t born_host_at
+        uint32_t born_host_size
+        uint32_t store_host_at
+        uint32_t store_host_size
+    void omq_message_locate(const uint8_t *body, const omq_message_rows *rows, size_t row,
+                            omq_message_parts *parts)
+    void omq_message_read(const uint8_t *body, const omq_message_rows *rows, size_t row,
+                          omq_message *message)
+    ctypedef enum omq_column:
+        OMQ_COLUMN_OFFSETS
+        OMQ_COLUMN_PHYSICAL_OFFSETS
+        OMQ_COLUMN_BORN_TIMESTAMPS
+        OMQ_COLUMN_STORE_TIMESTAMPS
+        OMQ_COLUMN_POSITIONS
+        OMQ_COLUMN_BODY_POSITIONS
+        OMQ_COLUMN_BODY_SIZES
+        OMQ_COLUMN_PROPERTY_POSITIONS
+        OMQ_COLUMN_PROPERTY_SIZES
+        OMQ_COLUMN_TAG_HASHES
+        OMQ_COLUMN_QUEUE_IDS
+        OMQ_COLUMN_FLAGS
+        OMQ_COLUMN_SYS_FLAGS
+        OMQ_COLUMN_RECONSUME_TIMES
+        OMQ_COLUMN_END
+    void omq_message_read_columns(const uint8_t *body, const omq_message_rows *rows,
+                                  void *const *columns)
+    void omq_message_find_property(const uint8_t *body, const omq_message_rows *rows,
+                                   const omq_text *name, uint32_t *positions, uint32_t *sizes)
+    ctypedef struct omq_property:
+        omq_text name
+        omq_text value
+    bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_property *property)
+    bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name,
+                           omq_text *value)
+    bool omq_is_utf8(const uint8_t *text, size_t size)
+    int32_t omq_java_hash(const omq_text *text)

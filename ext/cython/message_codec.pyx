@@ -1,67 +1,328 @@
-@cython.final
 @cython.no_gc
 cdef class MessageIndex:
-    """Where the records of a pull body are; see core/interface."""
+    """The messages of a pull body; see core/interface."""
 
-    cdef void *_memory  # owned, every column; freed in __dealloc__
-    cdef omq.omq_message_columns _columns
-    cdef size_t _rows
+    cdef readonly bytes body
     cdef readonly int64_t last_offset
+    cdef omq.omq_message_rows _rows  # its arrays are owned; freed in __dealloc__
+    cdef object _view  # a memoryview of the body, once one was asked for
 
     def __cinit__(self):
-        self._memory = NULL
         self.last_offset = -1
 
     def __dealloc__(self):
-        PyMem_Free(self._memory)
+        PyMem_Free(self._rows.positions)
+        PyMem_Free(self._rows.outers)
+        PyMem_Free(self._rows.numbers)
 
-    cdef int _allocate(self, size_t rows) except -1:
-        self._memory = allocate(rows, sizeof(int64_t) + 5 * sizeof(uint32_t))
-        self._columns.offsets = <int64_t *>self._memory
-        self._columns.positions = <uint32_t *>(self._columns.offsets + rows)
-        self._columns.body_positions = self._columns.positions + rows
-        self._columns.body_sizes = self._columns.body_positions + rows
-        self._columns.property_positions = self._columns.body_sizes + rows
-        self._columns.property_sizes = self._columns.property_positions + rows
-        return 0
+    def __init__(self, body, tags=(), check_crc=False):
+        # Views read through the rows, so these are made once.
+        if self._rows.positions is not NULL:
+            raise _errors.StateError("a MessageIndex is made once")
+        cdef bytes held = body if type(body) is bytes else bytes(body)
+        _index(self, held, tuple(tags), check_crc)
+        self.body = held
+
+    def __len__(self):
+        return self._rows.count
+
+    cdef const uint8_t *_bytes(self) noexcept:
+        # None before __init__: there is no row then to read by.
+        if self.body is None:
+            return NULL
+        return <const uint8_t *>PyBytes_AS_STRING(self.body)
+
+    cdef object _slice(self, uint32_t start, uint32_t size):
+        if self._view is None:
+            self._view = PyMemoryView_FromObject(self.body)
+        return self._view[start : start + size]
 
     @property
     def offsets(self):
-        return _column(self, self._columns.offsets, b"q", sizeof(int64_t))
-
-    @property
-    def positions(self):
-        return _column(self, self._columns.positions, b"I", sizeof(uint32_t))
-
-    @property
-    def body_positions(self):
-        return _column(self, self._columns.body_positions, b"I", sizeof(uint32_t))
+        return self.columns("offsets")["offsets"]
 
     @property
     def body_sizes(self):
-        return _column(self, self._columns.body_sizes, b"I", sizeof(uint32_t))
+        return self.columns("body_sizes")["body_sizes"]
 
-    @property
-    def property_positions(self):
-        return _column(self, self._columns.property_positions, b"I", sizeof(uint32_t))
+    cdef void _read_sizes(self, int64_t *offsets, uint32_t *sizes) noexcept:
+        """What a process queue wants to know."""
+        cdef void *targets[omq.OMQ_COLUMN_END]
+        cdef size_t number
+        for number in range(omq.OMQ_COLUMN_END):
+            targets[number] = NULL
+        targets[<size_t>omq.OMQ_COLUMN_OFFSETS] = offsets
+        targets[<size_t>omq.OMQ_COLUMN_BODY_SIZES] = sizes
+        omq.omq_message_read_columns(self._bytes(), &self._rows, targets)
 
-    @property
-    def property_sizes(self):
-        return _column(self, self._columns.property_sizes, b"I", sizeof(uint32_t))
+    def offset_at(self, row):
+        cdef omq.omq_message message
+        omq.omq_message_read(self._bytes(), &self._rows, row_of(self, row), &message)
+        return message.queue_offset
 
-    def __len__(self):
-        return self._rows
+    def columns(self, *names):
+        cdef void *targets[omq.OMQ_COLUMN_END]
+        cdef dict found = {}
+        cdef size_t number
+        for number in range(omq.OMQ_COLUMN_END):
+            targets[number] = NULL
+        cdef tuple column
+        for name in names:
+            if name not in _COLUMNS:
+                raise _columns.unknown(name)
+            column = <tuple>_COLUMNS[name]
+            number = column[0]
+            found[name] = _column(self._rows.count, <str>column[1], targets + number)
+        omq.omq_message_read_columns(self._bytes(), &self._rows, targets)
+        return found
+
+    def property_columns(self, str name not None):
+        cdef bytes encoded = name.encode()
+        cdef omq.omq_text wanted
+        cdef void *positions
+        cdef void *sizes
+        found = (
+            _column(self._rows.count, "I", &positions), _column(self._rows.count, "I", &sizes)
+        )
+        wanted.bytes = <const uint8_t *>PyBytes_AS_STRING(encoded)
+        wanted.size = PyBytes_GET_SIZE(encoded)
+        omq.omq_message_find_property(
+            self._bytes(), &self._rows, &wanted, <uint32_t *>positions, <uint32_t *>sizes
+        )
+        return found
+
+    def views(self, type kind not None, first, count):
+        if not issubclass(kind, MessageView):
+            raise TypeError(f"views: expected a class of MessageViews, got {kind.__name__}")
+        if first < 0 or count < 0 or first + count > self._rows.count:
+            raise IndexError(f"messages {first}..{first + count - 1} of {self._rows.count}")
+        cdef _Views views = _Views.__new__(_Views)
+        views._index = self
+        views._kind = kind
+        views._next = first
+        views._end = first + count
+        return views
+
+
+cdef size_t row_of(MessageIndex index, object row) except? 0:
+    cdef Py_ssize_t number = row
+    if number < 0 or <size_t>number >= index._rows.count:
+        raise IndexError(f"message {row} of {index._rows.count}")
+    return <size_t>number
 
 
 @cython.final
 @cython.no_gc
-cdef class _Column:
-    # One column of an index for memoryview; keeps the index, whose memory it is.
+cdef class _Views:
+    # An iterator of views.
     cdef MessageIndex _index
-    cdef void *_values
-    cdef char *_format
+    cdef type _kind
+    cdef uint32_t _next
+    cdef uint32_t _end
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._next == self._end:
+            raise StopIteration
+        cdef MessageView view = <MessageView>bare_instance(self._kind, ())
+        view._index = self._index
+        view._row = self._next
+        self._next += 1
+        return view
+
+
+@cython.no_gc
+cdef class MessageView:
+    """One message of an index; see core/interface."""
+
+    cdef MessageIndex _index  # None in one that __new__ alone has made
+    cdef uint32_t _row
+    cdef bint _is_text  # its properties are known to be UTF-8
+    cdef bytes _decompressed  # the body, once it was asked for
+    cdef dict _properties  # so too
+
+    def __init__(self, MessageIndex index not None, row):
+        self._row = row_of(index, row)
+        self._index = index
+        self._is_text = False
+        self._decompressed = None
+        self._properties = None
+
+    cdef const uint8_t *_locate(self, omq.omq_message_parts *parts) except NULL:
+        if self._index is None:
+            raise _errors.StateError("a MessageView without its index")
+        cdef const uint8_t *body = self._index._bytes()
+        omq.omq_message_locate(body, &self._index._rows, self._row, parts)
+        return body
+
+    cdef const uint8_t *_text(self, omq.omq_message_parts *parts) except NULL:
+        """Where its properties are; `parts` has their size."""
+        cdef const uint8_t *text = self._locate(parts) + parts.property_at
+        if not self._is_text:
+            if not omq.omq_is_utf8(text, parts.property_size):
+                try:
+                    text[: parts.property_size].decode()
+                except UnicodeDecodeError as error:
+                    raise _status.not_text(error) from None
+            self._is_text = True
+        return text
+
+    cdef object _property(self, const char *name, size_t size):
+        cdef omq.omq_message_parts parts
+        cdef const uint8_t *text = self._text(&parts)
+        cdef omq.omq_text wanted
+        cdef omq.omq_text value
+        wanted.bytes = <const uint8_t *>name
+        wanted.size = size
+        if not omq.omq_property_find(text, parts.property_size, &wanted, &value):
+            return None
+        return PyUnicode_DecodeUTF8(<const char *>value.bytes, value.size, NULL)
+
+    cdef int _read(self, omq.omq_message *message) except -1:
+        if self._index is None:
+            raise _errors.StateError("a MessageView without its index")
+        omq.omq_message_read(self._index._bytes(), &self._index._rows, self._row, message)
+        return 0
+
+    @property
+    def index(self):
+        return self._index
+
+    @property
+    def body(self):
+        cdef omq.omq_message_parts parts
+        self._locate(&parts)
+        if not parts.is_compressed:
+            return self._index._slice(parts.body_at, parts.body_size)
+        if self._decompressed is None:
+            self._decompressed = _compression.decompress(bytes(self.stored_body), self.sys_flag)
+        return memoryview(self._decompressed)
+
+    @property
+    def stored_body(self):
+        cdef omq.omq_message_parts parts
+        self._locate(&parts)
+        return self._index._slice(parts.body_at, parts.body_size)
+
+    @property
+    def properties(self):
+        cdef omq.omq_message_parts parts
+        cdef const uint8_t *text
+        cdef omq.omq_property found
+        cdef size_t at = 0
+        cdef dict properties
+        if self._properties is None:
+            text = self._text(&parts)
+            properties = {}
+            while omq.omq_property_next(text, parts.property_size, &at, &found):
+                properties[
+                    PyUnicode_DecodeUTF8(<const char *>found.name.bytes, found.name.size, NULL)
+                ] = PyUnicode_DecodeUTF8(<const char *>found.value.bytes, found.value.size, NULL)
+            self._properties = properties
+        return self._properties
+
+    def get_property(self, str name not None):
+        cdef Py_ssize_t size
+        cdef const char *encoded = PyUnicode_AsUTF8AndSize(name, &size)
+        return self._property(encoded, size)
+
+    @property
+    def tags(self):
+        return self._property(b"TAGS", 4)
+
+    @property
+    def keys(self):
+        words = self._property(b"KEYS", 4)
+        return [] if words is None else PyUnicode_Split(words, NULL, -1)
+
+    @property
+    def sharding_key(self):
+        return self._property(b"__SHARDINGKEY", 13)
+
+    @property
+    def queue_offset(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.queue_offset
+
+    @property
+    def physical_offset(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.physical_offset
+
+    @property
+    def queue_id(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.queue_id
+
+    @property
+    def flag(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.flag
+
+    @property
+    def sys_flag(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.sys_flag
+
+    @property
+    def born_timestamp_ms(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.born_ms
+
+    @property
+    def store_timestamp_ms(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.stored_ms
+
+    @property
+    def reconsume_times(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.reconsume_times
+
+    @property
+    def prepared_transaction_offset(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return message.prepared_offset
+
+    @property
+    def born_host_bytes(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return (self._index._bytes() + message.born_host_at)[: message.born_host_size]
+
+    @property
+    def store_host_bytes(self):
+        cdef omq.omq_message message
+        self._read(&message)
+        return (self._index._bytes() + message.store_host_at)[: message.store_host_size]
+
+
+cdef dict _COLUMNS = _columns.COLUMNS
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(16)
+cdef class _Column:
+    # A column for memoryview, which keeps it, and so the memory.
+    cdef void *_values  # owned; freed in __dealloc__
+    cdef char _format[2]
     cdef Py_ssize_t _shape[1]
     cdef Py_ssize_t _strides[1]
+
+    def __dealloc__(self):
+        PyMem_Free(self._values)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         view.buf = self._values
@@ -77,38 +338,34 @@ cdef class _Column:
         view.internal = NULL
 
 
-cdef object _column(MessageIndex index, void *values, char *format, Py_ssize_t itemsize):
+cdef object _column(size_t rows, str format, void **values):
+    """A column without its values yet; write where they go."""
     cdef _Column column = _Column.__new__(_Column)
-    column._index = index
-    column._values = values
-    column._format = format
-    column._shape[0] = index._rows
-    column._strides[0] = itemsize
-    return memoryview(column)
+    column._format[0] = <char>ord(format)
+    column._format[1] = 0
+    column._shape[0] = rows
+    column._strides[0] = sizeof(int64_t) if column._format[0] == c"q" else sizeof(uint32_t)
+    column._values = values[0] = allocate(rows, column._strides[0])
+    return PyMemoryView_FromObject(column)
 
 
-def index_messages(body, tags=()):
-    cdef Py_buffer view
-    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-    try:
-        return _index(&view, tuple(tags))
-    finally:
-        PyBuffer_Release(&view)
-
-
-cdef MessageIndex _index(Py_buffer *view, tuple tags):
-    cdef const uint8_t *body = <const uint8_t *>view.buf
-    cdef size_t size = view.len
+cdef int _index(MessageIndex index, bytes held, tuple tags, bint check_crc) except -1:
+    cdef const uint8_t *body = <const uint8_t *>PyBytes_AS_STRING(held)
+    cdef size_t size = PyBytes_GET_SIZE(held)
     cdef size_t tag_count = len(tags)
-    cdef omq.omq_tag *wanted = NULL
-    cdef MessageIndex index = MessageIndex.__new__(MessageIndex)
+    cdef omq.omq_text *wanted = NULL
     cdef omq.omq_message_fault fault
     cdef omq.omq_status status
+    cdef omq.bool has_inner
+    cdef size_t room = omq.omq_message_count(body, size, &has_inner)
     cdef size_t i
-    index._allocate(omq.omq_message_count(body, size))
-    if tag_count > 0:
-        wanted = <omq.omq_tag *>allocate(tag_count, sizeof(omq.omq_tag))
     try:
+        index._rows.positions = <uint32_t *>allocate(room, sizeof(uint32_t))
+        if has_inner:
+            index._rows.outers = <uint32_t *>allocate(room, sizeof(uint32_t))
+            index._rows.numbers = <uint32_t *>allocate(room, sizeof(uint32_t))
+        if tag_count > 0:
+            wanted = <omq.omq_text *>allocate(tag_count, sizeof(omq.omq_text))
         for i in range(tag_count):
             if not isinstance(tags[i], bytes):
                 raise TypeError("tags: expected a sequence of bytes objects")
@@ -116,19 +373,31 @@ cdef MessageIndex _index(Py_buffer *view, tuple tags):
             wanted[i].size = PyBytes_GET_SIZE(tags[i])
         if size < GIL_RELEASE_MIN * 64:  # a record is read in the time of some 64 bytes
             status = omq.omq_message_index(
-                body, size, wanted, tag_count, &index._columns, &index._rows,
-                &index.last_offset, &fault,
+                body, size, wanted, tag_count, check_crc, &index._rows, &index.last_offset, &fault
             )
         else:
             with nogil:
                 status = omq.omq_message_index(
-                    body, size, wanted, tag_count, &index._columns, &index._rows,
-                    &index.last_offset, &fault,
+                    body, size, wanted, tag_count, check_crc, &index._rows, &index.last_offset,
+                    &fault,
                 )
-    finally:
-        PyMem_Free(wanted)
-    if status == omq.OMQ_MALFORMED:
-        raise _status.malformed(fault.fault, fault.record, fault.position)
-    if status != omq.OMQ_OK:
-        raise _status.failure(status, f"index_messages of {size} bytes")
-    return index
+        if status == omq.OMQ_MALFORMED:
+            raise _status.malformed(fault.fault, fault.record, fault.position)
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"index of {size} bytes")
+    except BaseException:
+        index._rows.count = 0  # the arrays are freed with the index
+        raise
+    if index._rows.count < room:
+        index._rows.positions = shrunk(index._rows.positions, index._rows.count)
+        index._rows.outers = shrunk(index._rows.outers, index._rows.count)
+        index._rows.numbers = shrunk(index._rows.numbers, index._rows.count)
+    return 0
+
+
+cdef uint32_t *shrunk(uint32_t *column, size_t rows) noexcept:
+    """The column in no more memory than its rows need; as it is where that cannot be had."""
+    cdef uint32_t *smaller = NULL
+    if column is not NULL:
+        smaller = <uint32_t *>PyMem_Realloc(column, rows * sizeof(uint32_t) if rows else 1)
+    return column if smaller is NULL else smaller

@@ -48,6 +48,8 @@ cdef class ProcessQueue:
                 PyMem_Free(offsets)
 
     def put_batch(self, batch):
+        if isinstance(batch, MessageIndex):
+            return self._put_index(<MessageIndex>batch)
         cdef Py_buffer offsets
         cdef Py_buffer sizes
         get_column(batch.offsets, &offsets, b"ql", sizeof(int64_t), "offsets")
@@ -68,6 +70,22 @@ cdef class ProcessQueue:
                 PyBuffer_Release(&sizes)
         finally:
             PyBuffer_Release(&offsets)
+
+    cdef bint _put_index(self, MessageIndex index) except -1:
+        cdef int64_t small[SMALL]
+        cdef uint32_t small_sizes[SMALL]
+        cdef int64_t *offsets = small
+        cdef uint32_t *sizes = small_sizes
+        cdef size_t count = index._rows.count
+        if count > SMALL:
+            offsets = <int64_t *>allocate(count, sizeof(int64_t) + sizeof(uint32_t))
+            sizes = <uint32_t *>(offsets + count)
+        index._read_sizes(offsets, sizes)
+        try:
+            return self._put(index, offsets, sizes, count)
+        finally:
+            if offsets is not small:
+                PyMem_Free(offsets)
 
     cdef bint _put(
         self, object batch, const int64_t *offsets, const uint32_t *sizes, size_t count

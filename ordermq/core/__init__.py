@@ -1,4 +1,4 @@
-"""The core: offset map, process queue, lock table, message index. Chosen once, here.
+"""The core: offset map, process queue, lock table, message codec. Chosen once, here.
 
 | file | what |
 |---|---|
@@ -6,7 +6,8 @@
 | reference/ | the oracle: dicts and sorted(), straight from the semantics |
 | _cython (ext/cython) | the C core bound for CPython |
 | cffi_binding/ | the same C core through cffi |
-| status.py | C status -> exception |
+| status.py columns.py | C status -> exception; the names of columns |
+| compression.py | bodies that producers compressed |
 
 A structure has the same file name in each: offset_map, process_queue, lock_table, message_codec.
 
@@ -19,7 +20,7 @@ import importlib
 import os
 import warnings
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ordermq.core import interface
 from ordermq.errors import ConfigError
@@ -27,9 +28,10 @@ from ordermq.errors import ConfigError
 __all__ = [
     "IMPLEMENTATION",
     "LockTable",
+    "MessageIndex",
+    "MessageView",
     "OffsetMap",
     "ProcessQueue",
-    "index_messages",
     "interface",
 ]
 
@@ -67,4 +69,8 @@ IMPLEMENTATION, _core = _choose()
 OffsetMap: type[interface.OffsetMap] = _core.OffsetMap
 ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
 LockTable: type[interface.LockTable] = _core.LockTable
-index_messages: interface.IndexMessages = _core.index_messages
+if TYPE_CHECKING:  # one implementation's types, for these are subclassed
+    from ordermq.core.reference import MessageIndex, MessageView
+else:
+    MessageIndex = _core.MessageIndex
+    MessageView = _core.MessageView

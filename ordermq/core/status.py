@@ -41,6 +41,11 @@ BODY_SIZE: Final = 7
 TOPIC_SIZE: Final = 8
 PROPERTY_SIZE: Final = 9
 RECORD_END: Final = 10
+CRC: Final = 11
+INNER_SIZE: Final = 12
+INNER_BODY: Final = 13
+INNER_PROPERTIES: Final = 14
+INNER_COMPRESSED: Final = 15
 
 _FAULTS: Final[dict[int, str]] = {
     TRAILING: "fewer bytes than a record size follow the last record",
@@ -53,6 +58,11 @@ _FAULTS: Final[dict[int, str]] = {
     TOPIC_SIZE: "its topic length is out of range or reaches past the record",
     PROPERTY_SIZE: "its properties length is negative or reaches past the record",
     RECORD_END: "its fields end before the record does",
+    CRC: "its checksum is not that of its body",
+    INNER_SIZE: "a message of its inner batch is too small or reaches past the batch",
+    INNER_BODY: "a message of its inner batch has a body length that is negative or too great",
+    INNER_PROPERTIES: "a message of its inner batch does not end with its properties",
+    INNER_COMPRESSED: "its inner batch is compressed as a whole, which no producer does",
 }
 
 
@@ -77,3 +87,11 @@ def malformed(fault: int, record: int, position: int) -> ProtocolError:
         f"pull body: record {record}, byte {position}: {_FAULTS[fault]}; "
         "nothing of this body was used, pull it again or look at the broker's store"
     )
+
+
+def not_text(error: UnicodeDecodeError) -> ProtocolError:
+    """Return the error for properties that cannot be read.
+
+    Args: error: what Python's decoder says of them.
+    """
+    return ProtocolError(f"message properties are not UTF-8: {error}")

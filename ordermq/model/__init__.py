@@ -4,7 +4,6 @@
 |---|---|
 | what is sent, what a listener reads | message.py |
 | the unit of order | message_queue.py |
-| compressed bodies | compression.py |
 | tag expressions | subscription.py |
 | result codes of consuming and sending | status.py |
 | property names and their text form | properties.py |

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import chain
 from typing import overload
 
-from ordermq.core import index_messages
-from ordermq.core.interface import MessageIndex
+from ordermq import core
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
-from ordermq.model.compression import COMPRESSED, decompress
 from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic
-
-_IPV6_BORN = 0x10
-_IPV6_STORE = 0x20
-# total, magic, crc, queue id, flag, queue offset, physical offset, sys flag, born timestamp
-_HEAD = struct.Struct(">iiiiiqqiq")
-_SYS_FLAG_LOW_BYTE = 39
-_INT = struct.Struct(">i")
-_TAIL = struct.Struct(">iq")  # reconsume times, prepared transaction offset
-_LONG = struct.Struct(">q")
 
 
 @dataclass(slots=True)
@@ -132,7 +120,7 @@ _RESERVED = frozenset(
 )
 
 
-class MessageBatch(Sequence["MessageView"]):
+class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
     """The messages of one pull answer: the bytes as they came, indexed once, natively.
 
     A view is made when someone looks at a message, not before.
@@ -144,37 +132,14 @@ class MessageBatch(Sequence["MessageView"]):
     Raises: ProtocolError: a record is torn. O(n) native at construction.
     """
 
+    __slots__ = ("queue",)
+
     def __init__(self, queue: MessageQueue, body: bytes, tags: Sequence[bytes] = ()) -> None:
+        core.MessageIndex.__init__(self, body, tags)
         self.queue = queue
-        self.body = body
-        self._index: MessageIndex = index_messages(body, tags)
-        self.offsets: memoryview = self._index.offsets
-        self.body_sizes: memoryview = self._index.body_sizes
 
-    # Fetched once, when the first view needs them: each access to the index makes a memoryview.
-
-    @cached_property
-    def positions(self) -> memoryview:
-        """Where each record starts in `body`."""
-        return self._index.positions
-
-    @cached_property
-    def body_positions(self) -> memoryview:
-        """Where each message's body starts."""
-        return self._index.body_positions
-
-    @cached_property
-    def property_positions(self) -> memoryview:
-        """Where each message's property text starts."""
-        return self._index.property_positions
-
-    @cached_property
-    def property_sizes(self) -> memoryview:
-        """How many bytes each property text has."""
-        return self._index.property_sizes
-
-    def __len__(self) -> int:
-        return len(self.offsets)
+    def __iter__(self) -> Iterator[MessageView]:
+        return self.views(MessageView, 0, len(self))
 
     @overload
     def __getitem__(self, position: int) -> MessageView: ...
@@ -185,8 +150,6 @@ class MessageBatch(Sequence["MessageView"]):
             return [MessageView(self, i) for i in range(*position.indices(len(self)))]
         if position < 0:
             position += len(self)
-        if not 0 <= position < len(self):
-            raise IndexError(f"message {position} of a batch of {len(self)}")
         return MessageView(self, position)
 
 
@@ -206,9 +169,12 @@ class MessageRun(Sequence["MessageView"]):
         return self._length
 
     def __iter__(self) -> Iterator[MessageView]:
-        for batch, first, count in self.segments:
-            for position in range(first, first + count):
-                yield MessageView(batch, position)
+        if len(self.segments) == 1:
+            batch, first, count = self.segments[0]
+            return batch.views(MessageView, first, count)
+        return chain.from_iterable(
+            batch.views(MessageView, first, count) for batch, first, count in self.segments
+        )
 
     @overload
     def __getitem__(self, position: int) -> MessageView: ...
@@ -228,170 +194,76 @@ class MessageRun(Sequence["MessageView"]):
     def offsets(self) -> list[int]:
         """The queue offsets, ascending; makes no view."""
         return [
-            offset
+            batch.offset_at(row)
             for batch, first, count in self.segments
-            for offset in batch.offsets[first : first + count]
+            for row in range(first, first + count)
         ]
 
     @property
     def first_offset(self) -> int:
         batch, first, _ = self.segments[0]
-        return int(batch.offsets[first])
+        return batch.offset_at(first)
 
     @property
     def last_offset(self) -> int:
         batch, first, count = self.segments[-1]
-        return int(batch.offsets[first + count - 1])
+        return batch.offset_at(first + count - 1)
 
 
-class MessageView:
+class MessageView(core.MessageView):
     """One received message: a position in a batch; fields are decoded when read.
 
-    The view keeps its batch's bytes alive; copy `bytes(view.body)` to keep less.
+    The fields of the record are those of `core.interface.MessageView`; here is what needs the
+    queue, or a form of its own. The view keeps its batch's bytes alive; copy
+    `bytes(view.body)` to keep less.
     """
 
-    __slots__ = ("__dict__", "_batch", "_position", "_start")
+    __slots__ = ()
 
-    def __init__(self, batch: MessageBatch, position: int) -> None:
-        self._batch = batch
-        self._position = position
-        self._start: int = batch.positions[position]
+    index: MessageBatch
 
     def __repr__(self) -> str:
-        return f"<MessageView {self._batch.queue} offset={self.queue_offset}>"
+        return f"<MessageView {self.message_queue} offset={self.queue_offset}>"
 
     @property
     def message_queue(self) -> MessageQueue:
         """Where it was pulled from."""
-        return self._batch.queue
-
-    @property
-    def queue_offset(self) -> int:
-        """Its offset in the queue."""
-        return int(self._batch.offsets[self._position])
-
-    @property
-    def body(self) -> memoryview:
-        """The body: a view of the received bytes, or, if compressed, of a decompressed copy.
-
-        Raises: ProtocolError, ConfigError: see `compression.decompress`.
-        """
-        if self._batch.body[self._start + _SYS_FLAG_LOW_BYTE] & COMPRESSED:
-            return memoryview(self._decompressed)
-        return self.stored_body
-
-    @property
-    def stored_body(self) -> memoryview:
-        """The body as stored, compressed or not; not copied."""
-        batch = self._batch
-        start = batch.body_positions[self._position]
-        return memoryview(batch.body)[start : start + batch.body_sizes[self._position]]
-
-    @cached_property
-    def _decompressed(self) -> bytes:
-        return decompress(bytes(self.stored_body), self.sys_flag)
-
-    @cached_property
-    def properties(self) -> dict[str, str]:
-        """All properties, the protocol's own among them."""
-        batch = self._batch
-        start = batch.property_positions[self._position]
-        size = batch.property_sizes[self._position]
-        return props.decode_bytes(bytes(batch.body[start : start + size]))
+        return self.index.queue
 
     @property
     def stored_topic(self) -> str:
         """The topic it lies in, which for a retried message is the group's retry topic."""
-        return self._batch.queue.topic
+        return self.index.queue.topic
 
     @property
     def topic(self) -> str:
         """The topic it was sent to; restored for a retried message (semantics 4.2)."""
-        return self.properties.get(props.RETRY_TOPIC) or self._batch.queue.topic
-
-    @property
-    def tags(self) -> str | None:
-        return self.properties.get(props.TAGS)
-
-    @property
-    def keys(self) -> list[str]:
-        return self.properties.get(props.KEYS, "").split()
-
-    @property
-    def sharding_key(self) -> str | None:
-        return self.properties.get(props.SHARDING_KEY)
+        return self.get_property(props.RETRY_TOPIC) or self.index.queue.topic
 
     @property
     def message_id(self) -> str:
         """The producer's id (UNIQ_KEY), or the broker's where there is none."""
-        return self.properties.get(props.UNIQ_KEY) or self.offset_message_id
-
-    @property
-    def flag(self) -> int:
-        return self._head[4]
-
-    @property
-    def physical_offset(self) -> int:
-        return self._head[6]
-
-    @property
-    def sys_flag(self) -> int:
-        return self._head[7]
-
-    @property
-    def born_timestamp_ms(self) -> int:
-        """When the producer made it, ms since 1970 on its clock."""
-        return self._head[8]
+        return self.get_property(props.UNIQ_KEY) or self.offset_message_id
 
     @property
     def born_host(self) -> str:
         """`address:port` of the producer."""
-        return self._host(_HEAD.size, self.sys_flag & _IPV6_BORN)
-
-    @property
-    def store_timestamp_ms(self) -> int:
-        """When the broker stored it, ms since 1970 on its clock."""
-        return int(_LONG.unpack_from(self._batch.body, self._start + self._after_born)[0])
+        return _host(self.born_host_bytes)
 
     @property
     def store_host(self) -> str:
         """`address:port` of the broker that stored it."""
-        return self._host(self._after_born + 8, self.sys_flag & _IPV6_STORE)
-
-    @property
-    def reconsume_times(self) -> int:
-        """How often it failed before it was stored; local tries are `context.attempt`."""
-        return int(_TAIL.unpack_from(self._batch.body, self._start + self._after_store)[0])
-
-    @property
-    def prepared_transaction_offset(self) -> int:
-        return int(_TAIL.unpack_from(self._batch.body, self._start + self._after_store)[1])
+        return _host(self.store_host_bytes)
 
     @property
     def offset_message_id(self) -> str:
         """The broker's id: where the record is stored (protocol 2.3)."""
-        start = self._start + self._after_born + 8
-        size = 16 if self.sys_flag & _IPV6_STORE else 4
-        port = _INT.unpack_from(self._batch.body, start + size)[0]
-        return offset_message_id(
-            bytes(self._batch.body[start : start + size]), port, self.physical_offset
-        )
+        host = self.store_host_bytes
+        port = int.from_bytes(host[-4:], "big", signed=True)
+        return offset_message_id(host[:-4], port, self.physical_offset)
 
-    @cached_property
-    def _head(self) -> tuple[int, int, int, int, int, int, int, int, int]:
-        return _HEAD.unpack_from(self._batch.body, self._start)
 
-    @property
-    def _after_born(self) -> int:
-        return _HEAD.size + (20 if self.sys_flag & _IPV6_BORN else 8)
-
-    @property
-    def _after_store(self) -> int:
-        return self._after_born + 8 + (20 if self.sys_flag & _IPV6_STORE else 8)
-
-    def _host(self, start: int, wide: int) -> str:
-        start += self._start
-        size = 16 if wide else 4
-        address = ipaddress.ip_address(bytes(self._batch.body[start : start + size]))
-        port = _INT.unpack_from(self._batch.body, start + size)[0]
-        return f"[{address}]:{port}" if size == 16 else f"{address}:{port}"
+def _host(host: bytes) -> str:
+    address = ipaddress.ip_address(host[:-4])
+    port = int.from_bytes(host[-4:], "big", signed=True)
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from ordermq.core import _cython, cffi_binding, interface, reference, status
+from ordermq.core import _cython, cffi_binding, columns, interface, reference, status
 from ordermq.core._cffi import ffi, lib
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,10 +28,15 @@ LOCK_TABLES: list[type[interface.LockTable]] = [
     cffi_binding.LockTable,
     reference.LockTable,
 ]
-INDEXERS: list[interface.IndexMessages] = [
-    _cython.index_messages,
-    cffi_binding.index_messages,
-    reference.index_messages,
+INDEXES: list[type[interface.MessageIndex]] = [
+    _cython.MessageIndex,
+    cffi_binding.MessageIndex,
+    reference.MessageIndex,
+]
+VIEWS: list[type[interface.MessageView]] = [
+    _cython.MessageView,
+    cffi_binding.MessageView,
+    reference.MessageView,
 ]
 
 Declarations = dict[str, dict[str, Any]]
@@ -127,4 +132,17 @@ def test_every_core_has_the_names_of_the_contract_and_no_other() -> None:
         assert public_names(queue) == public_names(interface.ProcessQueue)
     for table in LOCK_TABLES:
         assert public_names(table) == public_names(interface.LockTable)
-    assert all(len(index(b"")) == 0 for index in INDEXERS)
+    for index in INDEXES:
+        assert public_names(index) == public_names(interface.MessageIndex)
+    for view in VIEWS:
+        assert public_names(view) == public_names(interface.MessageView)
+
+
+def test_every_column_has_its_number_and_its_format() -> None:
+    names = header_declarations(HEADER)["enums"]["omq_column"]
+    assert names[-1] == "OMQ_COLUMN_END"
+    for number, name in enumerate(names[:-1]):
+        found, form = columns.COLUMNS[name.removeprefix("OMQ_COLUMN_").lower()]
+        assert (found, getattr(lib, name)) == (number, number)
+        assert form == ("q" if number < 4 else "I" if number < 9 else "i")
+    assert len(columns.COLUMNS) == lib.OMQ_COLUMN_END

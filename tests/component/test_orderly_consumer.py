@@ -13,7 +13,9 @@ from ordermq import ConsumeResult, DeadLetter, Message, Producer, PushConsumer, 
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.broker_api import BrokerApi
 from ordermq.errors import ConfigError, StateError
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import dead_letter_topic
+from ordermq.model.stored_message import RecordWriter
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -263,13 +265,14 @@ def test_a_message_nobody_looked_at_never_becomes_an_object(
     from ordermq.model import message as message_module
 
     made: list[object] = []
-    plain_init = message_module.MessageView.__init__
 
-    def counting_init(self: Any, *arguments: Any) -> None:
-        made.append(self)
-        plain_init(self, *arguments)
+    class Counted(message_module.MessageView):
+        def __new__(cls, *arguments: Any) -> Counted:
+            view = super().__new__(cls)
+            made.append(view)
+            return view
 
-    monkeypatch.setattr(message_module.MessageView, "__init__", counting_init)
+    monkeypatch.setattr(message_module, "MessageView", Counted)
     send_all(producer, numbered(500))
     done = threading.Semaphore(0)
 
@@ -281,6 +284,11 @@ def test_a_message_nobody_looked_at_never_becomes_an_object(
         for _ in range(500):
             assert done.acquire(timeout=20)
     assert made == []
+    record = RecordWriter("t", 0, bytes(8), bytes(8)).write(
+        b"x", b"", flag=0, sys_flag=0, born_ms=0, stored_ms=0
+    )
+    batch = message_module.MessageBatch(MessageQueue("t", "b", 0), bytes(record))
+    assert [*batch, *message_module.MessageRun([(batch, 0, 1)]), batch[0]] == made  # it counts
 
 
 def test_a_raising_callback_stops_no_queue_and_every_queue_is_told_of_its_end(

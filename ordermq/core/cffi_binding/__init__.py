@@ -6,8 +6,8 @@ with it.
 """
 
 from ordermq.core.cffi_binding.lock_table import LockTable
-from ordermq.core.cffi_binding.message_codec import MessageIndex, index_messages
+from ordermq.core.cffi_binding.message_codec import MessageIndex, MessageView
 from ordermq.core.cffi_binding.offset_map import OffsetMap
 from ordermq.core.cffi_binding.process_queue import ProcessQueue
 
-__all__ = ["LockTable", "MessageIndex", "OffsetMap", "ProcessQueue", "index_messages"]
+__all__ = ["LockTable", "MessageIndex", "MessageView", "OffsetMap", "ProcessQueue"]

@@ -3,94 +3,286 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ordermq.core import status
+from ordermq.core import compression, status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.cffi_binding.arguments import (
-    raise_unless_ok,
-)
+from ordermq.core.cffi_binding.arguments import raise_unless_ok
+from ordermq.core.columns import COLUMNS, unknown
+from ordermq.errors import StateError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+_CTYPES: Final = {"q": "int64_t[]", "I": "uint32_t[]", "i": "int32_t[]"}
 
-@final
+
 class MessageIndex:
     """See interface.MessageIndex."""
 
-    def __init__(self, columns: dict[str, Any], rows: int, last_offset: int) -> None:
-        self._columns = columns
-        self._rows = rows
-        self.last_offset = last_offset
+    __slots__ = ("_arrays", "_bytes", "_rows", "body", "last_offset")
 
-    def _column(self, name: str, code: Literal["q", "I"]) -> memoryview:
-        size = self._rows * struct.calcsize(code)
-        values = ffi.buffer(self._columns[name], size)  # keeps the memory alive
-        return memoryview(values).cast(code).toreadonly()
+    def __init__(
+        self, body: ReadableBuffer, tags: Sequence[bytes] = (), check_crc: bool = False
+    ) -> None:
+        if hasattr(self, "_rows"):
+            raise StateError("a MessageIndex is made once")
+        if not all(isinstance(tag, bytes) for tag in tags):
+            raise TypeError("tags: expected a sequence of bytes objects")
+        self.body = bytes(body)
+        self._bytes = ffi.from_buffer("uint8_t[]", self.body)
+        tag_bytes = [ffi.from_buffer("uint8_t[]", tag) for tag in tags]  # alive during the call
+        wanted = ffi.new("omq_text[]", [(tag, len(tag)) for tag in tag_bytes])
+        has_inner = ffi.new("bool *")
+        room = lib.omq_message_count(self._bytes, len(self.body), has_inner)
+        self._allocate(room, has_inner[0])
+        last_offset = ffi.new("int64_t *")
+        fault = ffi.new("omq_message_fault *")
+        code = lib.omq_message_index(
+            self._bytes,
+            len(self.body),
+            wanted,
+            len(wanted),
+            check_crc,
+            self._rows,
+            last_offset,
+            fault,
+        )
+        self.last_offset: int = last_offset[0]
+        if code != status.OK:
+            self._rows.count = 0
+        if code == status.MALFORMED:
+            raise status.malformed(fault.fault, fault.record, fault.position)
+        raise_unless_ok(code, f"index of {len(self.body)} bytes")
+        if self._rows.count < room:
+            self._shrink()
+
+    def _allocate(self, rows: int, has_inner: bool) -> None:
+        names = ("positions", "outers", "numbers") if has_inner else ("positions",)
+        self._arrays = {name: ffi.new("uint32_t[]", rows) for name in names}
+        self._rows = ffi.new("omq_message_rows *", self._arrays)
+
+    def _shrink(self) -> None:
+        rows, arrays = self._rows, self._arrays
+        self._allocate(rows.count, "outers" in arrays)
+        self._rows.count = rows.count
+        for name, values in arrays.items():
+            ffi.memmove(self._arrays[name], values, 4 * rows.count)
+
+    def __len__(self) -> int:
+        return int(self._rows.count)
 
     @property
     def offsets(self) -> memoryview:
-        return self._column("offsets", "q")
-
-    @property
-    def positions(self) -> memoryview:
-        return self._column("positions", "I")
-
-    @property
-    def body_positions(self) -> memoryview:
-        return self._column("body_positions", "I")
+        return self.columns("offsets")["offsets"]
 
     @property
     def body_sizes(self) -> memoryview:
-        return self._column("body_sizes", "I")
+        return self.columns("body_sizes")["body_sizes"]
+
+    def _offsets_and_sizes(self) -> tuple[Any, Any]:
+        """What a process queue wants to know, as C arrays."""
+        targets = ffi.new("void *[]", lib.OMQ_COLUMN_END)
+        offsets = ffi.new("int64_t[]", len(self))
+        sizes = ffi.new("uint32_t[]", len(self))
+        targets[lib.OMQ_COLUMN_OFFSETS], targets[lib.OMQ_COLUMN_BODY_SIZES] = offsets, sizes
+        lib.omq_message_read_columns(self._bytes, self._rows, targets)
+        return offsets, sizes
+
+    def offset_at(self, row: int) -> int:
+        return int(self._read(row).queue_offset)
+
+    def _checked(self, row: int) -> int:
+        if not 0 <= row < len(self):
+            raise IndexError(f"message {row} of {len(self)}")
+        return row
+
+    def _read(self, row: int) -> Any:
+        message = ffi.new("omq_message *")
+        lib.omq_message_read(self._bytes, self._rows, self._checked(row), message)
+        return message
+
+    def _locate(self, row: int) -> Any:
+        parts = ffi.new("omq_message_parts *")
+        lib.omq_message_locate(self._bytes, self._rows, row, parts)
+        return parts
+
+    def _column(self, code: str) -> tuple[Any, memoryview]:
+        values = ffi.new(_CTYPES[code], len(self))
+        held = ffi.buffer(values, len(self) * struct.calcsize(code))  # keeps the memory alive
+        return values, memoryview(held).cast(code).toreadonly()  # type: ignore[call-overload]
+
+    def columns(self, *names: str) -> dict[str, memoryview]:
+        targets = ffi.new("void *[]", lib.OMQ_COLUMN_END)
+        found = {}
+        for name in names:
+            if name not in COLUMNS:
+                raise unknown(name)
+            number, code = COLUMNS[name]
+            targets[number], found[name] = self._column(code)
+        lib.omq_message_read_columns(self._bytes, self._rows, targets)
+        return found
+
+    def property_columns(self, name: str) -> tuple[memoryview, memoryview]:
+        encoded = ffi.from_buffer("uint8_t[]", name.encode())
+        positions, position_column = self._column("I")
+        sizes, size_column = self._column("I")
+        lib.omq_message_find_property(
+            self._bytes,
+            self._rows,
+            ffi.new("omq_text *", (encoded, len(encoded))),
+            positions,
+            sizes,
+        )
+        return position_column, size_column
+
+    def views(self, kind: type[ViewT], first: int, count: int) -> Iterator[ViewT]:
+        if not issubclass(kind, MessageView):
+            raise TypeError(f"views: expected a class of MessageViews, got {kind.__name__}")
+        if first < 0 or count < 0 or first + count > len(self):
+            raise IndexError(f"messages {first}..{first + count - 1} of {len(self)}")
+        return (_view(kind, self, row) for row in range(first, first + count))
+
+
+class MessageView:
+    """See interface.MessageView."""
+
+    __slots__ = ("_decompressed", "_index", "_properties", "_row")
+
+    _index: MessageIndex
+    _row: int
+    _decompressed: bytes | None
+    _properties: dict[str, str] | None
+
+    def __init__(self, index: MessageIndex, row: int) -> None:
+        self._row = index._checked(row)
+        self._index = index
+        self._decompressed = None
+        self._properties = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in MessageView.__slots__:
+            raise StateError("a MessageView without its index")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
-    def property_positions(self) -> memoryview:
-        return self._column("property_positions", "I")
+    def index(self) -> MessageIndex:
+        return self._index
 
     @property
-    def property_sizes(self) -> memoryview:
-        return self._column("property_sizes", "I")
+    def body(self) -> memoryview:
+        parts = self._index._locate(self._row)
+        if not parts.is_compressed:
+            return memoryview(self._index.body)[parts.body_at : parts.body_at + parts.body_size]
+        if self._decompressed is None:
+            self._decompressed = compression.decompress(bytes(self.stored_body), self.sys_flag)
+        return memoryview(self._decompressed)
 
-    def __len__(self) -> int:
-        return self._rows
+    @property
+    def stored_body(self) -> memoryview:
+        parts = self._index._locate(self._row)
+        return memoryview(self._index.body)[parts.body_at : parts.body_at + parts.body_size]
+
+    def _text(self) -> tuple[Any, int]:
+        """Where its properties are, and their size."""
+        parts = self._index._locate(self._row)
+        text, size = self._index._bytes + parts.property_at, parts.property_size
+        if not lib.omq_is_utf8(text, size):
+            try:
+                bytes(ffi.buffer(text, size)).decode()
+            except UnicodeDecodeError as error:
+                raise status.not_text(error) from None
+        return text, size
+
+    @property
+    def properties(self) -> dict[str, str]:
+        if self._properties is None:
+            text, size = self._text()
+            found = {}
+            at = ffi.new("size_t *")
+            one = ffi.new("omq_property *")
+            while lib.omq_property_next(text, size, at, one):
+                found[_decoded(one.name)] = _decoded(one.value)
+            self._properties = found
+        return self._properties
+
+    def get_property(self, name: str) -> str | None:
+        text, size = self._text()
+        encoded = ffi.from_buffer("uint8_t[]", name.encode())
+        wanted = ffi.new("omq_text *", (encoded, len(encoded)))
+        value = ffi.new("omq_text *")
+        found = lib.omq_property_find(text, size, wanted, value)
+        return _decoded(value) if found else None
+
+    @property
+    def tags(self) -> str | None:
+        return self.get_property("TAGS")
+
+    @property
+    def keys(self) -> list[str]:
+        return (self.get_property("KEYS") or "").split()
+
+    @property
+    def sharding_key(self) -> str | None:
+        return self.get_property("__SHARDINGKEY")
+
+    @property
+    def queue_offset(self) -> int:
+        return int(self._index._read(self._row).queue_offset)
+
+    @property
+    def physical_offset(self) -> int:
+        return int(self._index._read(self._row).physical_offset)
+
+    @property
+    def queue_id(self) -> int:
+        return int(self._index._read(self._row).queue_id)
+
+    @property
+    def flag(self) -> int:
+        return int(self._index._read(self._row).flag)
+
+    @property
+    def sys_flag(self) -> int:
+        return int(self._index._read(self._row).sys_flag)
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return int(self._index._read(self._row).born_ms)
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return int(self._index._read(self._row).stored_ms)
+
+    @property
+    def reconsume_times(self) -> int:
+        return int(self._index._read(self._row).reconsume_times)
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return int(self._index._read(self._row).prepared_offset)
+
+    @property
+    def born_host_bytes(self) -> bytes:
+        message = self._index._read(self._row)
+        return self._index.body[message.born_host_at :][: message.born_host_size]
+
+    @property
+    def store_host_bytes(self) -> bytes:
+        message = self._index._read(self._row)
+        return self._index.body[message.store_host_at :][: message.store_host_size]
 
 
-_COLUMN_TYPES: Final = {
-    "offsets": "int64_t[]",
-    "positions": "uint32_t[]",
-    "body_positions": "uint32_t[]",
-    "body_sizes": "uint32_t[]",
-    "property_positions": "uint32_t[]",
-    "property_sizes": "uint32_t[]",
-}
+ViewT = TypeVar("ViewT", bound=MessageView)
 
 
-def index_messages(body: ReadableBuffer, tags: Sequence[bytes] = ()) -> MessageIndex:
-    """See interface.IndexMessages."""
-    if not all(isinstance(tag, bytes) for tag in tags):
-        raise TypeError("tags: expected a sequence of bytes objects")
-    data = ffi.from_buffer("uint8_t[]", body)
-    tag_bytes = [ffi.from_buffer("uint8_t[]", tag) for tag in tags]  # alive during the call
-    wanted = ffi.new("omq_tag[]", [(tag, len(tag)) for tag in tag_bytes])
-    room = lib.omq_message_count(data, len(data))
-    columns = {name: ffi.new(ctype, room) for name, ctype in _COLUMN_TYPES.items()}
-    rows = ffi.new("size_t *")
-    last_offset = ffi.new("int64_t *")
-    fault = ffi.new("omq_message_fault *")
-    code = lib.omq_message_index(
-        data,
-        len(data),
-        wanted,
-        len(wanted),
-        ffi.new("omq_message_columns *", columns),
-        rows,
-        last_offset,
-        fault,
-    )
-    if code == status.MALFORMED:
-        raise status.malformed(fault.fault, fault.record, fault.position)
-    raise_unless_ok(code, f"index_messages of {len(data)} bytes")
-    return MessageIndex(columns, rows[0], last_offset[0])
+def _view(kind: type[ViewT], index: MessageIndex, row: int) -> ViewT:
+    """A view as `views` makes it: without a call of the subclass's __init__."""
+    view = kind.__new__(kind)
+    MessageView.__init__(view, index, row)
+    return view
+
+
+def _decoded(text: Any) -> str:
+    return bytes(ffi.buffer(text.bytes, text.size)).decode()

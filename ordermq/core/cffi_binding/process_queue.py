@@ -17,6 +17,7 @@ from ordermq.core.cffi_binding.arguments import (
     column_of,
     raise_unless_ok,
 )
+from ordermq.core.cffi_binding.message_codec import MessageIndex
 from ordermq.core.interface import Batch, Segment
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class ProcessQueue:
         return self._put(batch, ffi.from_buffer("int64_t[]", offsets), lengths, len(pairs))
 
     def put_batch(self, batch: Batch) -> bool:
+        if isinstance(batch, MessageIndex):
+            return self._put(batch, *batch._offsets_and_sizes(), len(batch))
         offsets = column_of(batch.offsets, "ql", "int64_t", "offsets")
         sizes = column_of(batch.body_sizes, "IiLl", "uint32_t", "body_sizes")
         if len(offsets) != len(sizes):

@@ -6,16 +6,16 @@ of whatever clock the caller uses throughout; the core never reads a clock.
 """
 
 from ordermq.core.interface.lock_table import LockEntry, LockTable
-from ordermq.core.interface.message_codec import IndexMessages, MessageIndex
+from ordermq.core.interface.message_codec import MessageIndex, MessageView
 from ordermq.core.interface.offset_map import OffsetMap
 from ordermq.core.interface.process_queue import Batch, ProcessQueue, Segment
 
 __all__ = [
     "Batch",
-    "IndexMessages",
     "LockEntry",
     "LockTable",
     "MessageIndex",
+    "MessageView",
     "OffsetMap",
     "ProcessQueue",
     "Segment",

@@ -4,8 +4,8 @@ Written from the semantics, never optimised. Contracts: ordermq/core/interface.
 """
 
 from ordermq.core.reference.lock_table import LockTable
-from ordermq.core.reference.message_codec import MessageIndex, index_messages
+from ordermq.core.reference.message_codec import MessageIndex, MessageView
 from ordermq.core.reference.offset_map import OffsetMap
 from ordermq.core.reference.process_queue import ProcessQueue
 
-__all__ = ["LockTable", "MessageIndex", "OffsetMap", "ProcessQueue", "index_messages"]
+__all__ = ["LockTable", "MessageIndex", "MessageView", "OffsetMap", "ProcessQueue"]

@@ -3,59 +3,280 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from ordermq.core import status
+from ordermq.core import compression, status
+from ordermq.core.columns import COLUMNS, unknown
+from ordermq.errors import StateError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+_COMPRESSED: Final = 0x1
+_BORN_HOST_V6: Final = 0x10
+_STORE_HOST_V6: Final = 0x20
+_INNER_BATCH: Final = 0x40 | 0x80
+
+
+class _Row(NamedTuple):
+    """A message, whole."""
+
+    position: int
+    body_position: int
+    body_size: int
+    property_position: int
+    property_size: int
+    queue_offset: int
+    physical_offset: int
+    queue_id: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    store_timestamp: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    is_compressed: bool
+
+
+# The field of a row, by column.
+_FIELDS: Final = {
+    "offsets": "queue_offset",
+    "physical_offsets": "physical_offset",
+    "born_timestamps": "born_timestamp",
+    "store_timestamps": "store_timestamp",
+    "positions": "position",
+    "body_positions": "body_position",
+    "body_sizes": "body_size",
+    "property_positions": "property_position",
+    "property_sizes": "property_size",
+    "queue_ids": "queue_id",
+    "flags": "flag",
+    "sys_flags": "sys_flag",
+    "reconsume_times": "reconsume_times",
+}
 
 
 class MessageIndex:
     """See interface.MessageIndex."""
 
-    def __init__(self, rows: list[tuple[int, int, int, int, int, int]], last_offset: int) -> None:
-        columns = [
-            memoryview(array(code, [row[i] for row in rows])).toreadonly()
-            for i, code in enumerate("qIIIII")
-        ]
-        self.offsets, self.positions, self.body_positions, self.body_sizes = columns[:4]
-        self.property_positions, self.property_sizes = columns[4:]
-        self.last_offset = last_offset
+    __slots__ = ("_rows", "body", "last_offset")
+
+    body: bytes
+    last_offset: int
+
+    def __init__(
+        self, body: ReadableBuffer, tags: Sequence[bytes] = (), check_crc: bool = False
+    ) -> None:
+        if hasattr(self, "_rows"):
+            raise StateError("a MessageIndex is made once")
+        self.body = bytes(body)
+        wanted = _tags(tags)
+        self._rows: list[_Row] = []
+        self.last_offset = -1
+        position = record = 0
+        while position < len(self.body):
+            size, rows = _read_record(self.body, position, record, check_crc)
+            for row in rows:
+                self.last_offset = row.queue_offset
+                text = self.body[row.property_position :][: row.property_size]
+                if not wanted or _properties(text).get(b"TAGS") in wanted:
+                    self._rows.append(row)
+            if not rows:  # an inner batch of none
+                (self.last_offset,) = struct.unpack_from(">q", self.body, position + 20)
+            position += size
+            record += 1
 
     def __len__(self) -> int:
-        return len(self.offsets)
+        return len(self._rows)
+
+    @property
+    def offsets(self) -> memoryview:
+        return self.columns("offsets")["offsets"]
+
+    @property
+    def body_sizes(self) -> memoryview:
+        return self.columns("body_sizes")["body_sizes"]
+
+    def offset_at(self, row: int) -> int:
+        return self._row(row).queue_offset
+
+    def _row(self, row: int) -> _Row:
+        if not 0 <= row < len(self._rows):
+            raise IndexError(f"message {row} of {len(self._rows)}")
+        return self._rows[row]
+
+    def _text(self, row: _Row) -> bytes:
+        return self.body[row.property_position :][: row.property_size]
+
+    def columns(self, *names: str) -> dict[str, memoryview]:
+        found = {}
+        for name in names:
+            if name not in COLUMNS:
+                raise unknown(name)
+            _, code = COLUMNS[name]
+            if name == "tag_hashes":
+                values = [_tag_hash(_properties(self._text(row))) for row in self._rows]
+            else:
+                values = [getattr(row, _FIELDS[name]) for row in self._rows]
+            found[name] = memoryview(array(code, values)).toreadonly()
+        return found
+
+    def property_columns(self, name: str) -> tuple[memoryview, memoryview]:
+        positions, sizes = array("I"), array("I")
+        for row in self._rows:
+            at, size = row.property_position, 0
+            position = row.property_position
+            for piece in self._text(row).split(b"\x02"):
+                key, _, value = piece.partition(b"\x01")
+                if key and key == name.encode() and value:
+                    at, size = position + len(key) + 1, len(value)
+                position += len(piece) + 1
+            positions.append(at)
+            sizes.append(size)
+        return memoryview(positions).toreadonly(), memoryview(sizes).toreadonly()
+
+    def views(self, kind: type[ViewT], first: int, count: int) -> Iterator[ViewT]:
+        if not issubclass(kind, MessageView):
+            raise TypeError(f"views: expected a class of MessageViews, got {kind.__name__}")
+        if first < 0 or count < 0 or first + count > len(self._rows):
+            raise IndexError(f"messages {first}..{first + count - 1} of {len(self._rows)}")
+        return (_view(kind, self, row) for row in range(first, first + count))
 
 
-def index_messages(body: ReadableBuffer, tags: Sequence[bytes] = ()) -> MessageIndex:
-    """See interface.IndexMessages."""
-    data = bytes(body)
-    wanted = _tags(tags)
-    rows: list[tuple[int, int, int, int, int, int]] = []
-    position = record = 0
-    last_offset = -1
-    while position < len(data):
-        size, row = _index_record(data, position, record)
-        last_offset = row[0]
-        if not wanted or _tag(data[row[4] : row[4] + row[5]]) in wanted:
-            rows.append(row)
-        position += size
-        record += 1
-    return MessageIndex(rows, last_offset)
+class MessageView:
+    """See interface.MessageView."""
+
+    __slots__ = ("_decompressed", "_index", "_properties", "_row")
+
+    _index: MessageIndex
+    _row: _Row
+    _decompressed: bytes | None
+    _properties: dict[str, str] | None
+
+    def __init__(self, index: MessageIndex, row: int) -> None:
+        self._row = index._row(row)
+        self._index = index
+        self._decompressed = None
+        self._properties = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in MessageView.__slots__:
+            raise StateError("a MessageView without its index")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def index(self) -> MessageIndex:
+        return self._index
+
+    @property
+    def body(self) -> memoryview:
+        if not self._row.is_compressed:
+            return self.stored_body
+        if self._decompressed is None:
+            self._decompressed = compression.decompress(bytes(self.stored_body), self.sys_flag)
+        return memoryview(self._decompressed)
+
+    @property
+    def stored_body(self) -> memoryview:
+        return memoryview(self._index.body)[self._row.body_position :][: self._row.body_size]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        if self._properties is None:
+            text = self._index._text(self._row)
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                raise status.not_text(error) from None
+            self._properties = {
+                name.decode(): value.decode() for name, value in _properties(text).items()
+            }
+        return self._properties
+
+    def get_property(self, name: str) -> str | None:
+        name.encode()
+        return self.properties.get(name)
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get("KEYS", "").split()
+
+    @property
+    def sharding_key(self) -> str | None:
+        return self.properties.get("__SHARDINGKEY")
+
+    @property
+    def queue_offset(self) -> int:
+        return self._row.queue_offset
+
+    @property
+    def physical_offset(self) -> int:
+        return self._row.physical_offset
+
+    @property
+    def queue_id(self) -> int:
+        return self._row.queue_id
+
+    @property
+    def flag(self) -> int:
+        return self._row.flag
+
+    @property
+    def sys_flag(self) -> int:
+        return self._row.sys_flag
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        return self._row.born_timestamp
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        return self._row.store_timestamp
+
+    @property
+    def reconsume_times(self) -> int:
+        return self._row.reconsume_times
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return self._row.prepared_offset
+
+    @property
+    def born_host_bytes(self) -> bytes:
+        return self._row.born_host
+
+    @property
+    def store_host_bytes(self) -> bytes:
+        return self._row.store_host
 
 
-def _tags(tags: Sequence[bytes]) -> set[bytes]:
+ViewT = TypeVar("ViewT", bound=MessageView)
+
+
+def _view(kind: type[ViewT], index: MessageIndex, row: int) -> ViewT:
+    """A view as `views` makes it: without a call of the subclass's __init__."""
+    view = kind.__new__(kind)
+    MessageView.__init__(view, index, row)
+    return view
+
+
+def _tags(tags: Sequence[bytes]) -> set[bytes | None]:
     if not all(isinstance(tag, bytes) for tag in tags):
         raise TypeError("tags: expected a sequence of bytes objects")
     return set(tags)
 
 
-def _index_record(
-    data: bytes, start: int, record: int
-) -> tuple[int, tuple[int, int, int, int, int, int]]:
-    """Return (record size, row) of the record at `start` (protocol 2.1)."""
+def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple[int, list[_Row]]:
+    """Return (record size, its messages) of the record at `start` (protocol 2.1)."""
 
     def need(holds: bool, fault: int, at: int) -> None:
         if not holds:
@@ -66,14 +287,19 @@ def _index_record(
     need(size >= 91, status.RECORD_SIZE, start)
     need(size <= len(data) - start, status.TRUNCATED, start)
     end = start + size
-    (magic,) = struct.unpack_from(">I", data, start + 4)
+    magic, crc, queue_id, flag, offset, physical, flags, born = struct.unpack_from(
+        ">IIiiqqiq", data, start + 4
+    )
     need(magic in (0xDAA320A7, 0xDAA320AB), status.MAGIC, start + 4)
-    (offset,) = struct.unpack_from(">q", data, start + 20)
     need(0 <= offset <= status.MAX_OFFSET, status.QUEUE_OFFSET, start + 20)
-    (flags,) = struct.unpack_from(">i", data, start + 36)
-    body = start + 88 + (12 if flags & 0x10 else 0) + (12 if flags & 0x20 else 0)
+    born_host = start + 48
+    stored_at = born_host + (20 if flags & _BORN_HOST_V6 else 8)
+    store_host = stored_at + 8
+    tail = store_host + (20 if flags & _STORE_HOST_V6 else 8)
+    body = tail + 16
     need(body <= end, status.FIXED_PART, start + 36)
-    (body_size,) = struct.unpack_from(">i", data, body - 4)
+    (stored,) = struct.unpack_from(">q", data, stored_at)
+    times, prepared, body_size = struct.unpack_from(">iqi", data, tail)
     need(0 <= body_size <= end - body, status.BODY_SIZE, body - 4)
     at = body + body_size
     code = ">B" if magic == 0xDAA320A7 else ">h"
@@ -87,14 +313,74 @@ def _index_record(
     (property_size,) = struct.unpack_from(">h", data, at)
     need(0 <= property_size <= end - at - 2, status.PROPERTY_SIZE, at)
     need(at + 2 + property_size == end, status.RECORD_END, at + 2 + property_size)
-    return size, (offset, start, body, body_size, at + 2, property_size)
+    if check_crc:
+        stored_body = data[body : body + body_size]
+        need(zlib.crc32(stored_body) & 0x7FFFFFFF == crc, status.CRC, start + 8)
+    row = _Row(
+        start, body, body_size, at + 2, property_size, offset, physical, queue_id, flag, flags,
+        born, stored, data[born_host:stored_at], data[store_host:tail], times, prepared,
+        bool(flags & _COMPRESSED),
+    )  # fmt: skip
+    if flags & _INNER_BATCH != _INNER_BATCH:
+        return size, [row]
+    need(not flags & _COMPRESSED, status.INNER_COMPRESSED, start + 36)
+    return size, _inner_batch(data, row, record)
 
 
-def _tag(properties: bytes) -> bytes | None:
-    """Return the value of TAGS; empty names and values do not count, the last entry wins."""
-    found = None
-    for piece in properties.split(b"\x02"):
+def _inner_batch(data: bytes, outer: _Row, record: int) -> list[_Row]:
+    """The messages that a record holds (protocol 2.2, 2.5); offsets count on from its own."""
+
+    def need(holds: bool, fault: int, at: int) -> None:
+        if not holds:
+            raise status.malformed(fault, record, at)
+
+    rows: list[_Row] = []
+    at, end = outer.body_position, outer.body_position + outer.body_size
+    while at < end:
+        need(end - at >= 22, status.INNER_SIZE, at)
+        size, _, _, flag, body_size = struct.unpack_from(">iiiii", data, at)
+        need(22 <= size <= end - at, status.INNER_SIZE, at)
+        need(0 <= body_size <= size - 22, status.INNER_BODY, at + 16)
+        properties = at + 20 + body_size
+        (property_size,) = struct.unpack_from(">h", data, properties)
+        need(property_size == size - 22 - body_size, status.INNER_PROPERTIES, properties)
+        offset = outer.queue_offset + len(rows)
+        need(offset <= status.MAX_OFFSET, status.QUEUE_OFFSET, outer.position + 20)
+        rows.append(
+            outer._replace(
+                position=at,
+                body_position=at + 20,
+                body_size=body_size,
+                property_position=properties + 2,
+                property_size=property_size,
+                queue_offset=offset,
+                flag=flag,
+                reconsume_times=0,
+                prepared_offset=0,
+                is_compressed=False,
+            )
+        )
+        at += size
+    return rows
+
+
+def _properties(text: bytes) -> dict[bytes, bytes]:
+    """Empty names and values do not count, the last entry of a name wins."""
+    found = {}
+    for piece in text.split(b"\x02"):
         name, _, value = piece.partition(b"\x01")
-        if name == b"TAGS" and value:
-            found = value
+        if name and value:
+            found[name] = value
     return found
+
+
+def _tag_hash(properties: dict[bytes, bytes]) -> int:
+    """Java's String.hashCode of TAGS; 0 where there is none, or it is no text."""
+    try:
+        units = properties.get(b"TAGS", b"").decode().encode("utf-16-be")
+    except UnicodeDecodeError:
+        return 0
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value

@@ -237,34 +237,84 @@ static void drive_table(uint64_t *seed, int steps) {
     omq_lock_table_free(table);
 }
 
-/* ---- message index: mutated bodies, each in memory of exactly its size ---- */
+/* ---- message codec: mutated bodies, each in memory of exactly its size ---- */
+
+static void read_row(const uint8_t *body, size_t size, const omq_message_rows *rows, size_t row) {
+    omq_message_parts parts;
+    omq_message message;
+    omq_property property;
+    size_t at = 0;
+    omq_message_locate(body, rows, row, &parts);
+    omq_message_read(body, rows, row, &message);
+    REQUIRE((size_t)parts.body_at + parts.body_size <= size);
+    REQUIRE((size_t)parts.property_at + parts.property_size <= size);
+    REQUIRE((size_t)message.born_host_at + message.born_host_size <= size);
+    REQUIRE((size_t)message.store_host_at + message.store_host_size <= size);
+    REQUIRE(message.queue_offset >= 0 && message.queue_offset < INT64_MAX);
+    const uint8_t *text = body + parts.property_at;
+    (void)omq_is_utf8(text, parts.property_size);
+    while (omq_property_next(text, parts.property_size, &at, &property)) {
+        omq_text value;
+        REQUIRE(property.name.size > 0 && property.value.size > 0);
+        REQUIRE(omq_property_find(text, parts.property_size, &property.name, &value));
+        REQUIRE(value.size > 0 && value.bytes + value.size <= body + size);
+        REQUIRE(value.bytes >= property.value.bytes); /* the last one of a name */
+        (void)omq_java_hash(&value);
+    }
+}
+
+static void read_columns(const uint8_t *body, size_t size, const omq_message_rows *rows) {
+    void *columns[OMQ_COLUMN_END];
+    int64_t *memory = malloc((rows->count + 1) * OMQ_COLUMN_END * sizeof *memory);
+    REQUIRE(memory != NULL);
+    for (size_t i = 0; i < OMQ_COLUMN_END; i++) {
+        columns[i] = memory + i * rows->count;
+    }
+    omq_message_read_columns(body, rows, columns);
+    const uint32_t *bodies = columns[OMQ_COLUMN_BODY_POSITIONS];
+    const uint32_t *sizes = columns[OMQ_COLUMN_BODY_SIZES];
+    uint32_t *found = (uint32_t *)memory;
+    omq_text name = {(const uint8_t *)"KEYS", 4};
+    for (size_t i = 0; i < rows->count; i++) {
+        REQUIRE((size_t)bodies[i] + sizes[i] <= size);
+    }
+    omq_message_find_property(body, rows, &name, found, found + rows->count);
+    for (size_t i = 0; i < rows->count; i++) {
+        REQUIRE((size_t)found[i] + found[rows->count + i] <= size);
+    }
+    free(memory);
+}
 
 static void index_exactly(const uint8_t *bytes, size_t size) {
-    const omq_tag tags[] = {{(const uint8_t *)"TagA", 4}, {(const uint8_t *)"x", 1}};
+    const omq_text tags[] = {{(const uint8_t *)"TagA", 4}, {(const uint8_t *)"x", 1}};
     uint8_t *body = malloc(size > 0 ? size : 1);
     REQUIRE(body != NULL);
     memcpy(body, bytes, size);
-    size_t room = omq_message_count(body, size);
-    int64_t *offsets = malloc((room + 1) * sizeof *offsets);
-    uint32_t *memory = malloc((room + 1) * 5 * sizeof *memory);
-    REQUIRE(offsets != NULL && memory != NULL);
-    omq_message_columns columns = {offsets,           memory,            memory + room,
-                                   memory + 2 * room, memory + 3 * room, memory + 4 * room};
-    for (size_t tag_count = 0; tag_count <= 2; tag_count += 2) {
-        size_t rows;
+    bool has_inner;
+    size_t room = omq_message_count(body, size, &has_inner);
+    omq_message_rows rows = {malloc((room + 1) * sizeof(uint32_t)), NULL, NULL, 0};
+    if (has_inner) {
+        rows.outers = malloc((room + 1) * sizeof(uint32_t));
+        rows.numbers = malloc((room + 1) * sizeof(uint32_t));
+    }
+    for (size_t tag_count = 0; tag_count <= 2; tag_count++) {
         int64_t last;
         omq_message_fault fault;
-        omq_status status =
-            omq_message_index(body, size, tags, tag_count, &columns, &rows, &last, &fault);
+        omq_status status = omq_message_index(body, size, tags, tag_count, tag_count == 1, &rows,
+                                              &last, &fault);
         REQUIRE(status == OMQ_OK || status == OMQ_MALFORMED);
-        for (size_t i = 0; status == OMQ_OK && i < rows; i++) {
-            REQUIRE((size_t)columns.body_positions[i] + columns.body_sizes[i] <= size);
-            REQUIRE((size_t)columns.property_positions[i] + columns.property_sizes[i] <= size);
-        }
         REQUIRE(status == OMQ_OK || fault.position <= size);
+        REQUIRE(rows.count <= room);
+        for (size_t i = 0; status == OMQ_OK && i < rows.count; i++) {
+            read_row(body, size, &rows, i);
+        }
+        if (status == OMQ_OK) {
+            read_columns(body, size, &rows);
+        }
     }
-    free(memory);
-    free(offsets);
+    free(rows.positions);
+    free(rows.outers);
+    free(rows.numbers);
     free(body);
 }
 

@@ -7,6 +7,7 @@ from zlib import crc32
 VECTORS = Path(__file__).parents[2] / "vectors" / "core"
 V1, V2 = 0xDAA320A7, 0xDAA320AB
 BORN_V6, STORE_V6 = 0x10, 0x20
+INNER_BATCH = 0x40 | 0x80
 
 
 def record(
@@ -53,10 +54,19 @@ def v12():
     )
 
 
+NAMES = ("offsets", "positions", "body_positions", "body_sizes")
+NAMES += ("property_positions", "property_sizes")
+
+
 def columns(index):
-    names = ("offsets", "positions", "body_positions", "body_sizes")
-    names += ("property_positions", "property_sizes")
-    found = [getattr(index, name) for name in names]
+    found = list(index.columns(*NAMES).values())
     assert [column.format for column in found] == list("qIIIII")
     assert all(column.readonly and len(column) == len(index) for column in found)
     return [column.tolist() for column in found]
+
+
+def entry(body=b"", properties=b"", *, flag=0, magic=0):
+    """A message of an inner batch (protocol 2.5)."""
+    size = 22 + len(body) + len(properties)
+    head = struct.pack(">iIIii", size, magic, 0, flag, len(body))
+    return head + body + struct.pack(">h", len(properties)) + properties

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ordermq.core.compression import decompress
 from ordermq.errors import ConfigError, ProtocolError
-from ordermq.model.compression import decompress
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import RecordWriter, host_bytes

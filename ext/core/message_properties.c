@@ -1,0 +1,153 @@
+#include <string.h>
+
+#include "ordermq.h"
+
+bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_property *property) {
+    while (*at < size) {
+        const uint8_t *start = text + *at;
+        const uint8_t *separator = memchr(start, 2, size - *at);
+        size_t entry = separator == NULL ? size - *at : (size_t)(separator - start);
+        *at += entry + 1;
+        const uint8_t *middle = entry < 3 ? NULL : memchr(start, 1, entry);
+        if (middle != NULL && middle > start && middle + 1 < start + entry) {
+            property->name = (omq_text){start, (size_t)(middle - start)};
+            property->value = (omq_text){middle + 1, entry - property->name.size - 1};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether an entry with this name, and some value, starts at `at`. */
+static bool is_entry(const uint8_t *text, size_t size, size_t at, const omq_text *name) {
+    size_t value = at + name->size + 1;
+    return value < size && text[value] != 2 && text[value - 1] == 1 &&
+           (at == 0 || text[at - 1] == 2) && memcmp(text + at, name->bytes, name->size) == 0;
+}
+
+#define EACH_BYTE UINT64_C(0x0101010101010101)
+#define HIGH_BITS UINT64_C(0x8080808080808080)
+
+/* The place in memory, 0..7, of the byte that has the lowest bit of a word. */
+static size_t byte_of_bit(uint64_t word) {
+    static const union {
+        uint16_t word;
+        uint8_t bytes[2];
+    } order = {1};
+    size_t byte = (size_t)__builtin_ctzll(word) / 8;
+    return order.bytes[0] == 1 ? byte : 7 - byte;
+}
+
+bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value) {
+    size_t found = SIZE_MAX;
+    size_t at = 0;
+    if (name->size == 0 || memchr(name->bytes, 1, name->size) != NULL) {
+        return false; /* no entry has such a name */
+    }
+    /* Eight places at once: where the first two bytes agree a byte of `different` is 0, and
+     * few places have them. */
+    uint64_t first = name->bytes[0] * EACH_BYTE;
+    uint64_t second = (name->size > 1 ? name->bytes[1] : 1) * EACH_BYTE;
+    for (; size - at > sizeof(uint64_t); at += sizeof(uint64_t)) {
+        uint64_t here;
+        uint64_t next;
+        memcpy(&here, text + at, sizeof here);
+        memcpy(&next, text + at + 1, sizeof next);
+        uint64_t different = (here ^ first) | (next ^ second);
+        uint64_t zeros = (different - EACH_BYTE) & ~different & HIGH_BITS; /* and a few others */
+        for (; zeros != 0; zeros &= zeros - 1) {
+            size_t place = at + byte_of_bit(zeros);
+            found = is_entry(text, size, place, name) && (found == SIZE_MAX || place > found)
+                        ? place
+                        : found;
+        }
+    }
+    for (; at < size; at++) {
+        found = is_entry(text, size, at, name) ? at : found;
+    }
+    if (found == SIZE_MAX) {
+        return false;
+    }
+    value->bytes = text + found + name->size + 1;
+    size_t left = size - (size_t)(value->bytes - text);
+    const uint8_t *end = memchr(value->bytes, 2, left);
+    value->size = end == NULL ? left : (size_t)(end - value->bytes);
+    return true;
+}
+
+/* How many bytes after `lead` belong to its character, and the bounds of the first of them,
+ * which shut out overlong forms, surrogates and what is past U+10FFFF; 0: no lead byte. */
+static size_t continuation(uint8_t lead, uint8_t *low, uint8_t *high) {
+    *low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    *high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    if (lead >= 0xC2 && lead <= 0xDF) {
+        return 1;
+    }
+    if (lead >= 0xE0 && lead <= 0xEF) {
+        return 2;
+    }
+    return lead >= 0xF0 && lead <= 0xF4 ? 3 : 0;
+}
+
+/* Most text is ASCII: whole words, the last of them overlapping the one before. */
+static bool is_ascii(const uint8_t *text, size_t size) {
+    uint64_t seen = 0;
+    uint64_t word;
+    size_t at = 0;
+    for (; size - at >= sizeof word; at += sizeof word) {
+        memcpy(&word, text + at, sizeof word);
+        seen |= word;
+    }
+    if (size >= sizeof word) {
+        memcpy(&word, text + size - sizeof word, sizeof word);
+        seen |= word;
+    } else {
+        for (; at < size; at++) {
+            seen |= text[at];
+        }
+    }
+    return (seen & HIGH_BITS) == 0;
+}
+
+bool omq_is_utf8(const uint8_t *text, size_t size) {
+    if (is_ascii(text, size)) {
+        return true;
+    }
+    for (size_t at = 0; at < size;) {
+        uint8_t lead = text[at++];
+        uint8_t low;
+        uint8_t high;
+        size_t more = continuation(lead, &low, &high);
+        if (lead >= 0x80 && (more == 0 || more > size - at)) {
+            return false;
+        }
+        for (; more > 0; more--, at++, low = 0x80, high = 0xBF) {
+            if (text[at] < low || text[at] > high) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Java's String.hashCode (protocol 2.4), over UTF-16 units. */
+int32_t omq_java_hash(const omq_text *text) {
+    uint32_t hash = 0;
+    if (!omq_is_utf8(text->bytes, text->size)) {
+        return 0;
+    }
+    for (size_t at = 0; at < text->size;) {
+        uint32_t lead = text->bytes[at++];
+        size_t more = lead < 0x80 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+        uint32_t point = more == 0 ? lead : lead & (0x3FU >> more);
+        for (; more > 0; more--) {
+            point = point << 6 | (text->bytes[at++] & 0x3FU);
+        }
+        if (point >= 0x10000) { /* a pair of surrogates */
+            hash = 31 * hash + (0xD7C0 + (point >> 10));
+            point = 0xDC00 + (point & 0x3FF);
+        }
+        hash = 31 * hash + point;
+    }
+    return (int32_t)hash;
+}
