@@ -1,29 +1,63 @@
 #!/usr/bin/env bash
-# Measures: ci/bench.sh core|end_to_end|all. Results go to bench/results, with the machine they
-# were taken on; `python -m bench.report` makes tables and pictures of them.
-#   core          the native core and its peers in turn (Java's need a JDK 17 and Maven)
-#   end_to_end    catch-up, hand-off and take-over on the embedded broker
+# Measures, and keeps the result in bench/results with the machine it was taken on:
+#   ci/bench.sh core          the native core and its peers in turn, then every case of ours
+#                             (about 20 minutes; Java's classes need a JDK 17 and Maven)
+#   ci/bench.sh end_to_end    catch-up, batch shape, hand-off, take-over on the embedded broker
+#                             (about 15 minutes)
+#   ci/bench.sh all           both, then the tables and pictures
+#   ci/bench.sh quick         that the core's benchmarks run and check what they time: seconds,
+#                             no figures
+# `python -m bench.report` makes docs/benchmarks.md and its pictures of the results;
+# `python -m bench.core --only WORK` prints the figures of one structure beside its peers, and
+# `python -m bench.core.matrix -k WORDS` those of some cases of ours, without keeping them.
 set -euo pipefail
+
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+
+case ${1:-} in
+-h | --help)
+    usage
+    exit
+    ;;
+core | end_to_end | all | quick) ;;
+*)
+    usage >&2
+    exit 2
+    ;;
+esac
+
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 python=$venv/bin/python
 
-core() {
+peers() {
     "$python" -m pip install --quiet --disable-pip-version-check sortedcontainers BTrees ||
         echo "ordermq: could not install the Python peers; going on without" >&2
+}
+
+core() {
+    peers
     "$python" -m bench.core
+    "$python" -m bench.core.matrix
 }
 
 end_to_end() {
-    for script in bench_catch_up bench_hand_off bench_take_over; do
+    for script in bench_catch_up bench_shape bench_hand_off bench_take_over; do
+        echo "bench.end_to_end.$script"
         "$python" -m "bench.end_to_end.$script"
     done
 }
 
-case ${1:-} in
-core | end_to_end) "$1" ;;
-all)
+all() {
     core
     end_to_end
-    ;;
-*) fail "usage: ci/bench.sh core|end_to_end|all" ;;
-esac
+    "$python" -m bench.report
+}
+
+quick() {
+    export ORDERMQ_BENCH=quick
+    peers
+    "$python" -m bench.core
+    "$python" -m pytest -q bench/core --benchmark-disable
+}
+
+"$1"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from ordermq import Message, Producer
 TOPIC = "catch_up"
 
 
-def fill(address: str, messages: int) -> None:
+def fill(address: str, messages: int, *, tags: str | None = None, keys: Sequence[str] = ()) -> None:
     """Store the messages, the same number in each queue."""
     body = bytes(range(32, 32 + workloads.CATCH_UP_BODY_BYTES % 90)) * 2
     body = body.ljust(workloads.CATCH_UP_BODY_BYTES, b".")[: workloads.CATCH_UP_BODY_BYTES]
-    message = Message(TOPIC, body)
+    message = Message(TOPIC, body, tags=tags, keys=keys)
     queues = workloads.CATCH_UP_QUEUES
     with Producer(
         "bench", name_servers=address, default_topic_queue_nums=queues, max_batch_bytes=1_000_000

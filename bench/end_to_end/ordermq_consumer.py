@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import cProfile
 import json
 import pstats
@@ -12,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 import ordermq
+from bench.end_to_end.object_queue import MAKERS, fed_with
 from ordermq import ConsumeResult, MessageView, PushConsumer
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.core import IMPLEMENTATION
@@ -27,10 +29,19 @@ def main() -> None:
     parser.add_argument("--pull-size", type=int, required=True)
     parser.add_argument("--threads", type=int, default=20)
     parser.add_argument("--walk", action="store_true", help="read every body's first byte")
+    parser.add_argument("--read", action="store_true", help="read every body, tags and keys")
+    parser.add_argument("--shape", choices=("batches", *MAKERS), default="batches")
     parser.add_argument("--profile", help="write the I/O thread's profile there")
     arguments = parser.parse_args()
     if IMPLEMENTATION == "reference":
         raise SystemExit("the reference core is an oracle: benchmarks refuse it")
+    shape = arguments.shape
+    with contextlib.nullcontext() if shape == "batches" else fed_with(shape):
+        consume(arguments)
+
+
+def consume(arguments: argparse.Namespace) -> None:
+    """Catch up, and print the figures."""
     done = threading.Event()
     lock = threading.Lock()
     counted = 0
@@ -40,6 +51,9 @@ def main() -> None:
         if arguments.walk:
             for message in messages:
                 message.body[0]
+        if arguments.read:
+            for message in messages:
+                message.body, message.tags, message.keys  # noqa: B018
         with lock:
             counted += len(messages)
             if counted >= arguments.messages:

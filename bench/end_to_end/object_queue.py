@@ -1,0 +1,80 @@
+"""The consumer's process queue fed with an object a message, to measure what batches save.
+
+`fed_with` puts both classes into the product's place for the length of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from ordermq.consumer import assigned_queue
+from ordermq.core import ProcessQueue
+from ordermq.model.message import MessageBatch, MessageView
+
+
+@dataclass(slots=True)
+class Received:
+    """A message decoded on arrival, as a client without batches hands it on."""
+
+    queue_offset: int
+    body: bytes
+    tags: str | None
+    keys: list[str]
+
+
+def decoded(view: MessageView) -> Received:
+    return Received(view.queue_offset, bytes(view.body), view.tags, view.keys)
+
+
+def undecoded(view: MessageView) -> MessageView:
+    return view
+
+
+MAKERS: dict[str, Callable[[MessageView], Any]] = {"objects": decoded, "views": undecoded}
+
+
+class ObjectQueue:
+    """A ProcessQueue that is put an object for each message of a batch, and gives them out."""
+
+    def __init__(self, make: Callable[[MessageView], Any], name: str) -> None:
+        self._make = make
+        self._queue = ProcessQueue(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def put_batch(self, batch: MessageBatch) -> bool:
+        make = self._make
+        pairs = [(view.queue_offset, make(view)) for view in batch]
+        return self._queue.put(pairs, batch.body_sizes.tolist())
+
+    def take_segments(self, n: int) -> list[Any]:
+        return self._queue.take(n)
+
+
+class ObjectRun(list[Any]):
+    """The messages of one listener call; what the consumer asks of a MessageRun."""
+
+    def offsets(self) -> list[int]:
+        return [message.queue_offset for message in self]
+
+    @property
+    def first_offset(self) -> int:
+        return int(self[0].queue_offset)
+
+    @property
+    def last_offset(self) -> int:
+        return int(self[-1].queue_offset)
+
+
+@contextmanager
+def fed_with(shape: str) -> Iterator[None]:
+    """Queues assigned inside hold an object a message, made by one of MAKERS."""
+    queue = partial(ObjectQueue, MAKERS[shape])
+    with mock.patch.multiple(assigned_queue, ProcessQueue=queue, MessageRun=ObjectRun):
+        yield
