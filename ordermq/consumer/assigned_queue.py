@@ -60,7 +60,10 @@ class Lease:
 
 @dataclass(slots=True)
 class Claim:
-    """A batch being consumed, with the lease it started under; never changed."""
+    """What is being consumed, one batch or several in turn, with the lease it started under.
+
+    Never changed.
+    """
 
     messages: MessageRun
     lease: Lease
@@ -94,6 +97,7 @@ class AssignedQueue:
         self.process_queue.reset(start_offset)
         self.attempts: dict[int, int] = {}  # failed tries of buffered offsets; worker only
         self.isolate_until = -1  # up to this offset, one message a batch; worker only
+        self.burst = 1  # batches to claim at once; worker only
         self._on_lapse = on_lapse
         self._on_drained = on_drained
         self._on_room = on_room
@@ -193,6 +197,21 @@ class AssignedQueue:
             return 1
         self.isolate_until = -1
         return limit
+
+    def goes_on(self, claim: Claim, now_ms: int) -> bool:
+        """Whether the next batch of a claim may start; False also ends a claim that lapsed.
+
+        Single reads without the lock: revoke() and pause() that come right after them have
+        the next batch in the running claim, for whose end a hand-off waits anyway.
+        """
+        lease = self._lease
+        return (
+            lease is not None
+            and now_ms < lease.deadline_ms
+            and claim.generation == self._generation
+            and self._state is QueueState.ACTIVE
+            and not self._paused
+        )
 
     def end_batch(self, claim: Claim, done: int, now_ms: int, *, hold: bool = False) -> bool:
         """Settle a claimed batch: its first `done` messages are finished, the rest come again.

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ordermq.consumer.assigned_queue import AssignedQueue, Claim
 from ordermq.errors import ConfigError
-from ordermq.model.message import MessageView
+from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 
@@ -21,11 +21,14 @@ class ConsumeContext:
     `suspend_current_queue_time_ms`, other values are clamped to 10..30000.
     """
 
-    __slots__ = ("_assigned", "attempt", "claim", "suspend_ms")
+    __slots__ = ("_assigned", "attempt", "claim", "messages", "suspend_ms")
 
-    def __init__(self, assigned: AssignedQueue, claim: Claim, attempt: int) -> None:
+    def __init__(
+        self, assigned: AssignedQueue, claim: Claim, messages: MessageRun, attempt: int
+    ) -> None:
         self._assigned = assigned
         self.claim = claim
+        self.messages = messages
         self.attempt = attempt  # failed tries of the first message in this process
         self.suspend_ms = -1
 
@@ -47,7 +50,7 @@ class ConsumeContext:
         Epochs of a queue only grow from owner to owner (semantics 10.3): a store that
         remembers the greatest one seen can refuse a paused former owner.
         """
-        return self.claim.lease.epoch, self.claim.messages.first_offset
+        return self.claim.lease.epoch, self.messages.first_offset
 
 
 ListenerAnswer = ConsumeResult | int | None

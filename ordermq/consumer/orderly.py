@@ -56,6 +56,9 @@ class OnIoThread:
 Outcome = tuple[object, BaseException | None]
 Turn = Generator[ConsumeContext | OnIoThread, Outcome, None]
 
+_BURST_MESSAGES = 32  # most in a claim of several batches
+_QUICK_MS = 1  # a claim of several batches takes about this long at most
+
 
 class OrderlyService:
     """Consumes assigned queues that have messages; `submit` comes from any thread.
@@ -114,48 +117,46 @@ class OrderlyService:
 
     def _take_turn(self, assigned: AssignedQueue) -> None:
         turn = self._turn(assigned)
+        send = turn.send
+        listener = self._listener
         try:
-            step = next(turn, None)
-            while step is not None:
-                step = self._advance(turn, self._perform(step))
+            step = next(turn)
+            while True:
+                try:
+                    if isinstance(step, ConsumeContext):
+                        outcome: Outcome = listener(step.messages, step), None
+                    else:
+                        outcome = self._client.runtime.call(step.work), None
+                # BaseException: a listener's sys.exit() must suspend its queue, not end our thread.
+                except BaseException as error:  # noqa: BLE001 - handed on as the outcome
+                    outcome = None, error
+                step = send(outcome)
+        except StopIteration:
+            return
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
-
-    def _perform(self, step: ConsumeContext | OnIoThread) -> Outcome:
-        try:
-            if isinstance(step, ConsumeContext):
-                return self._listener(step.claim.messages, step), None
-            return self._client.runtime.call(step.work), None
-        # BaseException: a listener's sys.exit() must suspend its queue, not end our thread.
-        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-            return None, error
 
     async def _take_turn_async(self, assigned: AssignedQueue) -> None:
         turn = self._turn(assigned)
         try:
-            step = next(turn, None)
-            while step is not None:
-                step = self._advance(turn, await self._perform_async(step))
+            step = next(turn)
+            while True:
+                step = turn.send(await self._perform_async(step))
+        except StopIteration:
+            return
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
     async def _perform_async(self, step: ConsumeContext | OnIoThread) -> Outcome:
         try:
             if isinstance(step, ConsumeContext):
-                answer = self._listener(step.claim.messages, step)
+                answer = self._listener(step.messages, step)
                 return (await answer if inspect.isawaitable(answer) else answer), None
             return await asyncio.wrap_future(self._client.runtime.submit(step.work)), None
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - handed on as the outcome
             return None, error
-
-    @staticmethod
-    def _advance(turn: Turn, outcome: Outcome) -> ConsumeContext | OnIoThread | None:
-        try:
-            return turn.send(outcome)
-        except StopIteration:
-            return None
 
     def _recover(self, assigned: AssignedQueue) -> None:
         # A defect of ours. Without a successor the queue would stand still for ever
@@ -166,61 +167,92 @@ class OrderlyService:
     # The turn.
 
     def _turn(self, assigned: AssignedQueue) -> Turn:
+        """Consume what is there: claim, call the listener batch by batch, settle, again.
+
+        A claim holds several batches while the listener is quick: claiming and settling cost
+        more than the call of a listener that only counts. Whatever ends a batch badly, or
+        moves the queue away, ends the claim at that batch, and the rest was never touched.
+        """
+        size = self._config.consume_message_batch_max_size
+        most_ms = self._config.max_time_consume_continuously_ms
+        clock_ms = self._clock.now_ms
+        is_plain = self._config.auto_commit and not self._history.enabled
         batches = messages = 0
         try:
-            started_ms = now_ms = self._clock.now_ms()
-            while now_ms - started_ms <= self._config.max_time_consume_continuously_ms:
-                claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)
+            started_ms = now_ms = clock_ms()
+            while now_ms - started_ms <= most_ms:
+                claim = assigned.begin_batch(size * assigned.burst, now_ms)
                 if isinstance(claim, Refusal):
                     return
-                context = ConsumeContext(assigned, claim, self._attempt(assigned, claim))
-                if self._history.enabled:
-                    self._record_start(assigned, claim, context.attempt)
-                outcome = yield context
-                verdict = self._judge(assigned, claim, outcome)
-                if self._history.enabled:
-                    self._record_end(assigned, claim, verdict)
-                if verdict.settlement is Settlement.RETRY:
-                    yield from self._retry(assigned, claim, verdict, context)
-                    return
-                if verdict.settlement is Settlement.ROLLBACK:
-                    self._roll_back(assigned, claim, context)
-                    return
-                batches += 1
-                messages += verdict.done
-                if assigned.attempts:
-                    assigned.attempts.clear()
-                hold = verdict.settlement is Settlement.HOLD
-                now_ms = self._clock.now_ms()
-                if not assigned.end_batch(claim, verdict.done, now_ms, hold=hold):
+                begun_ms, done = now_ms, 0
+                hold = False
+                for run in claim.messages.parts(size):
+                    if done and not assigned.goes_on(claim, clock_ms()):
+                        break
+                    context = ConsumeContext(assigned, claim, run, self._attempt(assigned, run))
+                    if self._history.enabled:
+                        self._record_start(assigned, claim, context)
+                    outcome = yield context
+                    if not (is_plain and _is_success(outcome)):
+                        verdict = self._judge(assigned, run, outcome)
+                        if self._history.enabled:
+                            self._record_end(assigned, claim, run, verdict)
+                        if verdict.settlement is Settlement.RETRY:
+                            yield from self._retry(assigned, context, done, verdict)
+                            return
+                        if verdict.settlement is Settlement.ROLLBACK:
+                            self._roll_back(assigned, context)
+                            return
+                        hold = verdict.settlement is Settlement.HOLD
+                    done += len(run)
+                    batches += 1
+                    if assigned.attempts:
+                        assigned.attempts.clear()
+                messages += done
+                now_ms = clock_ms()
+                assigned.burst = self._next_burst(assigned.burst, now_ms - begun_ms)
+                if not assigned.end_batch(claim, done, now_ms, hold=hold):
                     return
                 if self._config.commit_interval_ms == 0 and not hold:
                     yield OnIoThread(self._offsets.commit(assigned))
-                    now_ms = self._clock.now_ms()  # a slow commit must not stretch the lease
+                    now_ms = clock_ms()  # a slow commit must not stretch the lease
             self.submit(assigned)  # other queues wait for this thread; the flag stays set
         finally:
             self._statistics.add("batches", batches)
             self._statistics.add("messages_done", messages)
 
-    @staticmethod
-    def _attempt(assigned: AssignedQueue, claim: Claim) -> int:
-        attempts = assigned.attempts
-        return attempts.get(claim.messages.first_offset, 0) if attempts else 0
+    def _next_burst(self, burst: int, spent_ms: int) -> int:
+        """How many batches to claim next, when the last claim's calls took `spent_ms`.
 
-    def _judge(self, assigned: AssignedQueue, claim: Claim, outcome: Outcome) -> Verdict:
+        More than one only where nobody could tell: a claim's offsets are done when it ends, so
+        a slow listener, or a commit wanted after each batch, has one batch a claim.
+        """
+        if spent_ms > _QUICK_MS or not self._config.auto_commit:
+            return 1
+        if self._config.commit_interval_ms == 0:
+            return 1
+        most = _BURST_MESSAGES // self._config.consume_message_batch_max_size
+        return max(1, min(2 * burst, most))
+
+    @staticmethod
+    def _attempt(assigned: AssignedQueue, run: MessageRun) -> int:
+        attempts = assigned.attempts
+        return attempts.get(run.first_offset, 0) if attempts else 0
+
+    def _judge(self, assigned: AssignedQueue, run: MessageRun, outcome: Outcome) -> Verdict:
         value, raised = outcome
         if raised is not None:
             self._statistics.add("listener_errors")
             _log.error(
                 "%s: the listener raised at offsets %d..%d; they come again",
                 assigned.queue,
-                claim.messages.first_offset,
-                claim.messages.last_offset,
+                run.first_offset,
+                run.last_offset,
                 exc_info=raised,
             )
             return verdict_of(Settlement.RETRY, 0)
         try:
-            verdict = judge(value, len(claim.messages), self._config.auto_commit)
+            verdict = judge(value, len(run), self._config.auto_commit)
         except ConfigError as error:
             _log.error("%s: %s", assigned.queue, error)
             return verdict_of(Settlement.RETRY, 0)
@@ -237,54 +269,60 @@ class OrderlyService:
                 assigned.queue,
             )
 
-    def _roll_back(self, assigned: AssignedQueue, claim: Claim, context: ConsumeContext) -> None:
-        if assigned.rollback_held(claim):
-            self._record(EventType.ROLLBACK, assigned, claim)
+    def _roll_back(self, assigned: AssignedQueue, context: ConsumeContext) -> None:
+        if assigned.rollback_held(context.claim):
+            self._record(EventType.ROLLBACK, assigned, context.claim)
             self._submit_later(assigned, context)
 
     def _retry(
-        self, assigned: AssignedQueue, claim: Claim, verdict: Verdict, context: ConsumeContext
+        self, assigned: AssignedQueue, context: ConsumeContext, before: int, verdict: Verdict
     ) -> Turn:
-        """Bring the unfinished part back, or give a message up; the queue waits meanwhile."""
+        """Bring the unfinished part back, or give a message up; the queue waits meanwhile.
+
+        Args:
+            before: messages of the claim that batches before this one have finished.
+        """
+        claim, run = context.claim, context.messages
         self._statistics.add("batches_failed")
-        self._statistics.add("messages_done", verdict.done)
+        self._statistics.add("messages_done", before + verdict.done)
+        assigned.burst = 1
         done = verdict.done
-        give_up = self._count_failures(assigned, claim, done)
+        give_up = self._count_failures(assigned, run, done)
         if give_up is GiveUp.DIVERT:
             # Only ever the first unfinished message: a failed batch is retried one by one.
-            _, error = yield OnIoThread(self._divert(assigned, claim, claim.messages[done]))
+            _, error = yield OnIoThread(self._divert(assigned, claim, run[done]))
             if error is None:
                 done += 1
             elif isinstance(error, RemotingError | RouteError):
                 _log.warning(
                     "%s: dead letter of offset %d not stored, tried again later: %s",
                     assigned.queue,
-                    claim.messages[done].queue_offset,
+                    run[done].queue_offset,
                     error,
                 )
             else:
                 raise error
         counts = assigned.end_batch(
-            claim, done, self._clock.now_ms(), hold=not self._config.auto_commit
+            claim, before + done, self._clock.now_ms(), hold=not self._config.auto_commit
         )
         if give_up is GiveUp.STOP and counts:
             assigned.stop()
             _log.error(
                 "%s: stopped at offset %d after %d attempts; its lock is kept, resume() goes on",
                 assigned.queue,
-                claim.messages[done].queue_offset,
+                run[done].queue_offset,
                 self._config.max_attempts,
             )
             return
         if not counts:
             return
-        if done == len(claim.messages):
+        if done == len(run):
             self.submit(assigned)  # everything was settled: no reason to wait
         else:
             self._submit_later(assigned, context)
 
-    def _count_failures(self, assigned: AssignedQueue, claim: Claim, done: int) -> GiveUp:
-        failed = claim.messages.offsets()[done:]
+    def _count_failures(self, assigned: AssignedQueue, run: MessageRun, done: int) -> GiveUp:
+        failed = run.offsets()[done:]
         # After a partial answer the first unfinished message failed, those behind it were
         # not tried; after none, any of them may have failed.
         blamed = failed[:1] if done else failed
@@ -326,23 +364,31 @@ class OrderlyService:
 
     # History; nothing of a message is read unless someone wants it.
 
-    def _record_start(self, assigned: AssignedQueue, claim: Claim, attempt: int) -> None:
-        self._record(EventType.START, assigned, claim, attempt=attempt, **_contents(claim.messages))
+    def _record_start(self, assigned: AssignedQueue, claim: Claim, context: ConsumeContext) -> None:
+        contents = _contents(context.messages)
+        self._record(EventType.START, assigned, claim, attempt=context.attempt, **contents)
 
-    def _record_end(self, assigned: AssignedQueue, claim: Claim, verdict: Verdict) -> None:
+    def _record_end(
+        self, assigned: AssignedQueue, claim: Claim, run: MessageRun, verdict: Verdict
+    ) -> None:
         self._record(
             EventType.END,
             assigned,
             claim,
             done=verdict.done,
             detail=verdict.settlement.name,
-            **_contents(claim.messages),
+            **_contents(run),
         )
 
     def _record(
         self, event: EventType, assigned: AssignedQueue, claim: Claim, **members: Any
     ) -> None:
         self._history.record(event, assigned.queue, claim.lease.epoch, **members)
+
+
+def _is_success(outcome: Outcome) -> bool:
+    value, raised = outcome
+    return raised is None and (value is None or value is ConsumeResult.SUCCESS)
 
 
 def _contents(messages: MessageRun) -> dict[str, Any]:

@@ -191,6 +191,23 @@ class MessageRun(Sequence["MessageView"]):
                 wanted -= count
         raise IndexError(f"message {position} of {self._length}")
 
+    def parts(self, size: int) -> Iterator[MessageRun]:
+        """Cut into runs of `size` messages, the last one perhaps shorter; makes no view."""
+        rest = size
+        gathered: list[tuple[MessageBatch, int, int]] = []
+        for batch, first, count in self.segments:
+            end = first + count
+            while first < end:
+                taken = rest if rest < end - first else end - first
+                gathered.append((batch, first, taken))
+                first += taken
+                rest -= taken
+                if rest == 0:
+                    yield MessageRun(gathered)
+                    gathered, rest = [], size
+        if gathered:
+            yield MessageRun(gathered)
+
     def offsets(self) -> list[int]:
         """The queue offsets, ascending; makes no view."""
         return [

@@ -54,7 +54,7 @@ def context_of(assigned: AssignedQueue) -> ConsumeContext:
     assigned.accept(assigned.generation, batch([4, 5]), 6)
     claim = assigned.begin_batch(32, 1_000)
     assert isinstance(claim, Claim)
-    return ConsumeContext(assigned, claim, attempt=2)
+    return ConsumeContext(assigned, claim, claim.messages, attempt=2)
 
 
 def test_a_context_tells_queue_attempt_and_fence_token(assigned: AssignedQueue) -> None:

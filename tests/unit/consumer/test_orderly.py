@@ -1,0 +1,177 @@
+"""The course of a queue's turn: how much is claimed, and what ends a claim early (semantics 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ordermq.clock import ManualClock
+from ordermq.config import ConsumeConfig
+from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.group_history import GroupHistory
+from ordermq.consumer.listener import ConsumeContext
+from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.orderly import OnIoThread, OrderlyService
+from ordermq.consumer.retry import Retry
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.events import NoHistory
+from ordermq.model.message import MessageView
+from ordermq.model.status import ConsumeResult
+
+from .batches import QUEUE, batch
+
+START_MS = 1_000
+LEASE_END_MS = 50_000
+Listener = Callable[[Sequence[MessageView], ConsumeContext], Any]
+
+
+class Consumption:
+    """A queue of messages 0..199 and a service, driven a step at a time on one thread."""
+
+    def __init__(self, **config: Any) -> None:
+        self.clock = ManualClock(START_MS)
+        self.drained: list[AssignedQueue] = []
+        self.assigned = AssignedQueue(
+            QUEUE,
+            "G",
+            Lease(7, LEASE_END_MS, True),
+            0,
+            on_lapse=lambda *_: None,
+            on_drained=self.drained.append,
+            on_room=lambda *_: None,
+        )
+        assert self.assigned.accept(0, batch(range(200)), 200)
+        self.claimed: list[int] = []
+        self.seen: list[int] = []
+        self.statistics = ConsumerStatistics()
+        runtime = SimpleNamespace(post=lambda job: None)
+        self.service = OrderlyService(
+            cast(Any, SimpleNamespace(clock=self.clock, runtime=runtime)),
+            "G",
+            ConsumeConfig(**config),
+            lambda messages, context: None,
+            Retry(),
+            cast(Offsets, SimpleNamespace(commit=self.commit)),
+            GroupHistory(NoHistory(), "G"),
+            self.statistics,
+        )
+        self.commits = 0
+
+    async def commit(self, assigned: AssignedQueue) -> None:
+        raise AssertionError("the steps of a turn are not run here")
+
+    def run(self, listener: Listener) -> None:
+        """One turn, to its end."""
+        turn = self.service._turn(self.assigned)
+        try:
+            step = next(turn)
+            while True:
+                if isinstance(step, OnIoThread):
+                    step.work.close()
+                    self.commits += 1
+                    step = turn.send((None, None))
+                    continue
+                self.claimed.append(len(step.claim.messages))
+                self.seen += [message.queue_offset for message in step.messages]
+                step = turn.send((listener(step.messages, step), None))
+        except StopIteration:
+            return
+
+
+def test_a_quick_listener_is_called_one_by_one_out_of_claims_that_grow() -> None:
+    consumption = Consumption()
+    consumption.run(lambda messages, context: ConsumeResult.SUCCESS)
+    assert consumption.seen == list(range(200))
+    assert consumption.claimed[:7] == [1, 2, 2, 4, 4, 4, 4]
+    assert max(consumption.claimed) == 32
+    assert consumption.assigned.done_offset == 200
+    assert consumption.statistics["batches"] == consumption.statistics["messages_done"] == 200
+
+
+def test_a_slow_listener_has_each_of_its_messages_done_as_it_returns() -> None:
+    consumption = Consumption()
+    done = []
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        done.append(consumption.assigned.done_offset)
+        consumption.clock.advance(2)
+
+    consumption.run(listen)
+    assert done == list(range(200))
+    assert set(consumption.claimed) == {1}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"auto_commit": False},
+        {"commit_interval_ms": 0},
+        {"consume_message_batch_max_size": 32},
+        {"consume_message_batch_max_size": 17},
+    ],
+)
+def test_a_claim_is_one_batch_where_more_would_show(config: dict[str, Any]) -> None:
+    consumption = Consumption(**config)
+    consumption.clock.advance(1)
+    consumption.run(lambda messages, context: ConsumeResult.SUCCESS)
+    size = config.get("consume_message_batch_max_size", 1)
+    assert set(consumption.claimed) <= {size, 200 % size}
+    assert consumption.seen == list(range(200))
+    assert consumption.commits == (200 if "commit_interval_ms" in config else 0)
+
+
+@pytest.mark.parametrize("end", ["revoke", "pause", "lapse"])
+def test_what_ends_a_claim_ends_it_at_the_batch_that_runs(end: str) -> None:
+    consumption = Consumption()
+    assigned = consumption.assigned
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        if messages[0].queue_offset == 20:
+            assert len(context.claim.messages) > 8, "in the middle of a claim"
+            if end == "lapse":
+                consumption.clock.advance(LEASE_END_MS)
+            elif end == "revoke":
+                assert not assigned.revoke(), "the running claim is waited for"
+            else:
+                assigned.pause()
+
+    consumption.run(listen)
+    assert consumption.seen == list(range(21))
+    if end == "lapse":  # what the claim has done may have been done by another owner too
+        assert assigned.lease is None
+        assert assigned.done_offset == assigned.committed_offset == 0
+    else:
+        assert assigned.done_offset == 21
+        assert assigned.process_queue.pending_count == 179
+        assert not assigned.is_running
+        assert not assigned.process_queue.is_dispatched
+    assert consumption.drained == ([assigned] if end == "revoke" else [])
+    assert (assigned.state is QueueState.ACTIVE) == (end != "revoke")
+
+
+def test_a_failure_in_a_claim_brings_back_that_batch_and_what_follows() -> None:
+    consumption = Consumption(consume_message_batch_max_size=3)
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        offsets = [message.queue_offset for message in messages]
+        return offsets.index(22) if 22 in offsets and context.attempt == 0 else None
+
+    consumption.run(listen)
+    assert consumption.seen[-1] == 23
+    assert consumption.assigned.done_offset == 22
+    assert consumption.assigned.attempts == {22: 1}
+    assert consumption.statistics["messages_done"] == 22
+    consumption.seen.clear()
+    consumption.run(listen)
+    assert consumption.seen == list(range(22, 200))
+    assert consumption.assigned.done_offset == 200
+
+
+def test_the_fence_token_of_a_batch_is_its_own_offset() -> None:
+    consumption = Consumption()
+    tokens = []
+    consumption.run(lambda messages, context: tokens.append(context.fence_token))
+    assert tokens == [(7, offset) for offset in range(200)]
