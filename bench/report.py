@@ -150,18 +150,41 @@ def take_over_section(result: dict[str, Any]) -> str:
 
 
 def core_section(result: dict[str, Any]) -> str:
-    return (
+    said = (
         "## The core beside its peers\n\n"
         + core_page.text(result)
         + "\n"
-        + table(core_page.HEAD, [core_page.line(result, row) for row in core_page.rows()])
+        + table(core_page.HEAD, core_page.lines(result))
+    )
+    misses = core_page.misses(result)
+    if misses:
+        said += "\nWhat misses, where its time goes and what is next:\n\n" + misses
+    return (
+        said
         + f"\n`{result['command']}` ({machine_line(result)})\n"
         + "\n![time against depth](pictures/core_depth.png)\n"
+        + "\n![time against size](pictures/core_map.png)\n"
+        + "\n![time against locks](pictures/core_locks.png)\n"
+    )
+
+
+def core_matrix_section(result: dict[str, Any]) -> str:
+    return (
+        "## The core alone: every operation of the process queue\n\n"
+        "Nanoseconds a message on Cython, medians; the queue is brought back to its depth "
+        f"before each timing. Through cffi the same takes "
+        f"{core_page.cffi_factor(result):.1f} times as long in the middle of all cases. The "
+        "offset map, the codec and every other size: `bench/results/core_matrix.json`.\n\n"
+        + table(*core_page.depth_table(result))
+        + "\n"
+        + table(*core_page.batch_table(result))
+        + f"\n`{result['command']}` ({machine_line(result)})\n"
     )
 
 
 SECTIONS = {
     "core": core_section,
+    "core_matrix": core_matrix_section,
     "catch_up_embedded": catch_up_section,
     "shape_embedded": shape_section,
     "hand_off_embedded": hand_off_section,
@@ -220,7 +243,9 @@ def draw() -> None:
 
     core = load("core")
     if core is not None:
-        core_page.draw(core, PAGE.parent / "pictures")
+        from bench.core import pictures as core_pictures
+
+        core_pictures.draw(core, PAGE.parent / "pictures")
     result = load("catch_up_embedded")
     if result is None:
         return

@@ -14,5 +14,6 @@ peers, a process each; test_matrix.py gives ours alone, every case, to pytest-be
 | figures.py | how a figure is taken and handed on |
 | __main__.py | runs ours and the peers in turn, writes bench/results/core.json |
 | test_matrix.py, matrix.py | every case on both native cores: bench/results/core_matrix.json |
-| page.py | the targets' rows, section and pictures of the report |
+| targets.py | every comparison, its target, and why it misses |
+| page.py, pictures.py | the core's sections of the report |
 """

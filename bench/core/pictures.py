@@ -1,0 +1,96 @@
+"""The core's pictures: time against depth, size and entries, on log axes. Needs `report`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot
+from matplotlib.ticker import FuncFormatter
+
+_OURS = ("#1b4965", "#e07a5f", "#3d9970", "#b5838d")
+_PEERS = ("#6c757d", "#adb5bd", "#d4a373")
+Line = tuple[str, str, str, str]  # peer, case without its number, label, colour
+
+
+def draw(result: dict[str, Any], folder: Path) -> None:
+    """Write core_depth.png, core_map.png and core_locks.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture(
+        result["medians"].get("process_queue", {}),
+        [
+            ("pyrocketmq ProcessQueue", "objects, depth {}", "pyrocketmq", _PEERS[2]),
+            ("Java ProcessQueue", "objects, depth {}", "Java ProcessQueue", _PEERS[0]),
+            ("ordermq", "objects, depth {}", "ordermq, objects", _OURS[1]),
+            ("ordermq", "columns, depth {}", "ordermq, columns", _OURS[2]),
+            ("ordermq", "batches, depth {}", "ordermq, batches", _OURS[0]),
+        ],
+        folder / "core_depth.png",
+        "Process queue: put 32, take 32, commit",
+        "messages buffered",
+        "ns a message",
+    )
+    picture(
+        result["medians"].get("offset_map", {}),
+        [
+            ("SortedDict", "random, size {}", "SortedDict", _PEERS[1]),
+            ("LOBTree", "random, size {}", "LOBTree", _PEERS[2]),
+            ("Java TreeMap", "random, size {}", "Java TreeMap", _PEERS[0]),
+            ("ordermq", "random, size {}", "ordermq, a key a call", _OURS[1]),
+            ("ordermq", "random by block, size {}", "ordermq, 256 keys a call", _OURS[0]),
+        ],
+        folder / "core_map.png",
+        "Offset map: a random key comes, another goes",
+        "entries",
+        "ns a key that comes and one that goes",
+    )
+    picture(
+        result["medians"].get("lock_table", {}),
+        [
+            ("Java RebalanceLockManager", "batch 64, entries {}", "Java", _PEERS[0]),
+            ("ordermq", "message queue, batch 64, entries {}", "ordermq, queues", _OURS[1]),
+            ("ordermq", "name, batch 64, entries {}", "ordermq, names", _OURS[2]),
+            ("ordermq", "id, batch 64, entries {}", "ordermq, ids", _OURS[0]),
+        ],
+        folder / "core_locks.png",
+        "Lock table: renew 64 queues a call",
+        "locks held",
+        "ns a queue",
+    )
+
+
+def picture(
+    medians: dict[str, dict[str, float]],
+    lines: list[Line],
+    target: Path,
+    title: str,
+    along: str,
+    up: str,
+) -> None:
+    """One picture; a line that was not measured is left out."""
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for peer, case, label, color in lines:
+        found = points(medians.get(peer, {}), case)
+        if found:
+            sizes, values = zip(*found, strict=True)
+            axes.loglog(sizes, values, marker="o", markersize=4, color=color, label=label)
+    axes.set_xlabel(along)
+    axes.set_ylabel(up)
+    axes.set_title(title, loc="left")
+    axes.minorticks_off()
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(target, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def points(cases: dict[str, float], case: str) -> list[tuple[int, float]]:
+    """(number, median) of every case that differs in its number only; none at zero."""
+    pattern = re.compile(re.escape(case).replace(r"\{\}", r"(\d+)"))
+    found = ((pattern.fullmatch(name), value) for name, value in cases.items())
+    numbered = [(int(match[1]), value) for match, value in found if match]
+    return sorted((number, value) for number, value in numbered if number)
