@@ -140,8 +140,15 @@ static bool is_wanted(const omq_scan *scan, const omq_message_parts *parts) {
     return false;
 }
 
-static void add_row(const omq_scan *scan, size_t position, size_t outer, uint32_t number) {
+static void add_row(const omq_scan *scan, size_t position, const omq_message_parts *parts,
+                    int64_t offset, size_t outer, uint32_t number) {
     omq_message_rows *rows = scan->rows;
+    if (rows->count == 0) {
+        rows->first_offset = offset;
+    }
+    rows->is_run &= offset - rows->first_offset == (int64_t)rows->count;
+    rows->size_bytes += parts->body_size;
+    rows->body_sizes[rows->count] = parts->body_size;
     rows->positions[rows->count] = (uint32_t)position;
     if (rows->outers != NULL) {
         rows->outers[rows->count] = (uint32_t)outer;
@@ -170,7 +177,7 @@ static omq_status add_inner(const omq_scan *scan, size_t start, const omq_record
         }
         *last_offset = record->offset + number;
         if (is_wanted(scan, &parts)) {
-            add_row(scan, at, start, number);
+            add_row(scan, at, &parts, *last_offset, start, number);
         }
         at += size;
     }
@@ -208,6 +215,9 @@ omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *t
                              int64_t *last_offset, omq_message_fault *fault) {
     omq_scan scan = {body, size, tags, tag_count, rows, fault};
     rows->count = 0;
+    rows->size_bytes = 0;
+    rows->first_offset = 0;
+    rows->is_run = true;
     *last_offset = -1;
     if (size > UINT32_MAX) {
         return OMQ_OUT_OF_RANGE;
@@ -227,7 +237,7 @@ omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *t
                 return OMQ_MALFORMED;
             }
         } else if (is_wanted(&scan, &record.parts)) {
-            add_row(&scan, start, start, 0);
+            add_row(&scan, start, &record.parts, record.offset, start, 0);
         }
         start += record.size;
     }

@@ -291,10 +291,14 @@ typedef struct {
 
 /* Where the messages of a pull body are: arrays of the caller, a row a kept message. */
 typedef struct {
-    uint32_t *positions; /* of its record, or its entry of an inner batch, in the pull body */
-    uint32_t *outers;    /* of the record around it, or the same; NULL: there is no inner batch */
-    uint32_t *numbers;   /* its number within the inner batch, else 0; NULL as outers */
+    uint32_t *positions;  /* of its record, or its entry of an inner batch, in the pull body */
+    uint32_t *body_sizes; /* bytes */
+    uint32_t *outers;     /* of the record around it, or the same; NULL: there is no inner batch */
+    uint32_t *numbers;    /* its number within the inner batch, else 0; NULL as outers */
     size_t count;
+    uint64_t size_bytes;  /* sum of the body sizes */
+    int64_t first_offset; /* of row 0 */
+    bool is_run;          /* row i has offset first_offset + i: what a process queue likes best */
 } omq_message_rows;
 
 /* A bound of the rows of a body, by its records' sizes up to the first bad one, and whether

@@ -141,9 +141,13 @@ cdef extern from "ordermq.h" nogil:
         size_t size
     ctypedef struct omq_message_rows:
         uint32_t *positions
+        uint32_t *body_sizes
         uint32_t *outers
         uint32_t *numbers
         size_t count
+        uint64_t size_bytes
+        int64_t first_offset
+        bool is_run
     size_t omq_message_count(const uint8_t *body, size_t size, bool *has_inner)
     omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *tags,
                                  size_t tag_count, bool check_crc, omq_message_rows *rows,

@@ -12,6 +12,7 @@ cdef class MessageIndex:
 
     def __dealloc__(self):
         PyMem_Free(self._rows.positions)
+        PyMem_Free(self._rows.body_sizes)
         PyMem_Free(self._rows.outers)
         PyMem_Free(self._rows.numbers)
 
@@ -45,14 +46,12 @@ cdef class MessageIndex:
     def body_sizes(self):
         return self.columns("body_sizes")["body_sizes"]
 
-    cdef void _read_sizes(self, int64_t *offsets, uint32_t *sizes) noexcept:
-        """What a process queue wants to know."""
+    cdef void _read_offsets(self, int64_t *offsets) noexcept:
         cdef void *targets[omq.OMQ_COLUMN_END]
         cdef size_t number
         for number in range(omq.OMQ_COLUMN_END):
             targets[number] = NULL
         targets[<size_t>omq.OMQ_COLUMN_OFFSETS] = offsets
-        targets[<size_t>omq.OMQ_COLUMN_BODY_SIZES] = sizes
         omq.omq_message_read_columns(self._bytes(), &self._rows, targets)
 
     def offset_at(self, row):
@@ -361,6 +360,7 @@ cdef int _index(MessageIndex index, bytes held, tuple tags, bint check_crc) exce
     cdef size_t i
     try:
         index._rows.positions = <uint32_t *>allocate(room, sizeof(uint32_t))
+        index._rows.body_sizes = <uint32_t *>allocate(room, sizeof(uint32_t))
         if has_inner:
             index._rows.outers = <uint32_t *>allocate(room, sizeof(uint32_t))
             index._rows.numbers = <uint32_t *>allocate(room, sizeof(uint32_t))
@@ -390,6 +390,7 @@ cdef int _index(MessageIndex index, bytes held, tuple tags, bint check_crc) exce
         raise
     if index._rows.count < room:
         index._rows.positions = shrunk(index._rows.positions, index._rows.count)
+        index._rows.body_sizes = shrunk(index._rows.body_sizes, index._rows.count)
         index._rows.outers = shrunk(index._rows.outers, index._rows.count)
         index._rows.numbers = shrunk(index._rows.numbers, index._rows.count)
     return 0

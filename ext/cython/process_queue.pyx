@@ -72,17 +72,28 @@ cdef class ProcessQueue:
             PyBuffer_Release(&offsets)
 
     cdef bint _put_index(self, MessageIndex index) except -1:
+        cdef uint32_t slot
+        cdef omq.bool dispatch
+        cdef omq.omq_status status
+        if not index._rows.is_run:
+            return self._put_rows(index)
+        self._have_place()
+        # The sizes stay the index's: the slot holds the index as long as C reads them.
+        status = omq.omq_process_queue_put_run(
+            self._queue, index._rows.first_offset, index._rows.body_sizes, index._rows.count,
+            index._rows.size_bytes, &slot, &dispatch,
+        )
+        return self._keep(index, slot, status) and dispatch
+
+    cdef bint _put_rows(self, MessageIndex index) except -1:
         cdef int64_t small[SMALL]
-        cdef uint32_t small_sizes[SMALL]
         cdef int64_t *offsets = small
-        cdef uint32_t *sizes = small_sizes
         cdef size_t count = index._rows.count
         if count > SMALL:
-            offsets = <int64_t *>allocate(count, sizeof(int64_t) + sizeof(uint32_t))
-            sizes = <uint32_t *>(offsets + count)
-        index._read_sizes(offsets, sizes)
+            offsets = <int64_t *>allocate(count, sizeof(int64_t))
+        index._read_offsets(offsets)
         try:
-            return self._put(index, offsets, sizes, count)
+            return self._put(index, offsets, index._rows.body_sizes, count)
         finally:
             if offsets is not small:
                 PyMem_Free(offsets)
@@ -92,17 +103,25 @@ cdef class ProcessQueue:
     ) except -1:
         cdef uint32_t slot
         cdef omq.bool dispatch
-        # Slots are used lowest first, so one free place at the end is enough for the next.
-        if not self._batches or self._batches[len(self._batches) - 1] is not None:
-            self._batches.append(None)
+        self._have_place()
         cdef omq.omq_status status = omq.omq_process_queue_put_batch(
             self._queue, offsets, sizes, count, &slot, &dispatch
         )
+        return self._keep(batch, slot, status) and dispatch
+
+    cdef inline int _have_place(self) except -1:
+        # Slots are used lowest first, so one free place at the end is enough for the next.
+        cdef Py_ssize_t count = len(self._batches)
+        if count == 0 or self._batches[count - 1] is not None:
+            self._batches.append(None)
+        return 0
+
+    cdef inline bint _keep(self, object batch, uint32_t slot, omq.omq_status status) except -1:
         if slot != UINT32_MAX:
             self._batches[slot] = batch
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"{self.name}: put")
-        return dispatch
+        return True
 
     def put_columns(self, offsets, tokens, sizes=None):
         cdef Py_buffer offset_view

@@ -59,14 +59,15 @@ class MessageIndex:
             self._shrink()
 
     def _allocate(self, rows: int, has_inner: bool) -> None:
-        names = ("positions", "outers", "numbers") if has_inner else ("positions",)
+        names = ["positions", "body_sizes"] + (["outers", "numbers"] if has_inner else [])
         self._arrays = {name: ffi.new("uint32_t[]", rows) for name in names}
         self._rows = ffi.new("omq_message_rows *", self._arrays)
 
     def _shrink(self) -> None:
         rows, arrays = self._rows, self._arrays
         self._allocate(rows.count, "outers" in arrays)
-        self._rows.count = rows.count
+        for name in ("count", "size_bytes", "first_offset", "is_run"):
+            setattr(self._rows, name, getattr(rows, name))
         for name, values in arrays.items():
             ffi.memmove(self._arrays[name], values, 4 * rows.count)
 
@@ -81,14 +82,11 @@ class MessageIndex:
     def body_sizes(self) -> memoryview:
         return self.columns("body_sizes")["body_sizes"]
 
-    def _offsets_and_sizes(self) -> tuple[Any, Any]:
-        """What a process queue wants to know, as C arrays."""
+    def _offsets(self) -> Any:
         targets = ffi.new("void *[]", lib.OMQ_COLUMN_END)
-        offsets = ffi.new("int64_t[]", len(self))
-        sizes = ffi.new("uint32_t[]", len(self))
-        targets[lib.OMQ_COLUMN_OFFSETS], targets[lib.OMQ_COLUMN_BODY_SIZES] = offsets, sizes
+        targets[lib.OMQ_COLUMN_OFFSETS] = offsets = ffi.new("int64_t[]", len(self))
         lib.omq_message_read_columns(self._bytes, self._rows, targets)
-        return offsets, sizes
+        return offsets
 
     def offset_at(self, row: int) -> int:
         return int(self._read(row).queue_offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from ordermq.core._cffi import ffi, lib
@@ -58,20 +58,29 @@ class ProcessQueue:
 
     def put_batch(self, batch: Batch) -> bool:
         if isinstance(batch, MessageIndex):
-            return self._put(batch, *batch._offsets_and_sizes(), len(batch))
+            return self._put_index(batch)
         offsets = column_of(batch.offsets, "ql", "int64_t", "offsets")
         sizes = column_of(batch.body_sizes, "IiLl", "uint32_t", "body_sizes")
         if len(offsets) != len(sizes):
             raise ValueError(f"{self.name}: {len(offsets)} offsets, {len(sizes)} sizes")
         return self._put(batch, offsets, sizes, len(offsets))
 
+    def _put_index(self, index: MessageIndex) -> bool:
+        rows = index._rows
+        if not rows.is_run:
+            return self._put(index, index._offsets(), rows.body_sizes, rows.count)
+        # The sizes stay the index's: the slot holds the index as long as C reads them.
+        run = (rows.first_offset, rows.body_sizes, rows.count, rows.size_bytes)
+        return self._keep(index, lib.omq_process_queue_put_run, *run)
+
     def _put(self, batch: Any, offsets: Any, sizes: Any, count: int) -> bool:
+        return self._keep(batch, lib.omq_process_queue_put_batch, offsets, sizes, count)
+
+    def _keep(self, batch: Any, put: Callable[..., int], *arguments: Any) -> bool:
         slot = ffi.new("uint32_t *")
         dispatch = ffi.new("bool *")
         with self._lock:
-            code = lib.omq_process_queue_put_batch(
-                self._queue, offsets, sizes, count, slot, dispatch
-            )
+            code = put(self._queue, *arguments, slot, dispatch)
             if slot[0] != _NO_SLOT:
                 self._batches[slot[0]] = batch
         raise_unless_ok(code, f"{self.name}: put")

@@ -292,7 +292,8 @@ static void index_exactly(const uint8_t *bytes, size_t size) {
     memcpy(body, bytes, size);
     bool has_inner;
     size_t room = omq_message_count(body, size, &has_inner);
-    omq_message_rows rows = {malloc((room + 1) * sizeof(uint32_t)), NULL, NULL, 0};
+    omq_message_rows rows = {.positions = malloc((room + 1) * sizeof(uint32_t)),
+                             .body_sizes = malloc((room + 1) * sizeof(uint32_t))};
     if (has_inner) {
         rows.outers = malloc((room + 1) * sizeof(uint32_t));
         rows.numbers = malloc((room + 1) * sizeof(uint32_t));
@@ -313,6 +314,7 @@ static void index_exactly(const uint8_t *bytes, size_t size) {
         }
     }
     free(rows.positions);
+    free(rows.body_sizes);
     free(rows.outers);
     free(rows.numbers);
     free(body);

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ordermq.errors import StateError
+from ordermq.model.stored_message import RecordWriter, host_bytes, stamp
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "core").glob("process_queue_*.json"))
 MAX_OFFSET = 2**63 - 2
@@ -427,3 +428,50 @@ def test_a_list_that_changes_while_it_is_put_is_refused_or_put_as_it_was(core):
     queue._check()
     assert queue.put(iter([(5, "c")]), (3,))
     assert queue.take(9) == ["c"]
+
+
+def pull_body(offsets, body_sizes):
+    """Stored records, the tag of every third message "other"."""
+    writer = RecordWriter("T", 0, host_bytes("127.0.0.1", 1), host_bytes("127.0.0.1", 2))
+    records = []
+    for offset, size in zip(offsets, body_sizes, strict=True):
+        tag = b"other" if offset % 3 == 0 else b"wanted"
+        record = writer.write(
+            b"x" * size, b"TAGS\x01" + tag, flag=0, sys_flag=0, born_ms=1, stored_ms=2
+        )
+        stamp(record, offset, 0)
+        records.append(bytes(record))
+    return b"".join(records)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "tags"),
+    [
+        (range(10, 17), ()),
+        (range(10, 17), (b"wanted",)),
+        ([10, 11, 15, 16], ()),
+        ([16, 12, 10, 11], ()),
+        (range(100), ()),
+        ([*range(99), 200], ()),
+        ([], ()),
+    ],
+)
+def test_an_index_is_a_batch_with_the_bytes_of_each_message(core, offsets, tags):
+    sizes = [1 + offset % 7 for offset in offsets]
+    index = core.MessageIndex(pull_body(offsets, sizes), tags)
+    wanted = sorted(o for o in offsets if not tags or o % 3)
+    queue = core.ProcessQueue("q")
+    assert queue.put_batch(index) == bool(wanted)
+    assert not queue.put_batch(core.MessageIndex(index.body, tags)), "all of it is there"
+    assert queue.duplicates_ignored == len(wanted)
+    del index
+    gc.collect()
+    queue._check()
+    left = list(wanted)
+    while left:
+        assert queue.size_bytes == sum(1 + offset % 7 for offset in left)
+        ((batch, first, count),) = queue.take_segments(1)
+        assert (batch.offset_at(first), count) == (left[0], 1)
+        assert queue.commit() == left.pop(0) + 1
+        queue._check()
+    assert (queue.size_bytes, queue.message_count) == (0, 0)
