@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The C core alone, under ASan and UBSan (random steps with every check, the same without
-# memory, mutated stored records) and under TSan (threads on one queue and one table).
+# memory, mutated stored records) and under TSan (threads on one queue, one table and one lane map).
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated bodies
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail

@@ -1,4 +1,4 @@
-/* The C core of ordermq: offset map, process queue, lock table, message codec.
+/* The C core of ordermq: offset map, process queue, lane map, lock table, message codec.
  *
  * The core stores uint64 tokens, never objects; it calls nothing upward and reads no clock.
  * Offsets are queue offsets, 0 .. INT64_MAX - 1; times are int64 milliseconds of the
@@ -195,6 +195,110 @@ void omq_process_queue_read(omq_process_queue *queue, omq_process_queue_state *s
 
 /* For tests: NULL, or the first invariant found broken (static text). Any thread. O(n). */
 const char *omq_process_queue_check(omq_process_queue *queue);
+
+/* ---- lane map: any thread. Messages of one queue, in lanes by key. ---- */
+
+typedef struct omq_lane_map omq_lane_map;
+
+/* The name of a lane, compared byte by byte; bytes NULL: a message without a key. */
+typedef struct {
+    const uint8_t *bytes;
+    size_t size; /* < UINT32_MAX */
+} omq_key;
+
+/* Keys as a column: key i is positions[i] .. positions[i] + sizes[i] - 1 of `bytes`; a size of
+ * UINT32_MAX: none. */
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+    const uint32_t *positions;
+    const uint32_t *sizes;
+} omq_key_column;
+
+/* What an offset's flight was that has ended. */
+typedef enum {
+    OMQ_FLIGHT_NONE = 0, /* the offset was not in flight, nothing was done */
+    OMQ_FLIGHT_OWN = 1,
+    OMQ_FLIGHT_OLD = 2   /* from before a reset: its message had been dropped */
+} omq_flight;
+
+/* What a map holds, read at one moment. */
+typedef struct {
+    size_t messages;  /* delivered and not done */
+    size_t in_flight; /* old flights included */
+    size_t old_flights;
+    size_t ready;     /* lanes whose first message may be taken */
+    size_t keys;      /* lanes with a key */
+    size_t parked;    /* of those */
+    int64_t watermark;   /* lowest offset not done, or next_offset */
+    int64_t next_offset; /* below it, all has been delivered */
+    uint64_t duplicates_ignored;
+    bool is_full; /* next_offset - 1 is max_ahead or more above the watermark */
+} omq_lane_map_state;
+
+/* Make an empty map; NULL without memory. 1 <= max_in_flight <= INT32_MAX, max_ahead >= 1
+ * (the caller has checked). has_barriers: a message without a key waits for all before it and
+ * holds up all behind it; else such messages share a lane. seed: random, secret, for the hash
+ * of keys. The caller frees it. */
+omq_lane_map *omq_lane_map_new(uint32_t max_in_flight, int64_t max_ahead, bool has_barriers,
+                               uint64_t seed);
+
+/* Free a map, which no thread may be using; NULL is allowed. O(keys). */
+void omq_lane_map_free(omq_lane_map *map);
+
+/* Deliver messages that the caller knows by their offsets, strictly ascending. Those below
+ * next_offset, the first `ignored`, are ignored; the next `added` were added. Keys are copied.
+ * NO_MEMORY (a prefix was added), OUT_OF_RANGE, WRONG_SHAPE. Any thread. O(count). */
+omq_status omq_lane_map_add(omq_lane_map *map, const int64_t *offsets, const omq_key *keys,
+                            size_t count, size_t *ignored, size_t *added);
+
+/* The same for messages known by tokens; OUT_OF_RANGE too if a key reaches past the bytes. */
+omq_status omq_lane_map_add_columns(omq_lane_map *map, const int64_t *offsets,
+                                    const uint64_t *tokens, const omq_key_column *keys,
+                                    size_t count, size_t *ignored, size_t *added);
+
+/* Put the lowest ready messages in flight, up to `limit` (>= 1) and as the bounds allow; write
+ * their offsets, ascending, and with tokens not NULL (of columns) those; and how many.
+ * OUT_OF_RANGE, WRONG_SHAPE. Any thread. O(limit). */
+omq_status omq_lane_map_take(omq_lane_map *map, int64_t *offsets, uint64_t *tokens, size_t limit,
+                             size_t *taken);
+
+/* The same with the first messages of one parked key, to be stored elsewhere. */
+omq_status omq_lane_map_divert(omq_lane_map *map, const omq_key *key, int64_t *offsets,
+                               uint64_t *tokens, size_t limit, size_t *taken);
+
+/* End the flight of an offset for good; an old flight comes first. Any thread. O(log n), O(1)
+ * without gaps between the offsets; an old flight O(log old flights). */
+omq_flight omq_lane_map_done(omq_lane_map *map, int64_t offset);
+
+/* The same for a column; write how many flights ended. WRONG_SHAPE. O(count log n). */
+omq_status omq_lane_map_done_columns(omq_lane_map *map, const int64_t *offsets, size_t count,
+                                     size_t *ended);
+
+/* End the flight of an offset; its message is the first of its lane again. As done, but of
+ * several that were diverted each is linked in past those before it. */
+omq_flight omq_lane_map_failed(omq_lane_map *map, int64_t offset);
+
+/* Hold a key's messages back; changed: it was not parked. OUT_OF_RANGE (no key), NO_MEMORY.
+ * Any thread. O(1). */
+omq_status omq_lane_map_park(omq_lane_map *map, const omq_key *key, bool *changed);
+
+/* Let them go on; false if the key was not parked. Any thread. O(1). */
+bool omq_lane_map_unpark(omq_lane_map *map, const omq_key *key);
+
+/* Whether a key is parked. Any thread. O(1). */
+bool omq_lane_map_is_parked(omq_lane_map *map, const omq_key *key);
+
+/* Drop every message and set next_offset, 0 .. INT64_MAX. What is in flight stays as an old
+ * flight, for which its key and its offset wait; parked keys stay parked.
+ * NO_MEMORY, OUT_OF_RANGE: nothing was done. Any thread. O(n). */
+omq_status omq_lane_map_reset(omq_lane_map *map, int64_t next_offset);
+
+/* Write the state. Any thread. O(1). */
+void omq_lane_map_read(omq_lane_map *map, omq_lane_map_state *state);
+
+/* For tests: NULL, or the first invariant found broken (static text). Any thread. O(n). */
+const char *omq_lane_map_check(omq_lane_map *map);
 
 /* ---- lock table: any thread. Groups, queues and owners are the caller's ids. ---- */
 

@@ -26,6 +26,7 @@ from libc.string cimport strchr
 cimport libordermq as omq
 
 from array import array as _array
+from random import SystemRandom as _SystemRandom
 from types import NoneType
 
 from ordermq import errors as _errors
@@ -37,4 +38,5 @@ include "arguments.pyx"
 include "offset_map.pyx"
 include "message_codec.pyx"
 include "process_queue.pyx"
+include "lane_map.pyx"
 include "lock_table.pyx"

@@ -87,6 +87,53 @@ cdef extern from "ordermq.h" nogil:
     void omq_process_queue_read(omq_process_queue *queue, omq_process_queue_state *state)
     const char *omq_process_queue_check(omq_process_queue *queue)
 
+    ctypedef struct omq_lane_map
+    ctypedef struct omq_key:
+        const uint8_t *bytes
+        size_t size
+    ctypedef struct omq_key_column:
+        const uint8_t *bytes
+        size_t size
+        const uint32_t *positions
+        const uint32_t *sizes
+    ctypedef enum omq_flight:
+        OMQ_FLIGHT_NONE
+        OMQ_FLIGHT_OWN
+        OMQ_FLIGHT_OLD
+    ctypedef struct omq_lane_map_state:
+        size_t messages
+        size_t in_flight
+        size_t old_flights
+        size_t ready
+        size_t keys
+        size_t parked
+        int64_t watermark
+        int64_t next_offset
+        uint64_t duplicates_ignored
+        bool is_full
+    omq_lane_map *omq_lane_map_new(uint32_t max_in_flight, int64_t max_ahead, bool has_barriers,
+                                   uint64_t seed)
+    void omq_lane_map_free(omq_lane_map *map)
+    omq_status omq_lane_map_add(omq_lane_map *map, const int64_t *offsets, const omq_key *keys,
+                                size_t count, size_t *ignored, size_t *added)
+    omq_status omq_lane_map_add_columns(omq_lane_map *map, const int64_t *offsets,
+                                        const uint64_t *tokens, const omq_key_column *keys,
+                                        size_t count, size_t *ignored, size_t *added)
+    omq_status omq_lane_map_take(omq_lane_map *map, int64_t *offsets, uint64_t *tokens, size_t limit,
+                                 size_t *taken)
+    omq_status omq_lane_map_divert(omq_lane_map *map, const omq_key *key, int64_t *offsets,
+                                   uint64_t *tokens, size_t limit, size_t *taken)
+    omq_flight omq_lane_map_done(omq_lane_map *map, int64_t offset)
+    omq_status omq_lane_map_done_columns(omq_lane_map *map, const int64_t *offsets, size_t count,
+                                         size_t *ended)
+    omq_flight omq_lane_map_failed(omq_lane_map *map, int64_t offset)
+    omq_status omq_lane_map_park(omq_lane_map *map, const omq_key *key, bool *changed)
+    bool omq_lane_map_unpark(omq_lane_map *map, const omq_key *key)
+    bool omq_lane_map_is_parked(omq_lane_map *map, const omq_key *key)
+    omq_status omq_lane_map_reset(omq_lane_map *map, int64_t next_offset)
+    void omq_lane_map_read(omq_lane_map *map, omq_lane_map_state *state)
+    const char *omq_lane_map_check(omq_lane_map *map)
+
     ctypedef struct omq_lock_table
     ctypedef struct omq_lock:
         uint64_t group

@@ -1,4 +1,4 @@
-"""The core: offset map, process queue, lock table, message codec. Chosen once, here.
+"""The core: offset map, process queue, lane map, lock table, message codec. Chosen once, here.
 
 | file | what |
 |---|---|
@@ -9,7 +9,8 @@
 | status.py columns.py | C status -> exception; the names of columns |
 | compression.py | bodies that producers compressed |
 
-A structure has the same file name in each: offset_map, process_queue, lock_table, message_codec.
+A structure has the same file name in each: offset_map, process_queue, lane_map, lock_table,
+message_codec.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """
@@ -27,6 +28,7 @@ from ordermq.errors import ConfigError
 
 __all__ = [
     "IMPLEMENTATION",
+    "LaneMap",
     "LockTable",
     "MessageIndex",
     "MessageView",
@@ -68,6 +70,7 @@ IMPLEMENTATION, _core = _choose()
 
 OffsetMap: type[interface.OffsetMap] = _core.OffsetMap
 ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
+LaneMap: type[interface.LaneMap] = _core.LaneMap
 LockTable: type[interface.LockTable] = _core.LockTable
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core.reference import MessageIndex, MessageView

@@ -23,6 +23,11 @@ PROCESS_QUEUES: list[type[interface.ProcessQueue]] = [
     cffi_binding.ProcessQueue,
     reference.ProcessQueue,
 ]
+LANE_MAPS: list[type[interface.LaneMap]] = [
+    _cython.LaneMap,
+    cffi_binding.LaneMap,
+    reference.LaneMap,
+]
 LOCK_TABLES: list[type[interface.LockTable]] = [
     _cython.LockTable,
     cffi_binding.LockTable,
@@ -119,10 +124,13 @@ def test_every_status_and_fault_has_its_number_and_its_text() -> None:
         assert "record 3, byte 7: " in str(status.malformed(number, 3, 7))
 
 
+INSTANCES = {"name", "lease_ms", "max_in_flight", "max_ahead"}
+
+
 def public_names(kind: type) -> set[str]:
-    """The names of a class; `name` and `lease_ms` are attributes of instances in some."""
+    """The names of a class; those of INSTANCES are attributes of instances in some."""
     names = {name for name in vars(kind) if not name.startswith("_") or name == "_check"}
-    return names - {"name", "lease_ms"}
+    return names - INSTANCES
 
 
 def test_every_core_has_the_names_of_the_contract_and_no_other() -> None:
@@ -130,6 +138,8 @@ def test_every_core_has_the_names_of_the_contract_and_no_other() -> None:
         assert public_names(kind) == public_names(interface.OffsetMap)
     for queue in PROCESS_QUEUES:
         assert public_names(queue) == public_names(interface.ProcessQueue)
+    for lanes in LANE_MAPS:
+        assert public_names(lanes) == public_names(interface.LaneMap)
     for table in LOCK_TABLES:
         assert public_names(table) == public_names(interface.LockTable)
     for index in INDEXES:

@@ -5,9 +5,17 @@ has a lock of its own beside the C mutex: it ties a native call to the change of
 with it.
 """
 
+from ordermq.core.cffi_binding.lane_map import LaneMap
 from ordermq.core.cffi_binding.lock_table import LockTable
 from ordermq.core.cffi_binding.message_codec import MessageIndex, MessageView
 from ordermq.core.cffi_binding.offset_map import OffsetMap
 from ordermq.core.cffi_binding.process_queue import ProcessQueue
 
-__all__ = ["LockTable", "MessageIndex", "MessageView", "OffsetMap", "ProcessQueue"]
+__all__ = [
+    "LaneMap",
+    "LockTable",
+    "MessageIndex",
+    "MessageView",
+    "OffsetMap",
+    "ProcessQueue",
+]

@@ -5,13 +5,17 @@ chosen implementation's. Offsets are queue offsets, 0 .. 2**63 - 2. Times are mi
 of whatever clock the caller uses throughout; the core never reads a clock.
 """
 
+from ordermq.core.interface.lane_map import NO_KEY, LaneKey, LaneMap
 from ordermq.core.interface.lock_table import LockEntry, LockTable
 from ordermq.core.interface.message_codec import MessageIndex, MessageView
 from ordermq.core.interface.offset_map import OffsetMap
 from ordermq.core.interface.process_queue import Batch, ProcessQueue, Segment
 
 __all__ = [
+    "NO_KEY",
     "Batch",
+    "LaneKey",
+    "LaneMap",
     "LockEntry",
     "LockTable",
     "MessageIndex",

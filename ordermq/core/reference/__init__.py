@@ -3,9 +3,17 @@
 Written from the semantics, never optimised. Contracts: ordermq/core/interface.
 """
 
+from ordermq.core.reference.lane_map import LaneMap
 from ordermq.core.reference.lock_table import LockTable
 from ordermq.core.reference.message_codec import MessageIndex, MessageView
 from ordermq.core.reference.offset_map import OffsetMap
 from ordermq.core.reference.process_queue import ProcessQueue
 
-__all__ = ["LockTable", "MessageIndex", "MessageView", "OffsetMap", "ProcessQueue"]
+__all__ = [
+    "LaneMap",
+    "LockTable",
+    "MessageIndex",
+    "MessageView",
+    "OffsetMap",
+    "ProcessQueue",
+]

@@ -1,7 +1,7 @@
 /* The C core without Python, for ci/sanitize.sh: `driver single STEPS SEED` drives every
- * structure at random with its check after each step, `driver starved STEPS SEED` a queue that
- * runs out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates stored
- * records, `driver threads ROUNDS` hammers one queue and one table. */
+ * structure at random with its check after each step, `driver starved STEPS SEED` queues and
+ * lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
+ * stored records, `driver threads ROUNDS` hammers one queue, one table and one lane map. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,6 +199,108 @@ static void drive_queue(uint64_t *seed, int steps) {
     omq_process_queue_free(queue);
 }
 
+/* ---- lane map: its own check, and that what is taken ascends ---- */
+
+enum { LANE_KEYS = 40, FLIGHTS = 24 };
+
+/* Keys of 0 .. 39 bytes: some lie in their lanes, some do not; or none. */
+static omq_key lane_key(uint32_t number) {
+    static const uint8_t letters[LANE_KEYS + 1] = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";
+    bool has_key = number > 0;
+    return (omq_key){has_key ? letters : NULL, has_key ? number - 1 : 0};
+}
+
+static void add_messages(omq_lane_map *map, uint64_t *seed) {
+    int64_t offsets[BATCH];
+    omq_key keys[BATCH];
+    omq_lane_map_state state;
+    size_t ignored;
+    size_t added;
+    omq_lane_map_read(map, &state);
+    uint32_t count = draw(seed, BATCH);
+    uint32_t several = 1 + draw(seed, LANE_KEYS);
+    int64_t offset = state.next_offset > 20 ? state.next_offset - draw(seed, 20) : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        offsets[i] = offset;
+        offset += 1 + (draw(seed, 4) == 0);
+        keys[i] = lane_key(draw(seed, 30) == 0 ? 0 : 1 + draw(seed, several));
+    }
+    omq_status status = omq_lane_map_add(map, offsets, keys, count, &ignored, &added);
+    REQUIRE(is_done(status));
+    REQUIRE(ignored + added == count || status == OMQ_NO_MEMORY);
+}
+
+static void start_flights(omq_lane_map *map, uint64_t *seed, bool is_divert) {
+    int64_t offsets[FLIGHTS];
+    size_t count;
+    size_t limit = 1 + draw(seed, FLIGHTS);
+    omq_key key = lane_key(draw(seed, LANE_KEYS));
+    REQUIRE((is_divert ? omq_lane_map_divert(map, &key, offsets, NULL, limit, &count)
+                       : omq_lane_map_take(map, offsets, NULL, limit, &count)) == OMQ_OK);
+    REQUIRE(count <= limit);
+    for (size_t i = 1; i < count; i++) {
+        REQUIRE(offsets[i - 1] < offsets[i]);
+    }
+}
+
+static void step_lanes(omq_lane_map *map, uint64_t *seed) {
+    omq_lane_map_state state;
+    omq_key key = lane_key(1 + draw(seed, LANE_KEYS - 1));
+    bool changed;
+    omq_lane_map_read(map, &state);
+    switch (draw(seed, 12)) {
+    case 0:
+        if (!state.is_full) {
+            add_messages(map, seed);
+        }
+        break;
+    case 1:
+        REQUIRE(is_done(omq_lane_map_park(map, &key, &changed)));
+        break;
+    case 2:
+    case 3:
+        (void)omq_lane_map_unpark(map, &key);
+        break;
+    case 4:
+        start_flights(map, seed, true);
+        break;
+    case 5:
+    case 6:
+        start_flights(map, seed, false);
+        break;
+    case 7:
+        if (draw(seed, 8) == 0) {
+            int64_t back = draw(seed, 30);
+            int64_t next_offset = state.watermark > back ? state.watermark - back : 0;
+            REQUIRE(is_done(omq_lane_map_reset(map, next_offset)));
+        }
+        break;
+    default: /* ends whatever flies there; a watermark that moved meanwhile is as good */
+        for (int64_t at = state.watermark; at < state.watermark + 60; at++) {
+            if (draw(seed, 4) == 0) {
+                (void)omq_lane_map_failed(map, at);
+            } else {
+                (void)omq_lane_map_done(map, at);
+            }
+        }
+    }
+}
+
+static void drive_lanes(uint64_t *seed, int steps) {
+    uint32_t odds = failing;
+    failing = 0;
+    omq_lane_map *map = omq_lane_map_new(1 + draw(seed, FLIGHTS), 1 + draw(seed, 3000),
+                                         draw(seed, 2) == 0, *seed);
+    REQUIRE(map != NULL);
+    for (int step = 0; step < steps; step++) {
+        failing = odds;
+        step_lanes(map, seed);
+        failing = 0; /* the check needs memory itself */
+        sound(omq_lane_map_check(map));
+    }
+    omq_lane_map_free(map);
+}
+
 /* ---- lock table ---- */
 
 static void step_table(omq_lock_table *table, uint64_t *seed, uint64_t owner) {
@@ -356,6 +458,7 @@ static void fuzz(uint64_t *seed, int cases, char **paths, int path_count) {
 
 static omq_process_queue *shared_queue;
 static omq_lock_table *shared_table;
+static omq_lane_map *shared_lanes;
 static int rounds;
 
 static void *hammer(void *argument) {
@@ -366,9 +469,11 @@ static void *hammer(void *argument) {
         step_queue(shared_queue, &seed, 2000);
         omq_process_queue_read(shared_queue, &state);
         step_table(shared_table, &seed, number);
+        step_lanes(shared_lanes, &seed);
         if (i % 64 == 0) {
             sound(omq_process_queue_check(shared_queue));
             sound(omq_lock_table_check(shared_table));
+            sound(omq_lane_map_check(shared_lanes));
         }
     }
     return NULL;
@@ -379,7 +484,8 @@ static void drive_threads(void) {
     uint64_t numbers[4];
     shared_queue = omq_process_queue_new();
     shared_table = omq_lock_table_new(20, 1);
-    REQUIRE(shared_queue != NULL && shared_table != NULL);
+    shared_lanes = omq_lane_map_new(FLIGHTS, 500, false, 7);
+    REQUIRE(shared_queue != NULL && shared_table != NULL && shared_lanes != NULL);
     for (uint64_t i = 0; i < 4; i++) {
         numbers[i] = i + 1;
         REQUIRE(pthread_create(threads + i, NULL, hammer, numbers + i) == 0);
@@ -389,7 +495,9 @@ static void drive_threads(void) {
     }
     sound(omq_process_queue_check(shared_queue));
     omq_process_queue_free(shared_queue);
+    sound(omq_lane_map_check(shared_lanes));
     omq_lock_table_free(shared_table);
+    omq_lane_map_free(shared_lanes);
 }
 
 int main(int argc, char **argv) {
@@ -401,10 +509,15 @@ int main(int argc, char **argv) {
         drive_map(&seed, amount);
         drive_queue(&seed, amount);
         drive_table(&seed, amount);
+        for (int i = 0; i < 20; i++) { /* the bounds are drawn anew */
+            drive_lanes(&seed, amount / 20);
+        }
     } else if (strcmp(argv[1], "starved") == 0) {
         for (uint32_t odds = 2; odds <= 32; odds *= 4) {
             failing = odds;
             drive_queue(&seed, amount);
+            failing = odds;
+            drive_lanes(&seed, amount);
         }
     } else if (strcmp(argv[1], "fuzz") == 0) {
         REQUIRE(argc > 4);

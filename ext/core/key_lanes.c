@@ -1,0 +1,199 @@
+#include "key_lanes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "key_hash.h"
+
+enum { FIRST_LANES = 16 };
+
+void omq_key_lanes_open(omq_key_lanes *lanes, uint64_t seed) {
+    *lanes = (omq_key_lanes){.free = OMQ_NO_LANE, .keyless = OMQ_NO_LANE, .seed = seed};
+}
+
+/* ---- the pool ---- */
+
+static omq_status grow_pool(omq_key_lanes *lanes) {
+    uint32_t old = lanes->capacity;
+    uint32_t capacity = old == 0 ? FIRST_LANES : old * 2;
+    if (capacity < old) {
+        return OMQ_NO_MEMORY;
+    }
+    omq_lane *grown = realloc(lanes->lanes, capacity * sizeof *grown);
+    if (grown == NULL) {
+        return OMQ_NO_MEMORY;
+    }
+    for (uint32_t i = old; i < capacity; i++) {
+        grown[i] = (omq_lane){.last_diverted = i + 1 < capacity ? i + 1 : lanes->free};
+    }
+    lanes->lanes = grown;
+    lanes->capacity = capacity;
+    lanes->free = old;
+    return OMQ_OK;
+}
+
+static void free_key(omq_lane *lane) {
+    if (lane->key_size > OMQ_KEY_INLINE) {
+        free(lane->key.elsewhere);
+    }
+    lane->key_size = 0;
+}
+
+void omq_key_lanes_close(omq_key_lanes *lanes) {
+    for (uint32_t i = 0; i < lanes->capacity; i++) {
+        free_key(lanes->lanes + i);
+    }
+    omq_key_lanes_shrink(lanes);
+}
+
+void omq_key_lanes_shrink(omq_key_lanes *lanes) {
+    free(lanes->lanes);
+    free(lanes->slots);
+    omq_key_lanes_open(lanes, lanes->seed);
+}
+
+/* ---- the table: linear probing, deletion shifts back, so there are no tombstones ---- */
+
+/* Where a key is, or the free slot where it would go. */
+static uint32_t slot_of(const omq_key_lanes *lanes, const omq_key *key, uint32_t hash) {
+    uint32_t mask = lanes->slot_capacity - 1;
+    uint32_t at = hash & mask;
+    for (; lanes->slots[at].lane != 0; at = (at + 1) & mask) {
+        if (lanes->slots[at].hash == hash) {
+            const omq_lane *lane = lanes->lanes + (lanes->slots[at].lane - 1);
+            if (lane->key_size == key->size &&
+                memcmp(omq_lane_key(lane), key->bytes, key->size) == 0) {
+                break;
+            }
+        }
+    }
+    return at;
+}
+
+static omq_status grow_table(omq_key_lanes *lanes) {
+    uint32_t capacity = lanes->slot_capacity == 0 ? 2 * FIRST_LANES : lanes->slot_capacity * 2;
+    if (capacity < lanes->slot_capacity) {
+        return OMQ_NO_MEMORY;
+    }
+    omq_lane_slot *slots = malloc(capacity * sizeof *slots);
+    if (slots == NULL) {
+        return OMQ_NO_MEMORY;
+    }
+    memset(slots, 0, capacity * sizeof *slots);
+    for (uint32_t i = 0; i < lanes->slot_capacity; i++) {
+        if (lanes->slots[i].lane != 0) {
+            uint32_t at = lanes->slots[i].hash & (capacity - 1);
+            while (slots[at].lane != 0) {
+                at = (at + 1) & (capacity - 1);
+            }
+            slots[at] = lanes->slots[i];
+        }
+    }
+    free(lanes->slots);
+    lanes->slots = slots;
+    lanes->slot_capacity = capacity;
+    return OMQ_OK;
+}
+
+static void free_slot(omq_key_lanes *lanes, uint32_t at) {
+    uint32_t mask = lanes->slot_capacity - 1;
+    for (uint32_t next = (at + 1) & mask; lanes->slots[next].lane != 0; next = (next + 1) & mask) {
+        uint32_t home = lanes->slots[next].hash & mask;
+        if (((next - home) & mask) >= ((next - at) & mask)) {
+            lanes->slots[at] = lanes->slots[next];
+            at = next;
+        }
+    }
+    lanes->slots[at] = (omq_lane_slot){0, 0};
+    lanes->count--;
+}
+
+static uint32_t hash_of(const omq_key_lanes *lanes, const omq_key *key) {
+    return (uint32_t)omq_key_hash(key->bytes, key->size, lanes->seed);
+}
+
+uint32_t omq_key_lanes_find(const omq_key_lanes *lanes, const omq_key *key) {
+    if (key->bytes == NULL) {
+        return lanes->keyless;
+    }
+    if (lanes->count == 0) {
+        return OMQ_NO_LANE;
+    }
+    uint32_t lane = lanes->slots[slot_of(lanes, key, hash_of(lanes, key))].lane;
+    return lane == 0 ? OMQ_NO_LANE : lane - 1;
+}
+
+/* Take a lane from the pool and give it the key. NO_MEMORY. */
+static omq_status open_lane(omq_key_lanes *lanes, const omq_key *key, uint32_t hash,
+                            uint32_t *lane) {
+    if (lanes->free == OMQ_NO_LANE && grow_pool(lanes) != OMQ_OK) {
+        return OMQ_NO_MEMORY;
+    }
+    omq_lane opened = {.hash = hash, .key_size = (uint32_t)key->size};
+    opened.is_keyless = key->bytes == NULL;
+    uint8_t *bytes = opened.key.here;
+    if (key->size > OMQ_KEY_INLINE) {
+        bytes = opened.key.elsewhere = malloc(key->size);
+        if (bytes == NULL) {
+            return OMQ_NO_MEMORY;
+        }
+    }
+    if (key->size > 0) {
+        memcpy(bytes, key->bytes, key->size);
+    }
+    *lane = lanes->free;
+    lanes->free = lanes->lanes[*lane].last_diverted;
+    lanes->lanes[*lane] = opened;
+    return OMQ_OK;
+}
+
+omq_status omq_key_lanes_find_or_add(omq_key_lanes *lanes, const omq_key *key, uint32_t *lane) {
+    if (key->bytes == NULL) {
+        if (lanes->keyless == OMQ_NO_LANE) {
+            omq_status status = open_lane(lanes, &(omq_key){NULL, 0}, 0, &lanes->keyless);
+            if (status != OMQ_OK) {
+                return status;
+            }
+        }
+        *lane = lanes->keyless;
+        return OMQ_OK;
+    }
+    uint32_t hash = hash_of(lanes, key);
+    uint32_t at = 0;
+    if (lanes->slot_capacity > 0) {
+        at = slot_of(lanes, key, hash);
+        if (lanes->slots[at].lane != 0) {
+            *lane = lanes->slots[at].lane - 1;
+            return OMQ_OK;
+        }
+    }
+    if (lanes->count >= lanes->slot_capacity / 4 * 3) {
+        if (grow_table(lanes) != OMQ_OK) {
+            return OMQ_NO_MEMORY;
+        }
+        at = slot_of(lanes, key, hash);
+    }
+    omq_status status = open_lane(lanes, key, hash, lane);
+    if (status == OMQ_OK) {
+        lanes->slots[at] = (omq_lane_slot){hash, *lane + 1};
+        lanes->count++;
+    }
+    return status;
+}
+
+void omq_key_lanes_release(omq_key_lanes *lanes, uint32_t lane) {
+    omq_lane *released = lanes->lanes + lane;
+    if (released->is_keyless) {
+        lanes->keyless = OMQ_NO_LANE;
+    } else {
+        uint32_t at = released->hash & (lanes->slot_capacity - 1);
+        while (lanes->slots[at].lane != lane + 1) {
+            at = (at + 1) & (lanes->slot_capacity - 1);
+        }
+        free_slot(lanes, at);
+    }
+    free_key(released);
+    released->is_keyless = false;
+    released->last_diverted = lanes->free;
+    lanes->free = lane;
+}
