@@ -89,9 +89,11 @@ def text(result: dict[str, Any]) -> str:
         f"Nanoseconds an item, medians of {result['rounds']} rounds in which ours and the peers "
         "take turns, each a process of its own; a ratio is the median of the rounds' own. The "
         "process queue puts 32, takes 32 and commits over a standing depth, with messages made "
-        "ahead; the offset map gets one key and loses one, of neighbouring offsets (random) or "
-        "of offsets far apart (sparse), or 256 of each by the widest calls a library has; the "
-        "lock table's member renews 64 queues; the codec reads the "
+        "ahead: objects as Java's, batches whose columns are there, or received batches, out of "
+        "whose records put still reads offsets and sizes; the offset map gets one key and loses "
+        "one, of neighbouring offsets (random) or of offsets far apart (sparse), or 256 of each "
+        "by the widest calls a library has; the lock table's member renews 64 queues; the codec "
+        "reads the "
         f"columns {', '.join(f'`{name}`' for name in ours['columns'])}, or body, tags and keys "
         "of each message as Python objects, and Java decodes the same bytes. Memory is what "
         "that many messages add to the process: of the queue alone by shape, and for received "
@@ -115,7 +117,7 @@ _OPERATIONS = {
     "remove": "remove, ascending",
     "remove_shuffled": "remove, shuffled",
 }
-_SHAPES = ("objects", "batches", "columns")
+_SHAPES = ("objects", "batches", "received", "columns")
 
 
 def depth_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -145,6 +147,7 @@ def operations(result: dict[str, Any], ends: list[str]) -> list[list[str]]:
         ]
         for shape in _SHAPES
         for name, said in _OPERATIONS.items()
+        if f"process_queue-{shape}-{name}-{ends[0]}" in cython
     ]
 
 

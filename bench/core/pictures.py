@@ -24,6 +24,7 @@ def draw(result: dict[str, Any], folder: Path) -> None:
             ("Java ProcessQueue", "objects, depth {}", "Java ProcessQueue", _PEERS[0]),
             ("ordermq", "objects, depth {}", "ordermq, objects", _OURS[1]),
             ("ordermq", "columns, depth {}", "ordermq, columns", _OURS[2]),
+            ("ordermq", "received, depth {}", "ordermq, received", _OURS[3]),
             ("ordermq", "batches, depth {}", "ordermq, batches", _OURS[0]),
         ],
         folder / "core_depth.png",

@@ -54,8 +54,12 @@ class Standing(ABC):
             self.hold(depth)
 
     @abstractmethod
-    def ready(self, count: int, batch: int, *, received: bool = False) -> list[Any]:
-        """Make the next `count` batches; `received`: as a pull answer brings them."""
+    def ready(self, count: int, batch: int) -> list[Any]:
+        """Make the next `count` batches."""
+
+    def filling(self, count: int, batch: int) -> list[Any]:
+        """As `ready`, of batches that are only there to be many."""
+        return self.ready(count, batch)
 
     @abstractmethod
     def put(self, ready: list[Any]) -> None: ...
@@ -77,7 +81,7 @@ class Standing(ABC):
             self.queue.commit()
         while surplus < 0:
             count = min(_FILLED_AT_ONCE, -surplus // FILL)
-            ready = self.ready(count, FILL) if count else self.ready(1, -surplus)
+            ready = self.filling(count, FILL) if count else self.filling(1, -surplus)
             self.put(ready)
             surplus += count * FILL if count else -surplus
 
@@ -118,7 +122,7 @@ class Objects(Standing):
         self.take = self.queue.take
         self.hold(depth)
 
-    def ready(self, count: int, batch: int, *, received: bool = False) -> list[Any]:
+    def ready(self, count: int, batch: int) -> list[Any]:
         first = self.next
         self.next += count * batch
         self._sizes = [BODY_BYTES] * batch
@@ -147,19 +151,14 @@ class Objects(Standing):
 
 
 class Batches(Standing):
-    """`put_batch`, `take_segments`: no object a message."""
+    """`put_batch` of batches whose columns are there, `take_segments`: no object a message."""
 
     shape = "batches"
 
-    def ready(self, count: int, batch: int, *, received: bool = False) -> list[Any]:
+    def ready(self, count: int, batch: int) -> list[Any]:
         first = self.next
         self.next += count * batch
-        found: list[Any] = []
-        for start in range(first, self.next, batch):
-            if received:
-                found.append(MessageBatch(_OF, pull_body(batch, BODY_BYTES, start)))
-            else:
-                found.append(Fill(start, batch))
+        found: list[Any] = [Fill(start, batch) for start in range(first, self.next, batch)]
         self.kept += found
         return found
 
@@ -184,6 +183,32 @@ class Batches(Standing):
         ]
 
 
+class Received(Batches):
+    """As `Batches`, of pull answers: put reads offsets and sizes out of the records."""
+
+    shape = "received"
+
+    def ready(self, count: int, batch: int) -> list[Any]:
+        first = self.next
+        self.next += count * batch
+        found: list[Any] = [
+            MessageBatch(_OF, pull_body(batch, BODY_BYTES, start))
+            for start in range(first, self.next, batch)
+        ]
+        self.kept += found
+        return found
+
+    def filling(self, count: int, batch: int) -> list[Any]:
+        return super().ready(count, batch)
+
+    def last_offsets(self) -> list[int]:
+        return [
+            message.queue_offset if isinstance(batch, MessageBatch) else message
+            for batch, first, count in self.last
+            for message in (batch[i] for i in range(first, first + count))
+        ]
+
+
 class Columns(Standing):
     """`put_columns`, `take_columns`: tokens of the caller's own."""
 
@@ -195,7 +220,7 @@ class Columns(Standing):
         self.take = self.queue.take_columns
         self.hold(depth)
 
-    def ready(self, count: int, batch: int, *, received: bool = False) -> list[Any]:
+    def ready(self, count: int, batch: int) -> list[Any]:
         first = self.next
         self.next += count * batch
         self._sizes = array("i", [BODY_BYTES]) * batch
@@ -224,4 +249,6 @@ class Columns(Standing):
         return list(offsets)
 
 
-SHAPES: dict[str, type[Standing]] = {kind.shape: kind for kind in (Objects, Batches, Columns)}
+SHAPES: dict[str, type[Standing]] = {
+    kind.shape: kind for kind in (Objects, Batches, Received, Columns)
+}

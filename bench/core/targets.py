@@ -62,6 +62,7 @@ def _process_queue() -> Iterator[Row]:
     for shape, by_depth, why in (
         ("objects", {1_000: 4, 100_000: 7}, _OBJECTS),
         ("batches", {1_000: 10, 100_000: 20}, _BATCHES),
+        ("received", {1_000: 10, 100_000: 20}, _RECEIVED),
     ):
         for depth, factor in by_depth.items():
             yield Row(
@@ -148,6 +149,7 @@ def _memory() -> Iterator[Row]:
 
 _OBJECTS = ""
 _BATCHES = ""
+_RECEIVED = ""
 _FLATNESS_OF_OBJECTS = ""
 _FLATNESS = ""
 _MAP_BY_KEY = ""

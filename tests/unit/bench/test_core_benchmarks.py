@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 CORES = ("cython", "cffi")
+pytestmark = pytest.mark.timeout(300)  # processes of their own, beside others of the machine
 
 
 def run(core: str, *arguments: str) -> str:
@@ -21,7 +22,7 @@ def run(core: str, *arguments: str) -> str:
         env=os.environ | {"ORDERMQ_CORE": core, "ORDERMQ_BENCH": "quick"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
