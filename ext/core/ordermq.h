@@ -200,14 +200,13 @@ const char *omq_process_queue_check(omq_process_queue *queue);
 
 typedef struct omq_lane_map omq_lane_map;
 
-/* The name of a lane, compared byte by byte; bytes NULL: a message without a key. */
+/* A lane's name, compared byte by byte; bytes NULL: a message without a key. */
 typedef struct {
     const uint8_t *bytes;
     size_t size; /* < UINT32_MAX */
 } omq_key;
 
-/* Keys as a column: key i is positions[i] .. positions[i] + sizes[i] - 1 of `bytes`; a size of
- * UINT32_MAX: none. */
+/* Keys as a column: key i is sizes[i] of `bytes` from positions[i] on; UINT32_MAX: none. */
 typedef struct {
     const uint8_t *bytes;
     size_t size;
@@ -217,9 +216,9 @@ typedef struct {
 
 /* What an offset's flight was that has ended. */
 typedef enum {
-    OMQ_FLIGHT_NONE = 0, /* the offset was not in flight, nothing was done */
+    OMQ_FLIGHT_NONE = 0, /* there was none, nothing was done */
     OMQ_FLIGHT_OWN = 1,
-    OMQ_FLIGHT_OLD = 2   /* from before a reset: its message had been dropped */
+    OMQ_FLIGHT_OLD = 2 /* from before a reset: its message had been dropped */
 } omq_flight;
 
 /* What a map holds, read at one moment. */
@@ -236,18 +235,17 @@ typedef struct {
     bool is_full; /* next_offset - 1 is max_ahead or more above the watermark */
 } omq_lane_map_state;
 
-/* Make an empty map; NULL without memory. 1 <= max_in_flight <= INT32_MAX, max_ahead >= 1
- * (the caller has checked). has_barriers: a message without a key waits for all before it and
- * holds up all behind it; else such messages share a lane. seed: random, secret, for the hash
- * of keys. The caller frees it. */
+/* Make an empty map; NULL without memory. 1 <= max_in_flight <= INT32_MAX, max_ahead >= 1 (the
+ * caller has checked). has_barriers: messages without a key are barriers, else they share a
+ * lane. seed: random, secret, for the hash of keys. The caller frees it. */
 omq_lane_map *omq_lane_map_new(uint32_t max_in_flight, int64_t max_ahead, bool has_barriers,
                                uint64_t seed);
 
 /* Free a map, which no thread may be using; NULL is allowed. O(keys). */
 void omq_lane_map_free(omq_lane_map *map);
 
-/* Deliver messages that the caller knows by their offsets, strictly ascending. Those below
- * next_offset, the first `ignored`, are ignored; the next `added` were added. Keys are copied.
+/* Deliver messages known by their offsets, strictly ascending. Those below next_offset, the
+ * first `ignored`, are ignored; the next `added` were added. Keys are copied.
  * NO_MEMORY (a prefix was added), OUT_OF_RANGE, WRONG_SHAPE. Any thread. O(count). */
 omq_status omq_lane_map_add(omq_lane_map *map, const int64_t *offsets, const omq_key *keys,
                             size_t count, size_t *ignored, size_t *added);
@@ -257,8 +255,8 @@ omq_status omq_lane_map_add_columns(omq_lane_map *map, const int64_t *offsets,
                                     const uint64_t *tokens, const omq_key_column *keys,
                                     size_t count, size_t *ignored, size_t *added);
 
-/* Put the lowest ready messages in flight, up to `limit` (>= 1) and as the bounds allow; write
- * their offsets, ascending, and with tokens not NULL (of columns) those; and how many.
+/* Put the lowest ready messages in flight, up to `limit` (>= 1); write their offsets,
+ * ascending, their tokens (NULL: objects), and how many.
  * OUT_OF_RANGE, WRONG_SHAPE. Any thread. O(limit). */
 omq_status omq_lane_map_take(omq_lane_map *map, int64_t *offsets, uint64_t *tokens, size_t limit,
                              size_t *taken);
@@ -268,30 +266,27 @@ omq_status omq_lane_map_divert(omq_lane_map *map, const omq_key *key, int64_t *o
                                uint64_t *tokens, size_t limit, size_t *taken);
 
 /* End the flight of an offset for good; an old flight comes first. Any thread. O(log n), O(1)
- * without gaps between the offsets; an old flight O(log old flights). */
+ * without gaps between the offsets. */
 omq_flight omq_lane_map_done(omq_lane_map *map, int64_t offset);
 
 /* The same for a column; write how many flights ended. WRONG_SHAPE. O(count log n). */
 omq_status omq_lane_map_done_columns(omq_lane_map *map, const int64_t *offsets, size_t count,
                                      size_t *ended);
 
-/* End the flight of an offset; its message is the first of its lane again. As done, but of
- * several that were diverted each is linked in past those before it. */
+/* End the flight of an offset; its message waits in its lane again. Any thread. As done, and
+ * O(failed before it) if several of the key were diverted. */
 omq_flight omq_lane_map_failed(omq_lane_map *map, int64_t offset);
 
 /* Hold a key's messages back; changed: it was not parked. OUT_OF_RANGE (no key), NO_MEMORY.
  * Any thread. O(1). */
 omq_status omq_lane_map_park(omq_lane_map *map, const omq_key *key, bool *changed);
 
-/* Let them go on; false if the key was not parked. Any thread. O(1). */
+/* Let them go on; whether the key was parked. Any thread. O(1). */
 bool omq_lane_map_unpark(omq_lane_map *map, const omq_key *key);
-
-/* Whether a key is parked. Any thread. O(1). */
 bool omq_lane_map_is_parked(omq_lane_map *map, const omq_key *key);
 
-/* Drop every message and set next_offset, 0 .. INT64_MAX. What is in flight stays as an old
- * flight, for which its key and its offset wait; parked keys stay parked.
- * NO_MEMORY, OUT_OF_RANGE: nothing was done. Any thread. O(n). */
+/* Drop every message and set next_offset, 0 .. INT64_MAX. Flights stay as old ones, for which
+ * their keys and offsets wait. NO_MEMORY, OUT_OF_RANGE: nothing was done. Any thread. O(n). */
 omq_status omq_lane_map_reset(omq_lane_map *map, int64_t next_offset);
 
 /* Write the state. Any thread. O(1). */
