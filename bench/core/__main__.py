@@ -10,7 +10,7 @@ import importlib.util
 import statistics
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bench import workloads
@@ -65,8 +65,8 @@ def runs(works: Collection[str], missing: dict[str, str]) -> list[Run]:
     return found
 
 
-def measure(rounds: int, works: Collection[str]) -> dict[str, Any]:
-    """Medians of the rounds, and every round's figure behind them."""
+def measure(rounds: int, works: Collection[str]) -> Iterator[dict[str, Any]]:
+    """After each round the medians of those so far, and every round's figure behind them."""
     missing: dict[str, str] = {}
     samples: dict[str, dict[str, dict[str, list[float]]]] = {}
     versions: dict[str, Any] = {}
@@ -85,26 +85,32 @@ def measure(rounds: int, works: Collection[str]) -> dict[str, Any]:
             print(
                 f"round {number + 1}/{rounds}: {line['peer']}, {said} ({spent:.0f} s)", flush=True
             )
+        yield {
+            "command": "ci/bench.sh core",
+            "rounds": number + 1,
+            "minutes": round((time.monotonic() - started) / 60, 1),
+            "conditions": list(_CONDITIONS),
+            "versions": versions,
+            "missing": missing,
+            "samples": samples,
+            "medians": medians(samples),
+            "workload": {
+                name.removeprefix("CORE_").lower(): getattr(workloads, name)
+                for name in dir(workloads)
+                if name.startswith("CORE_") or name == "SEED"
+            },
+        }
+
+
+def medians(
+    samples: dict[str, dict[str, dict[str, list[float]]]],
+) -> dict[str, dict[str, dict[str, float]]]:
     return {
-        "command": "ci/bench.sh core",
-        "rounds": rounds,
-        "minutes": round((time.monotonic() - started) / 60, 1),
-        "conditions": list(_CONDITIONS),
-        "versions": versions,
-        "missing": missing,
-        "samples": samples,
-        "medians": {
-            work: {
-                peer: {case: round(statistics.median(values), 2) for case, values in cases.items()}
-                for peer, cases in found.items()
-            }
-            for work, found in samples.items()
-        },
-        "workload": {
-            name.removeprefix("CORE_").lower(): getattr(workloads, name)
-            for name in dir(workloads)
-            if name.startswith("CORE_") or name == "SEED"
-        },
+        work: {
+            peer: {case: round(statistics.median(values), 2) for case, values in cases.items()}
+            for peer, cases in found.items()
+        }
+        for work, found in samples.items()
     }
 
 
@@ -116,14 +122,15 @@ def main() -> None:
         help=f"print the medians of these and write nothing: {', '.join(WORKS)}",
     )  # fmt: skip
     arguments = parser.parse_args()
-    result = measure(arguments.rounds, arguments.only or WORKS)
-    if arguments.only or workloads.IS_QUICK:
+    is_kept = not arguments.only and not workloads.IS_QUICK
+    for result in measure(arguments.rounds, arguments.only or WORKS):
+        if is_kept:  # every round: what ends a long run early leaves the rounds that are whole
+            print(save("core", result), flush=True)
+    if not is_kept:
         for work, found in result["medians"].items():
             for peer, cases in found.items():
                 for case, value in cases.items():
                     print(f"{work:14} {peer:26} {case:40} {value:12,.1f}")
-    else:
-        print(save("core", result))
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ class Batches(Standing):
 
 
 class Received(Batches):
-    """As `Batches`, of pull answers: put reads offsets and sizes out of the records."""
+    """As `Batches`, of pull answers, which keep their bytes and no columns."""
 
     shape = "received"
 
