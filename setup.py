@@ -5,17 +5,19 @@ import runpy
 from setuptools import Extension, setup
 
 CORE = runpy.run_path("ext/c_core.py")
+STEPS = runpy.run_path("ext/build_steps.py")
+CYTHON = Extension(
+    "ordermq.core._cython",
+    sources=["ext/cython/_cython.pyx", *CORE["SOURCES"]],
+    depends=[*CORE["HEADERS"], *CORE["CYTHON_PARTS"]],
+    include_dirs=[CORE["INCLUDE_DIR"]],
+    extra_compile_args=CORE["COMPILE_ARGS"],
+    extra_link_args=CORE["LINK_ARGS"],
+)
+NATIVE = STEPS["native_is_wanted"]()
 
 setup(
-    ext_modules=[
-        Extension(
-            "ordermq.core._cython",
-            sources=["ext/cython/_cython.pyx", *CORE["SOURCES"]],
-            depends=[*CORE["HEADERS"], *CORE["CYTHON_PARTS"]],
-            include_dirs=[CORE["INCLUDE_DIR"]],
-            extra_compile_args=CORE["COMPILE_ARGS"],
-            extra_link_args=CORE["LINK_ARGS"],
-        )
-    ],
-    cffi_modules=["ext/cffi/build.py:FFI"],
+    ext_modules=[CYTHON] if NATIVE else [],
+    cffi_modules=["ext/cffi/build.py:FFI"] if NATIVE else [],
+    cmdclass={"build_ext": STEPS["CheckedBuildExt"], "build_py": STEPS["CoreInWheel"]},
 )

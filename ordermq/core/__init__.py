@@ -8,6 +8,7 @@
 | cffi_binding/ | the same C core through cffi |
 | status.py columns.py | C status -> exception; the names of columns |
 | compression.py | bodies that producers compressed |
+| include.py | where ordermq.h is, for C of your own |
 
 A structure has the same file name in each: offset_map, process_queue, lane_map, lock_table,
 message_codec.
@@ -24,6 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from ordermq.core import interface
+from ordermq.core.include import include_dir
 from ordermq.errors import ConfigError
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "include_dir",
     "interface",
 ]
 

@@ -2,9 +2,10 @@
 
 Contracts: ordermq/core/interface. cffi lets go of the GIL in every call, so each object here
 has a lock of its own beside the C mutex: it ties a native call to the change of Python state
-with it.
+with it. `ffi` and `lib` are the header itself, with no lock but C's; see docs/core.md.
 """
 
+from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.lane_map import LaneMap
 from ordermq.core.cffi_binding.lock_table import LockTable
 from ordermq.core.cffi_binding.message_codec import MessageIndex, MessageView
@@ -18,4 +19,6 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "ffi",
+    "lib",
 ]
