@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# The C core compiles without a warning, under gcc and under clang.
+#   ci/compilers.sh              with those that are installed, at least one
+#   ci/compilers.sh --require    with both; on Debian, as root, a missing one is installed
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+strict=(-std=c11 -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -pthread -Iext/core)
+
+fail() {
+    echo "ordermq: $*" >&2
+    exit 1
+}
+
+# Debian's package of a compiler has the compiler's name.
+install() {
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        echo "ordermq: installing $1"
+        apt-get -qq update && apt-get -qq install --no-install-recommends --yes "$1" >/dev/null
+    fi
+    command -v "$1" >/dev/null || fail "no $1, and it cannot be installed from here: install it"
+}
+
+case ${1:-} in
+"" | --require) ;;
+*) fail "usage: ci/compilers.sh [--require]" ;;
+esac
+
+used=()
+for cc in gcc clang; do
+    if ! command -v "$cc" >/dev/null; then
+        [ "${1:-}" = --require ] || continue
+        install "$cc"
+    fi
+    for file in ext/core/*.h; do # by itself: it includes what it uses
+        echo "#include \"${file##*/}\"" | "$cc" "${strict[@]}" -x c -fsyntax-only - ||
+            fail "$cc: $file has warnings, see above"
+    done
+    for file in ext/core/*.c; do
+        "$cc" "${strict[@]}" -c "$file" -o /dev/null || fail "$cc: $file has warnings, see above"
+    done
+    used+=("$cc")
+done
+[ ${#used[@]} -gt 0 ] || fail "neither gcc nor clang is installed"
+echo "ordermq: the C core compiles without a warning: ${used[*]}"
