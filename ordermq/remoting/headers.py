@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, NoReturn, Self
 
 from ordermq.errors import ProtocolError
 
@@ -17,43 +17,13 @@ def _ext(name: str, **options: Any) -> Any:
     return field(metadata={"ext": name}, **options)
 
 
-def _read_bool(text: str) -> bool:
-    return text.lower() == "true"
-
-
-def _read_int(text: str) -> int:
-    value = int(text)
-    # What Python reads and a Java long does not; the store could not keep it either.
-    if len(text) > 18 and not -(1 << 63) <= value < 1 << 63:
-        raise ValueError
-    if not text[-1].isdecimal() or "_" in text or text[0].isspace():
-        raise ValueError
-    return value
-
-
-_READERS: dict[str, Callable[[str], Any]] = {"str": str, "int": _read_int, "bool": _read_bool}
-
-
 class Header:
-    """What all headers can do; subclasses are dataclasses of `_ext` fields."""
+    """What all headers can do; subclasses are dataclasses of `_ext` fields.
 
-    _plan: ClassVar[list[tuple[str, str, Callable[[str], Any], bool]] | None] = None
-
-    @classmethod
-    def _layout(cls) -> list[tuple[str, str, Callable[[str], Any], bool]]:
-        plan = cls.__dict__.get("_plan")
-        if plan is None:
-            plan = [
-                (
-                    part.name,
-                    part.metadata.get("ext", part.name),
-                    _READERS[str(part.type).split(" ")[0]],
-                    part.default is MISSING,
-                )
-                for part in fields(cls)  # type: ignore[arg-type]
-            ]
-            cls._plan = plan
-        return plan
+    Each has its reading and writing spelled out once, as source, when it is first used, like a
+    dataclass its `__init__`: every request and answer goes through them, and a loop over the
+    fields takes four times as long.
+    """
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
@@ -61,35 +31,74 @@ class Header:
 
         Raises: ProtocolError: a required one is missing, or a number is none.
         """
-        values: dict[str, Any] = {}
-        for name, wire, read, required in cls._layout():
-            text = ext.get(wire)
-            if text is None or (text == "" and read is not str):
-                if required:
-                    raise ProtocolError(f"{cls.__name__}: field {wire!r} ({name}) is missing")
-                continue
-            try:
-                values[name] = read(text)
-            except ValueError:
-                raise ProtocolError(
-                    f"{cls.__name__}: field {wire!r} ({name}) is {text!r}, not a number"
-                ) from None
-        return cls(**values)
+        read, _ = _METHODS.get(cls) or _spell_out(cls)
+        header: Self = read(ext)
+        return header
 
     def to_ext(self) -> dict[str, str]:
         """Write the fields that have a value."""
-        ext: dict[str, str] = {}
-        for name, wire, read, _ in self._layout():
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if read is str:
-                ext[wire] = value
-            elif read is _read_int:
-                ext[wire] = str(int(value))
-            else:
-                ext[wire] = "true" if value else "false"
-        return ext
+        _, write = _METHODS.get(type(self)) or _spell_out(type(self))
+        return write(self)
+
+
+_Methods = tuple[Callable[[Mapping[str, str]], Any], Callable[[Any], dict[str, str]]]
+_METHODS: dict[type, _Methods] = {}
+
+
+def _spell_out(header: type[Any]) -> _Methods:
+    """The two methods of a header, made for its fields."""
+    names: dict[str, Any] = {"cls": header, "number": _number, "missing": _missing}
+    read = ["def from_ext(ext):", "    get = ext.get"]
+    write = ["def to_ext(self):", "    ext = {}"]
+    for part in fields(header):
+        name, kind = part.name, str(part.type).split(" ")[0]
+        wire = part.metadata.get("ext", name)
+        names[f"default_{name}"] = part.default
+        is_needed = part.default is MISSING
+        absent = f"missing(cls, {wire!r}, {name!r})" if is_needed else f"default_{name}"
+        read.append(f"    {name} = get({wire!r})")
+        is_absent = f"{name} is None" if kind == "str" else f"not {name}"
+        read.append(f"    if {is_absent}: {name} = {absent}")
+        write.append(f"    value = self.{name}")
+        if kind == "int":
+            read.append(f"    else: {name} = number(cls, {name}, {wire!r}, {name!r})")
+            write.append(f"    if value is not None: ext[{wire!r}] = str(int(value))")
+        elif kind == "bool":
+            read.append(f"    else: {name} = {name}.lower() == 'true'")
+            write.append(f"    if value is not None: ext[{wire!r}] = 'true' if value else 'false'")
+        else:
+            write.append(f"    if value is not None: ext[{wire!r}] = value")
+    members = ", ".join(part.name for part in fields(header))
+    read.append(f"    return cls({members})")
+    write.append("    return ext")
+    exec("\n".join(read + write), names)
+    methods = _METHODS[header] = names["from_ext"], names["to_ext"]
+    return methods
+
+
+def _missing(header: type[Header], wire: str, name: str) -> NoReturn:
+    raise ProtocolError(f"{header.__name__}: field {wire!r} ({name}) is missing")
+
+
+def _number(header: type[Header], text: str, wire: str, name: str) -> int:
+    try:
+        if text.isascii() and text.isdecimal() and len(text) < 19:
+            return int(text)
+        return _read_int(text)
+    except ValueError:
+        raise ProtocolError(
+            f"{header.__name__}: field {wire!r} ({name}) is {text!r}, not a number"
+        ) from None
+
+
+def _read_int(text: str) -> int:
+    value = int(text)
+    # What Python reads and a Java long does not; the store could not keep it either.
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError
+    if not text[-1].isdecimal() or "_" in text or text[0].isspace():
+        raise ValueError
+    return value
 
 
 @dataclass(slots=True)
