@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._framer = Framer(config.max_frame_bytes)
         self._pending: dict[int, _Pending] = {}
         self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
         self._expiry: asyncio.Task[None] | None = None
@@ -126,8 +127,7 @@ class Connection(asyncio.Protocol):
         self._pending[command.opaque] = _Pending(answer, command.code, deadline, self._heard_bytes)
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().create_task(self._expire())
-        assert self._transport is not None
-        self._transport.write(frame)
+        self._write(frame)
         return answer
 
     def send_oneway(self, command: Command) -> None:
@@ -137,22 +137,34 @@ class Connection(asyncio.Protocol):
         """
         if not self.is_open:
             raise self._closed_error(ConnectFailed)
-        assert self._transport is not None
         command.flag |= ONEWAY_FLAG
-        self._transport.write(encode(command))
+        self._write(encode(command))
 
     def respond(self, command: Command) -> None:
         """Answer a request of the peer; dropped if the connection is gone, like the request."""
-        if self._transport is not None and self.is_open:
-            self._transport.write(encode(command))
+        if self.is_open:
+            self._write(encode(command))
 
     async def writable(self) -> None:
         """Return once the peer takes bytes again (back-pressure)."""
         await self._writable.wait()
 
+    def _write(self, frame: bytes) -> None:
+        # What one turn of the loop writes leaves joined: the answers to several queues' pulls
+        # come in one read, and a system call for each next pull cost more than all the rest.
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out.append(frame)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._out and self.is_open:
+            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        self._out.clear()
+
     async def close(self) -> None:
-        """Close; pending requests fail with `ConnectionLost`."""
+        """Close, once what was written is out; pending requests fail with `ConnectionLost`."""
         if self._transport is not None:
+            self._flush()
             self._transport.close()
             await self._ended.wait()
 
