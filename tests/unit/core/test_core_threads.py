@@ -173,3 +173,121 @@ def test_one_owner_at_a_time_holds_a_lock(core):
     assert len(set(epochs)) == len(epochs)
     assert len(table) == 0
     table._check()
+
+
+def test_workers_on_one_lane_map_keep_every_keys_order(core):
+    """Workers fail and hurry each other; a feeder delivers some again; a third thread parks."""
+    lanes = core.LaneMap("hammered", max_in_flight=8, max_ahead=400, keyless="lane")
+    keys = [None, "a", "b", b"c", "long" * 20, *(f"key-{i}" for i in range(20))]
+    running = {key: threading.Lock() for key in keys}
+    seen = {key: [] for key in keys}
+    produced = threading.Event()
+    over = threading.Event()
+
+    def produce():
+        start = 0
+        deadline = time.monotonic() + ROUNDS_S
+        while time.monotonic() < deadline:
+            if not lanes.is_full:
+                again = max(start - 3, 0)
+                rows = ((o, keys[o * o % 97 % len(keys)], None) for o in range(again, start + 20))
+                lanes.add([(o, key, (o, key)) for o, key, _ in rows])
+                start += 20
+        produced.total = start
+        produced.set()
+
+    def work():
+        deadline = time.monotonic() + 20
+        step = 0
+        while not over.is_set():
+            assert time.monotonic() < deadline, "lanes are stuck"
+            for offset, (number, key) in lanes.take(3):
+                step += 1
+                assert offset == number
+                assert running[key].acquire(blocking=False), "two of a key at once"
+                fails = step % 7 == 0
+                if not fails:
+                    seen[key].append(offset)
+                running[key].release()
+                assert lanes.failed(offset) if fails else lanes.done(offset)
+            if produced.is_set() and lanes.message_count == 0:
+                over.set()
+
+    def park():
+        step = 0
+        while not over.is_set():
+            lanes.park(keys[1 + step % 20])
+            lanes._check()
+            lanes.unpark(keys[1 + step % 20])
+            step += 1
+
+    hammer(produce, work, work, work, park)
+    assert all(offsets == sorted(offsets) for offsets in seen.values())
+    assert sorted(o for offsets in seen.values() for o in offsets) == list(range(produced.total))
+    assert (lanes.watermark, lanes.key_count) == (produced.total, 0)
+    lanes._check()
+
+
+def test_resets_under_workers_never_run_a_key_beside_its_old_flight(core):
+    lanes = core.LaneMap(max_in_flight=6, max_ahead=10_000)
+    running = {f"key-{i}": threading.Lock() for i in range(8)}
+    deadline = time.monotonic() + ROUNDS_S
+
+    def until_deadline(act):
+        def run():
+            step = 0
+            while time.monotonic() < deadline:
+                act(step)
+                step += 1
+
+        return run
+
+    def add(step):
+        start = lanes.next_offset
+        rows = [(o, f"key-{o % 8}", f"key-{o % 8}") for o in range(start, start + 30)]
+        if lanes.message_count < 300:
+            lanes.add(rows)  # what a reset has overtaken is a duplicate, or a gap
+
+    def work(step):
+        for offset, key in lanes.take(2):
+            assert running[key].acquire(blocking=False), "a key runs beside its old flight"
+            assert key == f"key-{offset % 8}"
+            running[key].release()
+            assert lanes.done(offset)
+
+    def reset(step):
+        if step % 20 == 0:
+            lanes.reset(max(lanes.watermark - 50, 0))
+        lanes._check()
+
+    hammer(*map(until_deadline, (add, work, work, work, reset)))
+    lanes.reset(0)
+    assert (lanes.message_count, lanes.in_flight_count, lanes.key_count) == (0, 0, 0)
+    lanes._check()
+
+
+def test_bulk_lane_calls_without_the_gil_lose_nothing(native_core):
+    size, rounds = 5_000, 8
+    lanes = native_core.LaneMap(max_in_flight=size, max_ahead=size * rounds)
+    positions = array("I", range(0, 8 * size, 8))
+    sizes = array("I", [8]) * size
+    taken = []
+
+    def add():
+        for number in range(rounds):
+            tokens = array("Q", range(number * size, (number + 1) * size))
+            lanes.add_columns(array("q", tokens), tokens, tokens, positions, sizes)
+
+    def take():
+        deadline = time.monotonic() + 20
+        while len(taken) < size * rounds:
+            assert time.monotonic() < deadline, "lanes are stuck"
+            offsets, tokens = lanes.take_columns(size)
+            assert offsets.tolist() == tokens.tolist()
+            taken.extend(offsets)
+            assert lanes.done_columns(offsets) == len(offsets)
+
+    hammer(add, take, take)
+    assert sorted(taken) == list(range(size * rounds))
+    assert (lanes.watermark, lanes.key_count) == (size * rounds, 0)
+    lanes._check()
