@@ -43,6 +43,10 @@ CORE_LOCK_ENTRIES: tuple[int, ...] = (64, 1_024, 100_000, 1_000_000)
 CORE_LOCK_GROUP = 1_024  # queues of one group
 CORE_LOCK_BATCHES: tuple[int, ...] = (1, 64, 1_024)
 CORE_LOCK_RENEWALS = 200_000  # queues renewed for one figure
+CORE_LANE_KEYS: tuple[int, ...] = (1, 100, 10_000, 1_000_000)
+CORE_LANE_IN_FLIGHT: tuple[int, ...] = (1, 32, 1_024)
+CORE_LANE_STANDING = 4_096  # messages delivered and not done
+CORE_LANE_MESSAGES = 65_536  # added, taken and ended for one figure
 CORE_CODEC_MESSAGES: tuple[int, ...] = (1, 32, 1_024)
 CORE_CODEC_BODY_BYTES: tuple[int, ...] = (100, 1_000)
 CORE_CODEC_TIMED = 100_000  # messages decoded for one figure
@@ -61,6 +65,9 @@ if IS_QUICK:
     CORE_MAP_PAIRS = 600
     CORE_LOCK_ENTRIES = (64, 1_024)
     CORE_LOCK_RENEWALS = 2_048
+    CORE_LANE_KEYS = (1, 100)
+    CORE_LANE_IN_FLIGHT = (1, 32)
+    CORE_LANE_STANDING = CORE_LANE_MESSAGES = 256
     CORE_CODEC_MESSAGES = (1, 32)
     CORE_CODEC_TIMED = 64
     CORE_MEMORY_MESSAGES = (32_000,)

@@ -15,10 +15,15 @@ from typing import Any, Protocol
 
 import pytest
 
-from bench.core import bench_codec, bench_offset_map, bench_process_queue
+from bench.core import bench_codec, bench_lane_map, bench_offset_map, bench_process_queue
 from bench.core.figures import Work, ours
 
-MODULES: tuple[ModuleType, ...] = (bench_process_queue, bench_offset_map, bench_codec)
+MODULES: tuple[ModuleType, ...] = (
+    bench_process_queue,
+    bench_offset_map,
+    bench_lane_map,
+    bench_codec,
+)
 CASES = [
     pytest.param(make, id=f"{module.__name__.rpartition('bench_')[2]}-{name}")
     for module in MODULES
