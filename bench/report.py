@@ -162,9 +162,11 @@ def core_section(result: dict[str, Any]) -> str:
     return (
         said
         + f"\n`{result['command']}` ({machine_line(result)})\n"
-        + "\n![time against depth](pictures/core_depth.png)\n"
-        + "\n![time against size](pictures/core_map.png)\n"
-        + "\n![time against locks](pictures/core_locks.png)\n"
+        + "".join(
+            f"\n![{said}](pictures/{file})\n"
+            for work, (file, said) in core_page.PICTURES.items()
+            if work in result["medians"]
+        )
     )
 
 

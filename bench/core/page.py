@@ -7,6 +7,12 @@ from typing import Any
 
 from bench.core.targets import Row, rows
 
+PICTURES = {  # by work; drawn by pictures.py
+    "process_queue": ("core_depth.png", "time against depth"),
+    "offset_map": ("core_map.png", "time against size"),
+    "lock_table": ("core_locks.png", "time against locks"),
+    "lane_map": ("core_lanes.png", "time against keys"),
+}
 HEAD = ["what", "ours, ns", "beside", "its ns", "ratio", "target", "met"]
 
 

@@ -9,56 +9,59 @@ from typing import Any
 from matplotlib import pyplot
 from matplotlib.ticker import FuncFormatter
 
+from bench.core.page import PICTURES
+
 _OURS = ("#1b4965", "#e07a5f", "#3d9970", "#b5838d")
 _PEERS = ("#6c757d", "#adb5bd", "#d4a373")
 Line = tuple[str, str, str, str]  # peer, case without its number, label, colour
 
 
+LINES: dict[str, list[Line]] = {
+    "process_queue": [
+        ("pyrocketmq ProcessQueue", "objects, depth {}", "pyrocketmq", _PEERS[2]),
+        ("Java ProcessQueue", "objects, depth {}", "Java ProcessQueue", _PEERS[0]),
+        ("ordermq", "objects, depth {}", "ordermq, objects", _OURS[1]),
+        ("ordermq", "columns, depth {}", "ordermq, columns", _OURS[2]),
+        ("ordermq", "received, depth {}", "ordermq, received", _OURS[3]),
+        ("ordermq", "batches, depth {}", "ordermq, batches", _OURS[0]),
+    ],
+    "offset_map": [
+        ("SortedDict", "random, size {}", "SortedDict", _PEERS[1]),
+        ("LOBTree", "random, size {}", "LOBTree", _PEERS[2]),
+        ("Java TreeMap", "random, size {}", "Java TreeMap", _PEERS[0]),
+        ("ordermq", "random, size {}", "ordermq, a key a call", _OURS[1]),
+        ("ordermq", "random by block, size {}", "ordermq, 256 keys a call", _OURS[0]),
+    ],
+    "lock_table": [
+        ("Java RebalanceLockManager", "batch 64, entries {}", "Java", _PEERS[0]),
+        ("ordermq", "message queue, batch 64, entries {}", "ordermq, queues", _OURS[1]),
+        ("ordermq", "name, batch 64, entries {}", "ordermq, strings", _OURS[2]),
+        ("ordermq", "id, batch 64, entries {}", "ordermq, ids", _OURS[0]),
+    ],
+    "lane_map": [
+        ("ordermq", "objects, {} keys, 32 in flight", "objects, 32 in flight", _OURS[1]),
+        ("ordermq", "columns, {} keys, 32 in flight", "columns, 32 in flight", _OURS[0]),
+        ("ordermq", "columns, {} keys, 1024 in flight", "columns, 1,024 in flight", _OURS[2]),
+        ("ordermq", "drain, {} keys", "a message a key: take, done", _PEERS[0]),
+        ("ordermq", "fill, {} keys", "a message a key: add", _PEERS[2]),
+    ],
+}
+WORDS = {  # title, along, up
+    "process_queue": (
+        "Process queue: put 32, take 32, commit", "messages buffered", "ns a message"
+    ),
+    "offset_map": ("Offset map: a random key comes, another goes", "entries", "ns a pair of keys"),
+    "lock_table": ("Lock table: renew 64 queues a call", "locks held", "ns a queue"),
+    "lane_map": ("Lane map: add, take, done", "keys", "ns a message"),
+}  # fmt: skip
+
+
 def draw(result: dict[str, Any], folder: Path) -> None:
-    """Write core_depth.png, core_map.png and core_locks.png."""
+    """Write every picture of page.PICTURES whose work was measured."""
     folder.mkdir(parents=True, exist_ok=True)
-    picture(
-        result["medians"].get("process_queue", {}),
-        [
-            ("pyrocketmq ProcessQueue", "objects, depth {}", "pyrocketmq", _PEERS[2]),
-            ("Java ProcessQueue", "objects, depth {}", "Java ProcessQueue", _PEERS[0]),
-            ("ordermq", "objects, depth {}", "ordermq, objects", _OURS[1]),
-            ("ordermq", "columns, depth {}", "ordermq, columns", _OURS[2]),
-            ("ordermq", "received, depth {}", "ordermq, received", _OURS[3]),
-            ("ordermq", "batches, depth {}", "ordermq, batches", _OURS[0]),
-        ],
-        folder / "core_depth.png",
-        "Process queue: put 32, take 32, commit",
-        "messages buffered",
-        "ns a message",
-    )
-    picture(
-        result["medians"].get("offset_map", {}),
-        [
-            ("SortedDict", "random, size {}", "SortedDict", _PEERS[1]),
-            ("LOBTree", "random, size {}", "LOBTree", _PEERS[2]),
-            ("Java TreeMap", "random, size {}", "Java TreeMap", _PEERS[0]),
-            ("ordermq", "random, size {}", "ordermq, a key a call", _OURS[1]),
-            ("ordermq", "random by block, size {}", "ordermq, 256 keys a call", _OURS[0]),
-        ],
-        folder / "core_map.png",
-        "Offset map: a random key comes, another goes",
-        "entries",
-        "ns a key that comes and one that goes",
-    )
-    picture(
-        result["medians"].get("lock_table", {}),
-        [
-            ("Java RebalanceLockManager", "batch 64, entries {}", "Java", _PEERS[0]),
-            ("ordermq", "message queue, batch 64, entries {}", "ordermq, queues", _OURS[1]),
-            ("ordermq", "name, batch 64, entries {}", "ordermq, names", _OURS[2]),
-            ("ordermq", "id, batch 64, entries {}", "ordermq, ids", _OURS[0]),
-        ],
-        folder / "core_locks.png",
-        "Lock table: renew 64 queues a call",
-        "locks held",
-        "ns a queue",
-    )
+    for work, (file, _) in PICTURES.items():
+        if work in result["medians"]:
+            picture(result["medians"][work], LINES[work], folder / file, *WORDS[work])
 
 
 def picture(
