@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib import pyplot
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from bench.core.page import PICTURES
 
@@ -83,6 +83,8 @@ def picture(
     axes.set_ylabel(up)
     axes.set_title(title, loc="left")
     axes.minorticks_off()
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.grid(alpha=0.25)
