@@ -37,6 +37,7 @@ HEADERS = [
     "ext/core/lane_map.h",
     "ext/core/lock_table.h",
     "ext/core/message_layout.h",
+    "ext/core/message_properties.h",
     "ext/core/message_ring.h",
     "ext/core/mutex.h",
     "ext/core/offset_leaf.h",

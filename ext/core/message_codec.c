@@ -3,6 +3,7 @@
 #include "bytes.h"
 #include "crc32.h"
 #include "message_layout.h"
+#include "message_properties.h"
 #include "ordermq.h"
 
 typedef struct {
@@ -123,12 +124,11 @@ static omq_status read_entry(const omq_scan *scan, size_t start, size_t end, uin
 }
 
 static bool is_wanted(const omq_scan *scan, const omq_message_parts *parts) {
-    static const omq_text name = {(const uint8_t *)"TAGS", 4};
     omq_text tag;
     if (scan->tag_count == 0) {
         return true;
     }
-    if (!omq_property_find(scan->body + parts->property_at, parts->property_size, &name, &tag)) {
+    if (!omq_find_tag(scan->body + parts->property_at, parts->property_size, &tag)) {
         return false;
     }
     for (size_t i = 0; i < scan->tag_count; i++) {

@@ -1,6 +1,10 @@
+#include "message_properties.h"
+
 #include <string.h>
 
-#include "ordermq.h"
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_property *property) {
     while (*at < size) {
@@ -28,41 +32,46 @@ static bool is_entry(const uint8_t *text, size_t size, size_t at, const omq_text
 #define EACH_BYTE UINT64_C(0x0101010101010101)
 #define HIGH_BITS UINT64_C(0x8080808080808080)
 
-/* The place in memory, 0..7, of the byte that has the lowest bit of a word. */
-static size_t byte_of_bit(uint64_t word) {
-    static const union {
-        uint16_t word;
-        uint8_t bytes[2];
-    } order = {1};
-    size_t byte = (size_t)__builtin_ctzll(word) / 8;
-    return order.bytes[0] == 1 ? byte : 7 - byte;
+/* Where in the next STEP bytes `first` stands before `second`, a group of GROUP bits for each
+ * place, lowest first; a place that is none may be among them. Reads STEP + 1 bytes. */
+#if defined(__SSE2__)
+enum { STEP = 16, GROUP = 1 };
+static uint64_t places_of(const uint8_t *text, uint8_t first, uint8_t second) {
+    __m128i here = _mm_loadu_si128((const __m128i *)(const void *)text);
+    __m128i next = _mm_loadu_si128((const __m128i *)(const void *)(text + 1));
+    __m128i both = _mm_and_si128(_mm_cmpeq_epi8(here, _mm_set1_epi8((char)first)),
+                                 _mm_cmpeq_epi8(next, _mm_set1_epi8((char)second)));
+    return (uint64_t)_mm_movemask_epi8(both);
 }
+#else
+enum { STEP = 8, GROUP = 8 };
+static uint64_t places_of(const uint8_t *text, uint8_t first, uint8_t second) {
+    uint64_t here;
+    uint64_t next;
+    memcpy(&here, text, sizeof here);
+    memcpy(&next, text + 1, sizeof next);
+    uint64_t different = (here ^ first * EACH_BYTE) | (next ^ second * EACH_BYTE);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    different = __builtin_bswap64(different);
+#endif
+    return (different - EACH_BYTE) & ~different & HIGH_BITS; /* where a byte is 0 */
+}
+#endif
 
-bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value) {
+/* Entries are rare, names even more so: look for the first two bytes of the name, many places
+ * at once, instead of walking from entry to entry. */
+static bool find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value) {
     size_t found = SIZE_MAX;
     size_t at = 0;
-    if (name->size == 0 || memchr(name->bytes, 1, name->size) != NULL) {
-        return false; /* no entry has such a name */
-    }
-    /* Eight places at once: where the first two bytes agree a byte of `different` is 0, and
-     * few places have them. */
-    uint64_t first = name->bytes[0] * EACH_BYTE;
-    uint64_t second = (name->size > 1 ? name->bytes[1] : 1) * EACH_BYTE;
-    for (; size - at > sizeof(uint64_t); at += sizeof(uint64_t)) {
-        uint64_t here;
-        uint64_t next;
-        memcpy(&here, text + at, sizeof here);
-        memcpy(&next, text + at + 1, sizeof next);
-        uint64_t different = (here ^ first) | (next ^ second);
-        uint64_t zeros = (different - EACH_BYTE) & ~different & HIGH_BITS; /* and a few others */
-        for (; zeros != 0; zeros &= zeros - 1) {
-            size_t place = at + byte_of_bit(zeros);
-            found = is_entry(text, size, place, name) && (found == SIZE_MAX || place > found)
-                        ? place
-                        : found;
+    uint8_t second = name->size > 1 ? name->bytes[1] : 1;
+    for (; size - at > STEP; at += STEP) {
+        uint64_t places = places_of(text + at, name->bytes[0], second);
+        for (; places != 0; places &= places - 1) {
+            size_t place = at + (size_t)__builtin_ctzll(places) / GROUP;
+            found = is_entry(text, size, place, name) ? place : found;
         }
     }
-    for (; at < size; at++) {
+    for (; at + name->size + 1 < size; at++) {
         found = is_entry(text, size, at, name) ? at : found;
     }
     if (found == SIZE_MAX) {
@@ -73,6 +82,17 @@ bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, o
     const uint8_t *end = memchr(value->bytes, 2, left);
     value->size = end == NULL ? left : (size_t)(end - value->bytes);
     return true;
+}
+
+bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value) {
+    /* An entry's name is not empty and holds no separator. */
+    return name->size > 0 && memchr(name->bytes, 1, name->size) == NULL &&
+           find(text, size, name, value);
+}
+
+bool omq_find_tag(const uint8_t *text, size_t size, omq_text *tag) {
+    static const omq_text name = {(const uint8_t *)"TAGS", 4};
+    return find(text, size, &name, tag);
 }
 
 /* How many bytes after `lead` belong to its character, and the bounds of the first of them,
@@ -130,8 +150,8 @@ bool omq_is_utf8(const uint8_t *text, size_t size) {
     return true;
 }
 
-/* Java's String.hashCode (protocol 2.4), over UTF-16 units. */
-int32_t omq_java_hash(const omq_text *text) {
+/* Java's String.hashCode (protocol 2.4) goes over UTF-16 units. */
+static int32_t wide_hash(const omq_text *text) {
     uint32_t hash = 0;
     if (!omq_is_utf8(text->bytes, text->size)) {
         return 0;
@@ -150,4 +170,14 @@ int32_t omq_java_hash(const omq_text *text) {
         hash = 31 * hash + point;
     }
     return (int32_t)hash;
+}
+
+int32_t omq_java_hash(const omq_text *text) {
+    uint32_t hash = 0;
+    uint8_t seen = 0;
+    for (size_t at = 0; at < text->size; at++) {
+        seen |= text->bytes[at];
+        hash = 31 * hash + text->bytes[at];
+    }
+    return seen < 0x80 ? (int32_t)hash : wide_hash(text);
 }

@@ -223,6 +223,7 @@ cdef extern from "ordermq.h" nogil:
                             omq_message_parts *parts)
     void omq_message_read(const uint8_t *body, const omq_message_rows *rows, size_t row,
                           omq_message *message)
+    int64_t omq_message_offset(const uint8_t *body, const omq_message_rows *rows, size_t row)
     ctypedef enum omq_column:
         OMQ_COLUMN_OFFSETS
         OMQ_COLUMN_PHYSICAL_OFFSETS

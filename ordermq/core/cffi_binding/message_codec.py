@@ -89,7 +89,7 @@ class MessageIndex:
         return offsets
 
     def offset_at(self, row: int) -> int:
-        return int(self._read(row).queue_offset)
+        return int(lib.omq_message_offset(self._bytes, self._rows, self._checked(row)))
 
     def _checked(self, row: int) -> int:
         if not 0 <= row < len(self):

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 class MessageIndex(Protocol):
     """The messages of a pull body: its bytes, and where each message is; a class to subclass.
 
-    It keeps the body and 4 bytes a message (12 where there are inner batches); everything
-    else is read natively from the bytes when somebody asks. Any thread: nothing changes
+    It keeps the body and 8 bytes a message, 16 where there are inner batches: where it is, and
+    its body's size, so that a process queue need not touch the bytes again. Everything else is
+    read natively from the bytes when somebody asks. Any thread: nothing changes
     after construction.
 
     Columns are read-only, contiguous memoryviews with one row a message. Each owns its

@@ -352,6 +352,7 @@ static void read_row(const uint8_t *body, size_t size, const omq_message_rows *r
     REQUIRE((size_t)parts.property_at + parts.property_size <= size);
     REQUIRE((size_t)message.born_host_at + message.born_host_size <= size);
     REQUIRE((size_t)message.store_host_at + message.store_host_size <= size);
+    REQUIRE(omq_message_offset(body, rows, row) == message.queue_offset);
     REQUIRE(message.queue_offset >= 0 && message.queue_offset < INT64_MAX);
     const uint8_t *text = body + parts.property_at;
     (void)omq_is_utf8(text, parts.property_size);

@@ -1,0 +1,10 @@
+/* Property text (protocol 2.1) as the codec's own files read it. */
+#ifndef OMQ_MESSAGE_PROPERTIES_H
+#define OMQ_MESSAGE_PROPERTIES_H
+
+#include "ordermq.h"
+
+/* omq_property_find of TAGS. */
+bool omq_find_tag(const uint8_t *text, size_t size, omq_text *tag);
+
+#endif
