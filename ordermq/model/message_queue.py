@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
-    """One queue of a topic; ordered by (topic, broker name, queue id) as in Java."""
+class MessageQueue(NamedTuple):
+    """One queue of a topic; ordered by (topic, broker name, queue id) as in Java.
+
+    A tuple, because it is the key of most tables: hash and equality stay out of Python code,
+    a quarter of what a dataclass's take.
+    """
 
     topic: str
     broker_name: str

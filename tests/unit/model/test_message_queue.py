@@ -1,0 +1,43 @@
+import copy
+import pickle
+
+import pytest
+
+from ordermq.model.message_queue import MessageQueue
+
+QUEUE = MessageQueue("Orders", "broker-a", 3)
+
+
+def test_a_queue_cannot_be_changed():
+    for name in ("topic", "broker_name", "queue_id", "unknown"):
+        with pytest.raises(AttributeError):
+            setattr(QUEUE, name, "x")
+
+
+def test_queues_are_ordered_by_topic_broker_and_number():
+    queues = [
+        MessageQueue("A", "b", 9),
+        MessageQueue("B", "a", 2),
+        MessageQueue("B", "a", 10),
+        MessageQueue("B", "b", 0),
+    ]
+    assert sorted(reversed(queues)) == queues
+    assert queues[1] < queues[2] <= queues[2]
+
+
+def test_equal_queues_are_one_key():
+    equal = MessageQueue(topic="".join(["Ord", "ers"]), broker_name="broker-a", queue_id=3)
+    assert equal == QUEUE
+    assert {QUEUE: 1}[equal] == 1
+    assert QUEUE != MessageQueue("Orders", "broker-a", 4)
+
+
+def test_a_queue_shows_itself_short_and_in_full():
+    assert str(QUEUE) == f"{QUEUE}" == "Orders@broker-a/3"
+    assert repr(QUEUE) == "MessageQueue(topic='Orders', broker_name='broker-a', queue_id=3)"
+
+
+def test_a_queue_survives_pickle_and_copy():
+    for again in (pickle.loads(pickle.dumps(QUEUE)), copy.deepcopy(QUEUE)):
+        assert again == QUEUE
+        assert type(again) is MessageQueue
