@@ -56,6 +56,7 @@ class OnIoThread:
 Outcome = tuple[object, BaseException | None]
 Turn = Generator[ConsumeContext | OnIoThread, Outcome, None]
 
+_SUCCESS = ConsumeResult.SUCCESS
 _BURST_MESSAGES = 32  # most in a claim of several batches
 _QUICK_MS = 1  # a claim of several batches takes about this long at most
 
@@ -177,6 +178,7 @@ class OrderlyService:
         most_ms = self._config.max_time_consume_continuously_ms
         clock_ms = self._clock.now_ms
         is_plain = self._config.auto_commit and not self._history.enabled
+        attempts = assigned.attempts
         batches = messages = 0
         try:
             started_ms = now_ms = clock_ms()
@@ -189,11 +191,14 @@ class OrderlyService:
                 for run in claim.messages.parts(size):
                     if done and not assigned.goes_on(claim, clock_ms()):
                         break
-                    context = ConsumeContext(assigned, claim, run, self._attempt(assigned, run))
+                    attempt = attempts.get(run.first_offset, 0) if attempts else 0
+                    context = ConsumeContext(assigned, claim, run, attempt)
                     if self._history.enabled:
                         self._record_start(assigned, claim, context)
                     outcome = yield context
-                    if not (is_plain and _is_success(outcome)):
+                    value, raised = outcome
+                    is_success = raised is None and (value is None or value is _SUCCESS)
+                    if not (is_plain and is_success):
                         verdict = self._judge(assigned, run, outcome)
                         if self._history.enabled:
                             self._record_end(assigned, claim, run, verdict)
@@ -206,8 +211,8 @@ class OrderlyService:
                         hold = verdict.settlement is Settlement.HOLD
                     done += len(run)
                     batches += 1
-                    if assigned.attempts:
-                        assigned.attempts.clear()
+                    if attempts:
+                        attempts.clear()
                 messages += done
                 now_ms = clock_ms()
                 assigned.burst = self._next_burst(assigned.burst, now_ms - begun_ms)
@@ -233,11 +238,6 @@ class OrderlyService:
             return 1
         most = _BURST_MESSAGES // self._config.consume_message_batch_max_size
         return max(1, min(2 * burst, most))
-
-    @staticmethod
-    def _attempt(assigned: AssignedQueue, run: MessageRun) -> int:
-        attempts = assigned.attempts
-        return attempts.get(run.first_offset, 0) if attempts else 0
 
     def _judge(self, assigned: AssignedQueue, run: MessageRun, outcome: Outcome) -> Verdict:
         value, raised = outcome
@@ -384,11 +384,6 @@ class OrderlyService:
         self, event: EventType, assigned: AssignedQueue, claim: Claim, **members: Any
     ) -> None:
         self._history.record(event, assigned.queue, claim.lease.epoch, **members)
-
-
-def _is_success(outcome: Outcome) -> bool:
-    value, raised = outcome
-    return raised is None and (value is None or value is ConsumeResult.SUCCESS)
 
 
 def _contents(messages: MessageRun) -> dict[str, Any]:

@@ -158,12 +158,9 @@ class MessageRun(Sequence["MessageView"]):
 
     __slots__ = ("_length", "segments")
 
-    def __init__(self, segments: Sequence[tuple[MessageBatch, int, int]]) -> None:
+    def __init__(self, segments: Sequence[tuple[MessageBatch, int, int]], length: int = 0) -> None:
         self.segments = segments
-        length = 0
-        for _, _, count in segments:
-            length += count
-        self._length = length
+        self._length = length or sum([count for _, _, count in segments])
 
     def __len__(self) -> int:
         return self._length
@@ -193,20 +190,19 @@ class MessageRun(Sequence["MessageView"]):
 
     def parts(self, size: int) -> Iterator[MessageRun]:
         """Cut into runs of `size` messages, the last one perhaps shorter; makes no view."""
-        rest = size
         gathered: list[tuple[MessageBatch, int, int]] = []
+        held = 0
         for batch, first, count in self.segments:
             end = first + count
-            while first < end:
-                taken = rest if rest < end - first else end - first
-                gathered.append((batch, first, taken))
-                first += taken
-                rest -= taken
-                if rest == 0:
-                    yield MessageRun(gathered)
-                    gathered, rest = [], size
+            while end - first >= size - held:
+                cut = first + size - held
+                yield MessageRun([*gathered, (batch, first, cut - first)], size)
+                gathered, held, first = [], 0, cut
+            if first < end:
+                gathered.append((batch, first, end - first))
+                held += end - first
         if gathered:
-            yield MessageRun(gathered)
+            yield MessageRun(gathered, held)
 
     def offsets(self) -> list[int]:
         """The queue offsets, ascending; makes no view."""

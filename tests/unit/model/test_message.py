@@ -254,3 +254,17 @@ def test_queues_are_ordered_as_java_orders_them() -> None:
         MessageQueue("a", "a", 9),
     ]
     assert [str(queue) for queue in sorted(queues)] == ["a@a/9", "a@a/10", "a@b/0", "b@a/0"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 12, 40])
+def test_a_run_is_cut_into_parts_across_its_batches(size: int) -> None:
+    batches = [
+        MessageBatch(QUEUE, b"".join(map(record, range(start, start + 4)))) for start in (0, 10, 20)
+    ]
+    run = MessageRun([(batches[0], 1, 3), (batches[1], 0, 4), (batches[2], 2, 2)])
+    parts = list(run.parts(size))
+    assert [len(part) for part in parts[:-1]] == [size] * (len(parts) - 1)
+    assert 0 < len(parts[-1]) <= size
+    offsets = [offset for part in parts for offset in part.offsets()]
+    assert offsets == run.offsets() == [1, 2, 3, 10, 11, 12, 13, 22, 23]
+    assert [len(part.offsets()) for part in parts] == [len(part) for part in parts]
