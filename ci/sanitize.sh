@@ -17,7 +17,7 @@ import runpy
 print(*runpy.run_path("ext/c_core.py")["SOURCES"])')
 strict=(-std=c11 -g -O1 -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -pthread -Iext/core)
 driver=tests/unit/core/sanitize_driver.c
-wrap=-Wl,--wrap=malloc,--wrap=realloc
+wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 records=(tests/vectors/core/*.hex)
 
 cc=${CC:-$(command -v gcc || command -v cc || command -v clang)}

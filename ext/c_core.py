@@ -17,6 +17,7 @@ SOURCES = [
     "ext/core/key_lanes.c",
     "ext/core/lane_map.c",
     "ext/core/lane_flights.c",
+    "ext/core/lock_ids.c",
     "ext/core/lock_table.c",
     "ext/core/crc32.c",
     "ext/core/message_properties.c",
@@ -35,6 +36,7 @@ HEADERS = [
     "ext/core/key_hash.h",
     "ext/core/key_lanes.h",
     "ext/core/lane_map.h",
+    "ext/core/lock_ids.h",
     "ext/core/lock_table.h",
     "ext/core/message_layout.h",
     "ext/core/message_properties.h",
@@ -43,6 +45,7 @@ HEADERS = [
     "ext/core/offset_leaf.h",
     "ext/core/offset_map.h",
     "ext/core/offset_tree.h",
+    "ext/core/prefetch.h",
     "ext/core/process_queue.h",
 ]
 CYTHON_PARTS = [

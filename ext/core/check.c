@@ -191,12 +191,12 @@ const char *omq_process_queue_check(omq_process_queue *queue) {
 static const char *check_group(const omq_lock_table *table, const omq_lock_group *group) {
     size_t count = 0;
     for (size_t i = 0; i < group->capacity; i++) {
-        const omq_lock *lock = group->places + i;
+        const omq_lock_place *lock = group->places + i;
         if (lock->epoch == 0) {
             continue;
         }
         count++;
-        REQUIRE(lock->group == group->id, "a lock lies in another group");
+        REQUIRE(lock->granted_ms >= group->oldest_ms, "a sweep would overlook a lock");
         REQUIRE(lock->epoch < table->next_epoch, "an epoch was not given out yet");
         size_t at = omq_lock_home(group, lock->queue);
         for (; at != i; at = (at + 1) & (group->capacity - 1)) {
@@ -206,6 +206,75 @@ static const char *check_group(const omq_lock_table *table, const omq_lock_group
     }
     REQUIRE(count == group->count, "a group's count of locks");
     REQUIRE(count > 0 && count < group->capacity, "a group is empty or full");
+    return NULL;
+}
+
+/* Take back the uses that the locks are known to make; false if an id is unknown. */
+static bool take_back_uses(const omq_lock_table *table) {
+    for (size_t i = 0; i < table->group_count; i++) {
+        const omq_lock_group *group = table->groups + i;
+        omq_id_slot *of_group = omq_lock_ids_find(&table->ids, group->id);
+        if (of_group == NULL) {
+            return false;
+        }
+        of_group->uses--;
+        for (size_t k = 0; k < group->capacity; k++) {
+            const omq_lock_place *lock = group->places + k;
+            omq_id_slot *queue = omq_lock_ids_find(&table->ids, lock->queue);
+            omq_id_slot *owner = omq_lock_ids_find(&table->ids, lock->owner);
+            if (lock->epoch != 0 && (queue == NULL || owner == NULL)) {
+                return false;
+            }
+            if (lock->epoch != 0) {
+                queue->uses--;
+                owner->uses--;
+            }
+        }
+    }
+    return true;
+}
+
+static void count_uses_again(const omq_lock_table *table) {
+    for (size_t i = 0; i < table->group_count; i++) {
+        const omq_lock_group *group = table->groups + i;
+        omq_lock_ids_find(&table->ids, group->id)->uses++;
+        for (size_t k = 0; k < group->capacity; k++) {
+            if (group->places[k].epoch != 0) {
+                omq_lock_ids_find(&table->ids, group->places[k].queue)->uses++;
+                omq_lock_ids_find(&table->ids, group->places[k].owner)->uses++;
+            }
+        }
+    }
+}
+
+static const char *check_ids(const omq_lock_table *table) {
+    const omq_lock_ids *ids = &table->ids;
+    size_t idle = 0;
+    for (uint32_t at = ids->first_idle; at != OMQ_NO_SLOT; at = ids->slots[at].next) {
+        REQUIRE(at < ids->count && ids->slots[at].is_known, "a free id is listed as idle");
+        REQUIRE(ids->slots[at].is_in_idle, "an idle id is listed unmarked");
+        REQUIRE(++idle <= ids->count, "the idle ids go round");
+    }
+    size_t free_count = 0;
+    for (uint32_t at = ids->first_free; at != OMQ_NO_SLOT; at = ids->slots[at].next) {
+        REQUIRE(at < ids->count && !ids->slots[at].is_known, "a known id is listed as free");
+        REQUIRE(++free_count <= ids->count, "the free ids go round");
+    }
+    for (size_t at = 0; at < ids->count; at++) {
+        const omq_id_slot *slot = ids->slots + at;
+        bool is_used = slot->pins > 0 || slot->uses > 0;
+        REQUIRE(slot->is_known || !(is_used || slot->is_in_idle), "a forgotten id is in use");
+        REQUIRE(!slot->is_known || is_used || slot->is_in_idle, "an idle id is not listed");
+        idle -= slot->is_in_idle;
+    }
+    REQUIRE(idle == 0, "an id marked idle is not listed");
+    REQUIRE(take_back_uses(table), "a lock's id is unknown"); /* leaves a broken table broken */
+    bool is_counted = true;
+    for (size_t at = 0; at < ids->count; at++) {
+        is_counted = is_counted && ids->slots[at].uses == 0;
+    }
+    count_uses_again(table);
+    REQUIRE(is_counted, "the uses of an id differ from its locks");
     return NULL;
 }
 
@@ -220,7 +289,7 @@ static const char *check_table(const omq_lock_table *table) {
         count += table->groups[i].count;
     }
     REQUIRE(count == table->count, "the count differs from the locks");
-    return NULL;
+    return check_ids(table);
 }
 
 const char *omq_lock_table_check(omq_lock_table *table) {

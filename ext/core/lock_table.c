@@ -3,22 +3,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_PLACES = 8, FIRST_GROUPS = 8 };
+#include "prefetch.h"
+
+enum {
+    FIRST_PLACES = 8,
+    FIRST_SHIFT = 61,
+    FIRST_GROUPS = 8,
+    AHEAD = 8 /* queues of a batch whose places are on their way from memory at once */
+};
 
 /* now - granted may not fit an int64 if the clock jumps from end to end. */
-static bool is_expired(const omq_lock_table *table, const omq_lock *lock, int64_t now_ms) {
-    return now_ms > lock->granted_ms &&
-           (uint64_t)now_ms - (uint64_t)lock->granted_ms > (uint64_t)table->lease_ms;
+static bool is_expired(const omq_lock_table *table, int64_t granted_ms, int64_t now_ms) {
+    return now_ms > granted_ms &&
+           (uint64_t)now_ms - (uint64_t)granted_ms > (uint64_t)table->lease_ms;
 }
 
 /* ---- the locks of one group ---- */
 
 size_t omq_lock_home(const omq_lock_group *group, uint64_t queue) {
-    return (size_t)(queue * UINT64_C(0x9E3779B97F4A7C15) >> 32) & (group->capacity - 1);
+    /* The high bits: twice as many places keep the order, so that growing streams. */
+    return (size_t)(queue * UINT64_C(0x9E3779B97F4A7C15) >> group->shift);
 }
 
 /* The place of a queue, or the free one where it would go. */
-static omq_lock *place_of(const omq_lock_group *group, uint64_t queue) {
+static omq_lock_place *place_of(const omq_lock_group *group, uint64_t queue) {
     size_t at = omq_lock_home(group, queue);
     while (group->places[at].epoch != 0 && group->places[at].queue != queue) {
         at = (at + 1) & (group->capacity - 1);
@@ -26,20 +34,23 @@ static omq_lock *place_of(const omq_lock_group *group, uint64_t queue) {
     return group->places + at;
 }
 
-static omq_status grow_group(omq_lock_group *group) {
-    omq_lock_group grown = *group;
-    grown.capacity = group->capacity * 2;
-    grown.places = calloc(grown.capacity, sizeof *grown.places);
-    if (grown.places == NULL) {
+static omq_status resize_group(omq_lock_group *group, size_t capacity) {
+    omq_lock_group resized = *group;
+    resized.capacity = capacity;
+    for (resized.shift = FIRST_SHIFT; capacity > FIRST_PLACES; capacity /= 2) {
+        resized.shift--;
+    }
+    resized.places = calloc(resized.capacity, sizeof *resized.places);
+    if (resized.places == NULL) {
         return OMQ_NO_MEMORY;
     }
     for (size_t i = 0; i < group->capacity; i++) {
         if (group->places[i].epoch != 0) {
-            *place_of(&grown, group->places[i].queue) = group->places[i];
+            *place_of(&resized, group->places[i].queue) = group->places[i];
         }
     }
     free(group->places);
-    *group = grown;
+    *group = resized;
     return OMQ_OK;
 }
 
@@ -53,7 +64,7 @@ static void free_place(omq_lock_group *group, size_t at) {
             at = next;
         }
     }
-    group->places[at] = (omq_lock){0};
+    group->places[at] = (omq_lock_place){0};
     group->count--;
 }
 
@@ -87,14 +98,14 @@ static omq_lock_group *add_group(omq_lock_table *table, uint64_t id) {
         table->groups = groups;
         table->group_capacity = capacity;
     }
-    omq_lock *places = calloc(FIRST_PLACES, sizeof *places);
+    omq_lock_place *places = calloc(FIRST_PLACES, sizeof *places);
     if (places == NULL) {
         return NULL;
     }
     omq_lock_group *group = table->groups + group_position(table, id);
     size_t after = (size_t)(table->groups + table->group_count - group);
     memmove(group + 1, group, after * sizeof *group);
-    *group = (omq_lock_group){id, places, FIRST_PLACES, 0};
+    *group = (omq_lock_group){id, places, FIRST_PLACES, FIRST_SHIFT, 0, INT64_MAX};
     table->group_count++;
     return group;
 }
@@ -106,26 +117,43 @@ static void delete_group(omq_lock_table *table, omq_lock_group *group) {
     memmove(group, group + 1, after * sizeof *group);
 }
 
-static void delete_lock(omq_lock_table *table, omq_lock_group *group, const omq_lock *lock) {
+/* Free a lock's place; its ids are unused, but for the group's, which is the whole group's. */
+static void delete_lock(omq_lock_table *table, omq_lock_group *group,
+                        const omq_lock_place *lock) {
+    omq_lock_ids_unuse(&table->ids, lock->queue);
+    omq_lock_ids_unuse(&table->ids, lock->owner);
     free_place(group, (size_t)(lock - group->places));
     table->count--;
 }
 
-static omq_lock *find_lock(const omq_lock_table *table, uint64_t group_id, uint64_t queue) {
+/* A group whose last lock went: its id is unused. */
+static void drop_group(omq_lock_table *table, omq_lock_group *group) {
+    omq_lock_ids_unuse(&table->ids, group->id);
+    delete_group(table, group);
+}
+
+static omq_lock_place *find_lock(const omq_lock_table *table, uint64_t group_id, uint64_t queue) {
     const omq_lock_group *group = find_group(table, group_id);
-    omq_lock *lock = group == NULL ? NULL : place_of(group, queue);
+    omq_lock_place *lock = group == NULL ? NULL : place_of(group, queue);
     return lock == NULL || lock->epoch == 0 ? NULL : lock;
 }
 
-/* Store a lock whose place is free. */
-static omq_status add_lock(omq_lock_table *table, omq_lock_group *group, const omq_lock *lock) {
-    if ((group->count + 1) * 4 > group->capacity * 3 && grow_group(group) != OMQ_OK) {
+/* Store a lock whose place is free; the caller counts the uses of its ids. */
+static omq_status add_lock(omq_lock_table *table, omq_lock_group *group,
+                           const omq_lock_place *lock) {
+    if ((group->count + 1) * 4 > group->capacity * 3 &&
+        resize_group(group, group->capacity * 2) != OMQ_OK) {
         return OMQ_NO_MEMORY;
     }
     *place_of(group, lock->queue) = *lock;
     group->count++;
+    group->oldest_ms = lock->granted_ms < group->oldest_ms ? lock->granted_ms : group->oldest_ms;
     table->count++;
     return OMQ_OK;
+}
+
+static omq_lock outside(const omq_lock_group *group, const omq_lock_place *lock) {
+    return (omq_lock){group->id, lock->queue, lock->owner, lock->epoch, lock->granted_ms};
 }
 
 /* ---- life ---- */
@@ -139,6 +167,8 @@ omq_lock_table *omq_lock_table_new(int64_t lease_ms, uint64_t first_epoch) {
     if (table != NULL) {
         table->lease_ms = lease_ms;
         table->next_epoch = first_epoch;
+        table->ids.first_free = OMQ_NO_SLOT;
+        table->ids.first_idle = OMQ_NO_SLOT;
     }
     return table;
 }
@@ -157,6 +187,7 @@ static void delete_groups(omq_lock_table *table) {
 void omq_lock_table_free(omq_lock_table *table) {
     if (table != NULL) {
         delete_groups(table);
+        free(table->ids.slots);
         omq_mutex_destroy(&table->mutex);
         free(table);
     }
@@ -165,42 +196,71 @@ void omq_lock_table_free(omq_lock_table *table) {
 /* ---- operations ---- */
 
 /* The table of semantics 3.1, one row: epoch, or 0 if refused. */
-static omq_status try_lock(omq_lock_table *table, omq_lock_group *group, const omq_lock *asked,
-                           uint64_t *epoch) {
-    omq_lock *held = place_of(group, asked->queue);
-    bool is_live = held->epoch != 0 && !is_expired(table, held, asked->granted_ms);
+static omq_status try_lock(omq_lock_table *table, omq_lock_group *group,
+                           const omq_lock_place *asked, uint64_t *epoch) {
+    omq_lock_place *held = place_of(group, asked->queue);
+    bool is_live = held->epoch != 0 && !is_expired(table, held->granted_ms, asked->granted_ms);
     *epoch = 0;
     if (is_live && held->owner != asked->owner) {
         return OMQ_OK;
     }
-    omq_lock granted = *asked;
+    omq_lock_place granted = *asked;
     granted.epoch = is_live ? held->epoch : table->next_epoch;
-    if (held->epoch != 0) {
+    if (held->epoch == 0) {
+        if (add_lock(table, group, &granted) != OMQ_OK) {
+            return OMQ_NO_MEMORY;
+        }
+        omq_lock_ids_use(&table->ids, asked->queue);
+        omq_lock_ids_use(&table->ids, asked->owner);
+    } else {
+        if (held->owner != asked->owner) {
+            omq_lock_ids_use(&table->ids, asked->owner);
+            omq_lock_ids_unuse(&table->ids, held->owner);
+        }
         *held = granted;
-    } else if (add_lock(table, group, &granted) != OMQ_OK) {
-        return OMQ_NO_MEMORY;
     }
     table->next_epoch += !is_live;
     *epoch = granted.epoch;
     return OMQ_OK;
 }
 
+/* try_lock of each queue, all ids being known. */
+static omq_status try_lock_all(omq_lock_table *table, uint64_t group_id, const uint64_t *queues,
+                               size_t count, uint64_t owner, int64_t now_ms, uint64_t *epochs) {
+    omq_status status = OMQ_OK;
+    omq_lock_group *group = find_group(table, group_id);
+    if (group == NULL) {
+        group = add_group(table, group_id);
+        if (group == NULL) {
+            return OMQ_NO_MEMORY;
+        }
+        omq_lock_ids_use(&table->ids, group_id);
+    }
+    /* A clock that went back makes a renewed lock the oldest. */
+    group->oldest_ms = now_ms < group->oldest_ms ? now_ms : group->oldest_ms;
+    for (size_t i = 0; status == OMQ_OK && i < count; i++) {
+        if (i + AHEAD < count) {
+            OMQ_PREFETCH(group->places + omq_lock_home(group, queues[i + AHEAD]));
+        }
+        omq_lock_place asked = {queues[i], owner, 0, now_ms};
+        status = try_lock(table, group, &asked, epochs + i);
+    }
+    if (group->count == 0) {
+        drop_group(table, group); /* only after NO_MEMORY */
+    }
+    return status;
+}
+
 omq_status omq_lock_table_try_lock(omq_lock_table *table, uint64_t group_id,
                                    const uint64_t *queues, size_t count, uint64_t owner,
                                    int64_t now_ms, uint64_t *epochs) {
-    omq_status status = OMQ_OK;
+    const uint64_t others[] = {group_id, owner};
+    omq_status status = OMQ_UNKNOWN_ID;
     omq_mutex_lock(&table->mutex);
-    omq_lock_group *group = find_group(table, group_id);
-    if (group == NULL && count > 0) {
-        group = add_group(table, group_id);
-        status = group == NULL ? OMQ_NO_MEMORY : OMQ_OK;
-    }
-    for (size_t i = 0; status == OMQ_OK && i < count; i++) {
-        omq_lock asked = {group_id, queues[i], owner, 0, now_ms};
-        status = try_lock(table, group, &asked, epochs + i);
-    }
-    if (group != NULL && group->count == 0) {
-        delete_group(table, group); /* only after NO_MEMORY */
+    if (omq_lock_ids_known(&table->ids, others, 2) == 2 &&
+        omq_lock_ids_known(&table->ids, queues, count) == count) {
+        status = count == 0 ? OMQ_OK
+                            : try_lock_all(table, group_id, queues, count, owner, now_ms, epochs);
     }
     omq_mutex_unlock(&table->mutex);
     return status;
@@ -211,7 +271,7 @@ void omq_lock_table_unlock(omq_lock_table *table, uint64_t group_id, const uint6
     omq_mutex_lock(&table->mutex);
     omq_lock_group *group = find_group(table, group_id);
     for (size_t i = 0; i < count; i++) {
-        const omq_lock *held = group == NULL ? NULL : place_of(group, queues[i]);
+        const omq_lock_place *held = group == NULL ? NULL : place_of(group, queues[i]);
         uint64_t epoch = epochs == NULL ? 0 : epochs[i];
         unlocked[i] = held != NULL && held->epoch != 0 && held->owner == owner &&
                       (epoch == 0 || epoch == held->epoch);
@@ -220,16 +280,16 @@ void omq_lock_table_unlock(omq_lock_table *table, uint64_t group_id, const uint6
         }
     }
     if (group != NULL && group->count == 0) {
-        delete_group(table, group);
+        drop_group(table, group);
     }
     omq_mutex_unlock(&table->mutex);
 }
 
 bool omq_lock_table_holder(omq_lock_table *table, uint64_t group, uint64_t queue, omq_lock *lock) {
     omq_mutex_lock(&table->mutex);
-    const omq_lock *held = find_lock(table, group, queue);
+    const omq_lock_place *held = find_lock(table, group, queue);
     if (held != NULL) {
-        *lock = *held;
+        *lock = (omq_lock){group, queue, held->owner, held->epoch, held->granted_ms};
     }
     omq_mutex_unlock(&table->mutex);
     return held != NULL;
@@ -238,9 +298,9 @@ bool omq_lock_table_holder(omq_lock_table *table, uint64_t group, uint64_t queue
 bool omq_lock_table_is_current(omq_lock_table *table, uint64_t group, uint64_t queue,
                                uint64_t owner, uint64_t epoch, int64_t now_ms) {
     omq_mutex_lock(&table->mutex);
-    const omq_lock *held = find_lock(table, group, queue);
+    const omq_lock_place *held = find_lock(table, group, queue);
     bool is_current = held != NULL && held->owner == owner && held->epoch == epoch &&
-                      !is_expired(table, held, now_ms);
+                      !is_expired(table, held->granted_ms, now_ms);
     omq_mutex_unlock(&table->mutex);
     return is_current;
 }
@@ -250,29 +310,61 @@ bool omq_lock_table_is_all_expired(omq_lock_table *table, uint64_t group_id, int
     omq_mutex_lock(&table->mutex);
     const omq_lock_group *group = find_group(table, group_id);
     for (size_t i = 0; group != NULL && !has_live && i < group->capacity; i++) {
-        has_live = group->places[i].epoch != 0 && !is_expired(table, group->places + i, now_ms);
+        has_live = group->places[i].epoch != 0 &&
+                   !is_expired(table, group->places[i].granted_ms, now_ms);
     }
     omq_mutex_unlock(&table->mutex);
     return !has_live;
+}
+
+/* Delete a group's expired locks, all that `locks` has room for; return how many. */
+static size_t sweep_group(omq_lock_table *table, omq_lock_group *group, int64_t now_ms,
+                          omq_lock *locks, size_t capacity) {
+    size_t swept = 0;
+    int64_t oldest_ms = INT64_MAX;
+    for (size_t i = 0; i < group->capacity;) {
+        const omq_lock_place *held = group->places + i;
+        if (held->epoch == 0) {
+            i++;
+        } else if (!is_expired(table, held->granted_ms, now_ms)) {
+            oldest_ms = held->granted_ms < oldest_ms ? held->granted_ms : oldest_ms;
+            i++;
+        } else if (swept == capacity) {
+            return swept;
+        } else {
+            locks[swept++] = outside(group, held);
+            delete_lock(table, group, held); /* may move another lock to this place */
+        }
+    }
+    group->oldest_ms = oldest_ms;
+    return swept;
+}
+
+/* Give back what most of a group's locks left; it stays as it is if there is no memory. */
+static void shrink_group(omq_lock_group *group) {
+    size_t capacity = group->capacity;
+    while (capacity > FIRST_PLACES && group->count * 4 <= capacity) {
+        capacity /= 2;
+    }
+    if (capacity * 4 <= group->capacity) {
+        (void)resize_group(group, capacity);
+    }
 }
 
 size_t omq_lock_table_sweep(omq_lock_table *table, int64_t now_ms, omq_lock *locks,
                             size_t capacity) {
     size_t swept = 0;
     omq_mutex_lock(&table->mutex);
-    for (size_t at = table->group_count; at-- > 0;) {
+    for (size_t at = table->group_count; at-- > 0 && swept < capacity;) {
         omq_lock_group *group = table->groups + at;
-        for (size_t i = 0; i < group->capacity && swept < capacity;) {
-            const omq_lock *held = group->places + i;
-            if (held->epoch != 0 && is_expired(table, held, now_ms)) {
-                locks[swept++] = *held;
-                delete_lock(table, group, held); /* may move another lock to this place */
-            } else {
-                i++;
-            }
+        if (!is_expired(table, group->oldest_ms, now_ms)) {
+            continue;
         }
+        swept += sweep_group(table, group, now_ms, locks + swept, capacity - swept);
         if (group->count == 0) {
-            delete_group(table, group);
+            drop_group(table, group);
+        } else {
+            shrink_group(group);
         }
     }
     omq_mutex_unlock(&table->mutex);
@@ -286,7 +378,7 @@ size_t omq_lock_table_snapshot(omq_lock_table *table, omq_lock *locks, size_t ca
         const omq_lock_group *group = table->groups + at;
         for (size_t i = 0; i < group->capacity && written < capacity; i++) {
             if (group->places[i].epoch != 0) {
-                locks[written++] = group->places[i];
+                locks[written++] = outside(group, group->places + i);
             }
         }
     }
@@ -295,9 +387,29 @@ size_t omq_lock_table_snapshot(omq_lock_table *table, omq_lock *locks, size_t ca
     return count;
 }
 
-static omq_status restore_lock(omq_lock_table *table, const omq_lock *lock) {
+/* Count the uses of every lock's ids, or take them back. */
+static void count_uses(omq_lock_table *table, void (*count)(omq_lock_ids *, uint64_t)) {
+    for (size_t at = 0; at < table->group_count; at++) {
+        const omq_lock_group *group = table->groups + at;
+        count(&table->ids, group->id);
+        for (size_t i = 0; i < group->capacity; i++) {
+            if (group->places[i].epoch != 0) {
+                count(&table->ids, group->places[i].queue);
+                count(&table->ids, group->places[i].owner);
+            }
+        }
+    }
+}
+
+/* Add a lock to a table in the making, whose ids are `ids`. */
+static omq_status restore_lock(omq_lock_table *table, const omq_lock_ids *ids,
+                               const omq_lock *lock) {
+    const uint64_t used[] = {lock->group, lock->queue, lock->owner};
     if (lock->epoch == 0 || lock->epoch >= table->next_epoch) {
         return OMQ_OUT_OF_RANGE;
+    }
+    if (omq_lock_ids_known(ids, used, 3) != 3) {
+        return OMQ_UNKNOWN_ID;
     }
     omq_lock_group *group = find_group(table, lock->group);
     if (group == NULL) {
@@ -306,7 +418,9 @@ static omq_status restore_lock(omq_lock_table *table, const omq_lock *lock) {
     if (group == NULL) {
         return OMQ_NO_MEMORY;
     }
-    return place_of(group, lock->queue)->epoch != 0 ? OMQ_DUPLICATE : add_lock(table, group, lock);
+    const omq_lock_place place = {lock->queue, lock->owner, lock->epoch, lock->granted_ms};
+    return place_of(group, lock->queue)->epoch != 0 ? OMQ_DUPLICATE
+                                                     : add_lock(table, group, &place);
 }
 
 omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, size_t count,
@@ -318,15 +432,17 @@ omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, 
         built.next_epoch = next_epoch;
     }
     for (size_t i = 0; status == OMQ_OK && i < count; i++) {
-        status = restore_lock(&built, locks + i);
+        status = restore_lock(&built, &table->ids, locks + i);
     }
     if (status == OMQ_OK) {
+        count_uses(table, omq_lock_ids_unuse);
         delete_groups(table);
         table->groups = built.groups;
         table->group_count = built.group_count;
         table->group_capacity = built.group_capacity;
         table->count = built.count;
         table->next_epoch = built.next_epoch;
+        count_uses(table, omq_lock_ids_use);
     } else {
         delete_groups(&built);
     }

@@ -21,7 +21,8 @@ typedef enum {
     OMQ_OUT_OF_RANGE = 2, /* nothing was done; so the next two */
     OMQ_WRONG_SHAPE = 3,  /* batches and columns in one process queue */
     OMQ_DUPLICATE = 4,
-    OMQ_MALFORMED = 5     /* omq_message_fault says where */
+    OMQ_MALFORMED = 5,    /* omq_message_fault says where */
+    OMQ_UNKNOWN_ID = 6    /* no id of this lock table, or one it forgot; nothing was done */
 } omq_status;
 
 /* ---- offset map: int64 offset -> uint64 token, ascending. One thread at a time. ---- */
@@ -295,10 +296,9 @@ void omq_lane_map_read(omq_lane_map *map, omq_lane_map_state *state);
 /* For tests: NULL, or the first invariant found broken (static text). Any thread. O(n). */
 const char *omq_lane_map_check(omq_lane_map *map);
 
-/* ---- lock table: any thread. Groups, queues and owners are the caller's ids. ---- */
+/* ---- lock table: any thread. Groups, queues and owners are ids that it gives out. ---- */
 
 typedef struct omq_lock_table omq_lock_table;
-
 typedef struct {
     uint64_t group;
     uint64_t queue;
@@ -306,54 +306,56 @@ typedef struct {
     uint64_t epoch; /* >= 1 */
     int64_t granted_ms;
 } omq_lock;
-
-/* Make an empty table; NULL without memory. lease_ms >= 0, first_epoch >= 1 (the caller has
- * checked). The caller frees it. */
+/* Make an empty table: lease_ms >= 0, first_epoch >= 1. NULL without memory. The caller frees
+ * it; NULL is allowed. */
 omq_lock_table *omq_lock_table_new(int64_t lease_ms, uint64_t first_epoch);
-
-/* Free a table, which no thread may be using; NULL is allowed. */
 void omq_lock_table_free(omq_lock_table *table);
+/* Give out an id: never 0, none twice; its low half may be an index. It lasts while it is
+ * pinned or a lock uses it, else until the next forget. NO_MEMORY. O(1) amortised. */
+omq_status omq_lock_table_add_id(omq_lock_table *table, uint64_t *id);
+/* Count a pin, or take one back. UNKNOWN_ID; OUT_OF_RANGE: 2^32 pins, or none. O(1). */
+omq_status omq_lock_table_pin(omq_lock_table *table, uint64_t id);
+omq_status omq_lock_table_unpin(omq_lock_table *table, uint64_t id);
+/* How many of the ids, from the first on, are known. O(count). */
+size_t omq_lock_table_known(omq_lock_table *table, const uint64_t *ids, size_t count);
+/* Forget ids without pin and lock, up to `capacity`, and write them; return how many. Fewer
+ * than `capacity`: none is left. O(ids new, or without their last pin or lock, since). */
+size_t omq_lock_table_forget(omq_lock_table *table, uint64_t *ids, size_t capacity);
 
-/* Grant or renew each of `count` queues; write its epoch, or 0 where another owner is live.
- * A grant is expired when now_ms - granted_ms > lease_ms. NO_MEMORY (a prefix may be
- * granted). Any thread, one lock for all. O(count). */
+/* Grant or renew each queue under one lock; write its epoch, or 0: another owner is live, until
+ * now_ms - granted_ms > lease_ms. UNKNOWN_ID; NO_MEMORY (a prefix may be granted). O(count). */
 omq_status omq_lock_table_try_lock(omq_lock_table *table, uint64_t group, const uint64_t *queues,
-                                   size_t count, uint64_t owner, int64_t now_ms,
-                                   uint64_t *epochs);
+                                   size_t count, uint64_t owner, int64_t now_ms, uint64_t *epochs);
 
-/* Delete each entry that is this owner's and of its epoch; `epochs` may be NULL, and an epoch
- * 0, for any. Write whether it was deleted. Any thread, one lock for all. O(count). */
+/* Delete each entry that is this owner's and of its epoch, under one lock; `epochs` may be
+ * NULL, and an epoch 0, for any. Write whether it was; an unknown id holds nothing. O(count). */
 void omq_lock_table_unlock(omq_lock_table *table, uint64_t group, const uint64_t *queues,
                            size_t count, uint64_t owner, const uint64_t *epochs, bool *unlocked);
 
-/* Write the entry of a queue, expired or not; false if there is none. Any thread. O(1). */
+/* Write the entry of a queue, expired or not; false if there is none. O(1). */
 bool omq_lock_table_holder(omq_lock_table *table, uint64_t group, uint64_t queue, omq_lock *lock);
-
-/* Whether the owner holds the queue live in this epoch. Any thread. O(1). */
+/* Whether the owner holds the queue live in this epoch. O(1). */
 bool omq_lock_table_is_current(omq_lock_table *table, uint64_t group, uint64_t queue,
                                uint64_t owner, uint64_t epoch, int64_t now_ms);
-
-/* Whether the group holds nothing live. Any thread. O(entries of the group). */
+/* Whether the group holds nothing live. O(entries of the group). */
 bool omq_lock_table_is_all_expired(omq_lock_table *table, uint64_t group, int64_t now_ms);
 
-/* Delete expired entries, up to `capacity`, and write them; return how many. Fewer than
- * `capacity` means that none is left. Any thread. O(n). */
+/* Delete expired entries, up to `capacity`, and write them; return how many. Fewer: none is
+ * left. O(groups + entries of those with one expired, or not swept since a lease). */
 size_t omq_lock_table_sweep(omq_lock_table *table, int64_t now_ms, omq_lock *locks,
                             size_t capacity);
-
-/* Write every entry, up to `capacity`; return how many there are. Any thread. O(n). */
+/* Write every entry, up to `capacity`; return how many there are. O(n). */
 size_t omq_lock_table_snapshot(omq_lock_table *table, omq_lock *locks, size_t capacity);
 
-/* Replace all entries; the next epoch becomes next_epoch if that is greater.
- * NO_MEMORY, OUT_OF_RANGE (an epoch), DUPLICATE: nothing was done. Any thread. O(count). */
+/* Replace all entries; the next epoch becomes next_epoch if that is greater. NO_MEMORY,
+ * OUT_OF_RANGE (an epoch), DUPLICATE, UNKNOWN_ID: nothing was done. O(n + count). */
 omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, size_t count,
                                   uint64_t next_epoch);
 
-/* Entries, and the epoch of the next new holder. Any thread. O(1). */
+/* Entries, and the epoch of the next new holder. O(1). */
 size_t omq_lock_table_count(omq_lock_table *table);
 uint64_t omq_lock_table_next_epoch(omq_lock_table *table);
-
-/* For tests: NULL, or the first invariant found broken (static text). Any thread. O(n). */
+/* For tests: NULL, or the first invariant found broken (static text). O(n). */
 const char *omq_lock_table_check(omq_lock_table *table);
 
 /* ---- message codec: pure functions on bytes, any thread. ---- */

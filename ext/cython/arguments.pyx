@@ -123,3 +123,4 @@ cdef int get_column(
 
 cdef array _INT64 = _array("q")
 cdef array _UINT64 = _array("Q")
+cdef array _BYTES = _array("B")

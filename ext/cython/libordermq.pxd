@@ -15,6 +15,7 @@ cdef extern from "ordermq.h" nogil:
         OMQ_WRONG_SHAPE
         OMQ_DUPLICATE
         OMQ_MALFORMED
+        OMQ_UNKNOWN_ID
 
     ctypedef struct omq_offset_map
     ctypedef struct omq_entry:
@@ -143,6 +144,11 @@ cdef extern from "ordermq.h" nogil:
         int64_t granted_ms
     omq_lock_table *omq_lock_table_new(int64_t lease_ms, uint64_t first_epoch)
     void omq_lock_table_free(omq_lock_table *table)
+    omq_status omq_lock_table_add_id(omq_lock_table *table, uint64_t *id)
+    omq_status omq_lock_table_pin(omq_lock_table *table, uint64_t id)
+    omq_status omq_lock_table_unpin(omq_lock_table *table, uint64_t id)
+    size_t omq_lock_table_known(omq_lock_table *table, const uint64_t *ids, size_t count)
+    size_t omq_lock_table_forget(omq_lock_table *table, uint64_t *ids, size_t capacity)
     omq_status omq_lock_table_try_lock(omq_lock_table *table, uint64_t group,
                                        const uint64_t *queues, size_t count, uint64_t owner,
                                        int64_t now_ms, uint64_t *epochs)

@@ -4,10 +4,11 @@ cdef class LockTable:
 
     cdef omq.omq_lock_table *_table  # owned; freed in __dealloc__
     cdef readonly int64_t lease_ms
-    # Names <-> the ids that C sees, one space for groups, queues and owners; guarded by the GIL.
+    # Names <-> the ids that C gives out, one space for groups, queues and owners. The GIL
+    # guards them, and `_readers`: the calls under way that hold ids and may let go of it.
     cdef dict _ids
-    cdef dict _names
-    cdef uint64_t _last_id
+    cdef list _names  # by the id's low half
+    cdef int _readers
 
     def __cinit__(self, lease_ms=60_000, first_epoch=1):
         if not (0 <= lease_ms <= INT64_MAX and 1 <= first_epoch <= INT64_MAX):
@@ -16,7 +17,7 @@ cdef class LockTable:
             )
         self.lease_ms = lease_ms
         self._ids = {}
-        self._names = {}
+        self._names = []
         self._table = omq.omq_lock_table_new(lease_ms, first_epoch)
         if self._table is NULL:
             raise MemoryError("no memory for a lock table")
@@ -24,27 +25,58 @@ cdef class LockTable:
     def __dealloc__(self):
         omq.omq_lock_table_free(self._table)
 
-    cdef uint64_t _intern(self, str name) except 0:
+    cdef uint64_t _id_of(self, object name) except 0:
         known = self._ids.get(name)
         if known is not None:
             return known
+        return self._add(name)
+
+    cdef uint64_t _add(self, object name) except 0:
+        cdef uint64_t added
+        cdef omq.omq_status status
         if name is None:
             raise TypeError("expected a name, got None")
-        self._last_id += 1
-        self._names[self._last_id] = name
-        self._ids[name] = self._last_id
-        return self._last_id
+        status = omq.omq_lock_table_add_id(self._table, &added)
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"id of {name!r}")
+        while len(self._names) <= <Py_ssize_t>(added & UINT32_MAX):
+            self._names.append(None)
+        # A thread may have named it meanwhile, if its hash or equality is Python code.
+        cdef uint64_t kept = self._ids.setdefault(name, added)
+        if kept == added:
+            self._names[<Py_ssize_t>(added & UINT32_MAX)] = name
+        return kept
 
-    cdef uint64_t _find(self, str name) except? 0:
+    cdef uint64_t _find(self, object name) except? 0:
         """The id of a name, or 0, which no name has."""
         known = self._ids.get(name)
         return 0 if known is None else known
 
-    def try_lock(self, str group, str queue, str owner, int64_t now_ms):
+    cdef object _name(self, uint64_t number):
+        return self._names[<Py_ssize_t>(number & UINT32_MAX)]
+
+    def intern(self, name):
+        cdef uint64_t number = self._id_of(name)
+        cdef omq.omq_status status = omq.omq_lock_table_pin(self._table, number)
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"intern of {name!r}")
+        return number
+
+    def release(self, uint64_t number):
+        cdef omq.omq_status status = omq.omq_lock_table_unpin(self._table, number)
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"release of id {number}")
+
+    def name_of(self, uint64_t number):
+        if omq.omq_lock_table_known(self._table, &number, 1) == 0:
+            raise _status.failure(_status.UNKNOWN_ID, f"name_of id {number}")
+        return self._name(number)
+
+    def try_lock(self, str group, queue, str owner, int64_t now_ms):
         cdef uint64_t epoch
-        cdef uint64_t queue_id = self._intern(queue)
+        cdef uint64_t queue_id = self._id_of(queue)
         cdef omq.omq_status status = omq.omq_lock_table_try_lock(
-            self._table, self._intern(group), &queue_id, 1, self._intern(owner), now_ms, &epoch
+            self._table, self._id_of(group), &queue_id, 1, self._id_of(owner), now_ms, &epoch
         )
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"try_lock of {queue}")
@@ -62,9 +94,9 @@ cdef class LockTable:
         cdef uint64_t *epochs = ids + count
         try:
             for i in range(count):
-                ids[i] = self._intern(names[i])
+                ids[i] = self._id_of(names[i])
             status = omq.omq_lock_table_try_lock(
-                self._table, self._intern(group), ids, count, self._intern(owner), now_ms, epochs
+                self._table, self._id_of(group), ids, count, self._id_of(owner), now_ms, epochs
             )
             if status != omq.OMQ_OK:
                 raise _status.failure(status, f"try_lock_batch of group {group}")
@@ -73,7 +105,24 @@ cdef class LockTable:
             if ids is not small:
                 PyMem_Free(ids)
 
-    def unlock(self, str group, str queue, str owner, uint64_t epoch=0):
+    def try_lock_ids(self, uint64_t group, queues, uint64_t owner, int64_t now_ms):
+        cdef Py_buffer view
+        cdef array epochs
+        cdef omq.omq_status status
+        get_column(queues, &view, b"QL", sizeof(uint64_t), "queues")
+        try:
+            epochs = clone(_UINT64, view.shape[0], zero=False)
+            status = omq.omq_lock_table_try_lock(
+                self._table, group, <const uint64_t *>view.buf, view.shape[0], owner, now_ms,
+                <uint64_t *>epochs.data.as_voidptr,
+            )
+        finally:
+            PyBuffer_Release(&view)
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"try_lock_ids of group id {group}")
+        return memoryview(epochs)
+
+    def unlock(self, str group, queue, str owner, uint64_t epoch=0):
         cdef omq.bool unlocked
         cdef uint64_t queue_id = self._find(queue)
         omq.omq_lock_table_unlock(
@@ -104,13 +153,50 @@ cdef class LockTable:
         finally:
             PyMem_Free(ids)
 
-    def holder(self, str group, str queue):
+    def unlock_ids(self, uint64_t group, queues, uint64_t owner, epochs=None):
+        cdef Py_buffer view
+        cdef Py_buffer asked
+        get_column(queues, &view, b"QL", sizeof(uint64_t), "queues")
+        try:
+            if epochs is None:
+                return self._unlock_ids(group, &view, owner, NULL)
+            get_column(epochs, &asked, b"QL", sizeof(uint64_t), "epochs")
+            try:
+                return self._unlock_ids(group, &view, owner, &asked)
+            finally:
+                PyBuffer_Release(&asked)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef object _unlock_ids(
+        self, uint64_t group, Py_buffer *queues, uint64_t owner, Py_buffer *epochs
+    ):
+        cdef const uint64_t *ids = <const uint64_t *>queues.buf
+        cdef const uint64_t *asked = NULL
+        cdef size_t count = queues.shape[0]
+        cdef uint64_t[2] others = [group, owner]
+        cdef array unlocked = clone(_BYTES, count, zero=False)
+        if epochs is not NULL and epochs.shape[0] != queues.shape[0]:
+            raise ValueError(f"unlock_ids: {count} queues, {epochs.shape[0]} epochs")
+        if epochs is not NULL:
+            asked = <const uint64_t *>epochs.buf
+        if (
+            omq.omq_lock_table_known(self._table, ids, count) < count
+            or omq.omq_lock_table_known(self._table, others, 2) < 2
+        ):
+            raise _status.failure(_status.UNKNOWN_ID, f"unlock_ids of group id {group}")
+        omq.omq_lock_table_unlock(
+            self._table, group, ids, count, owner, asked, <omq.bool *>unlocked.data.as_voidptr
+        )
+        return memoryview(unlocked)
+
+    def holder(self, str group, queue):
         cdef omq.omq_lock lock
         if omq.omq_lock_table_holder(self._table, self._find(group), self._find(queue), &lock):
-            return (self._names[lock.owner], lock.epoch, lock.granted_ms)
+            return (self._name(lock.owner), lock.epoch, lock.granted_ms)
         return None
 
-    def is_current(self, str group, str queue, str owner, uint64_t epoch, int64_t now_ms):
+    def is_current(self, str group, queue, str owner, uint64_t epoch, int64_t now_ms):
         return omq.omq_lock_table_is_current(
             self._table, self._find(group), self._find(queue), self._find(owner), epoch, now_ms
         )
@@ -119,44 +205,56 @@ cdef class LockTable:
         return omq.omq_lock_table_is_all_expired(self._table, self._find(group), now_ms)
 
     def sweep(self, int64_t now_ms):
-        cdef omq.omq_lock locks[SMALL]
-        cdef size_t count = SMALL
+        cdef size_t count = omq.omq_lock_table_count(self._table)
+        cdef omq.omq_lock *locks = <omq.omq_lock *>allocate(count, sizeof(omq.omq_lock))
         cdef size_t i
-        cdef list swept = []
-        while count == SMALL:
-            count = omq.omq_lock_table_sweep(self._table, now_ms, locks, SMALL)
-            for i in range(count):
-                swept.append((*self._named(&locks[i])[:3], locks[i].epoch))
+        cdef list swept
+        self._readers += 1
+        try:
+            # The GIL keeps the count; only holders of it change the table.
+            count = omq.omq_lock_table_sweep(self._table, now_ms, locks, count)
+            swept = [(*self._named(&locks[i])[:3], locks[i].epoch) for i in range(count)]
+        finally:
+            self._readers -= 1
+            PyMem_Free(locks)
         self._forget_names()
         return swept
 
     cdef tuple _named(self, const omq.omq_lock *lock):
         return (
-            self._names[lock.group],
-            self._names[lock.queue],
-            self._names[lock.owner],
+            self._name(lock.group),
+            self._name(lock.queue),
+            self._name(lock.owner),
             lock.epoch,
             lock.granted_ms,
         )
 
     cdef int _forget_names(self) except -1:
-        """Forget the names without a lock: client ids never end in a long-lived broker."""
-        cdef set used = set()
-        for entry in self.snapshot():
-            used.update(entry[:3])
-        self._ids = {name: number for name, number in self._ids.items() if name in used}
-        self._names = {number: name for name, number in self._ids.items()}
+        """Forget what nothing uses: client ids never end in a long-lived broker."""
+        cdef uint64_t ids[SMALL]
+        cdef size_t count = SMALL
+        cdef size_t i
+        # Making tuples of names may run the garbage collector, and with it another thread's
+        # sweep: what a call still has to name stays for the next sweep.
+        while count == SMALL and self._readers == 0:
+            count = omq.omq_lock_table_forget(self._table, ids, SMALL)
+            for i in range(count):
+                name = self._name(ids[i])
+                self._names[<Py_ssize_t>(ids[i] & UINT32_MAX)] = None
+                if name is not None:
+                    del self._ids[name]
         return 0
 
     def snapshot(self):
         cdef size_t count = omq.omq_lock_table_count(self._table)
         cdef omq.omq_lock *locks = <omq.omq_lock *>allocate(count, sizeof(omq.omq_lock))
         cdef size_t i
+        self._readers += 1
         try:
-            # The GIL keeps the count; only holders of it change the table.
             count = omq.omq_lock_table_snapshot(self._table, locks, count)
             return [self._named(&locks[i]) for i in range(count)]
         finally:
+            self._readers -= 1
             PyMem_Free(locks)
 
     def restore(self, entries, next_epoch):
@@ -164,18 +262,20 @@ cdef class LockTable:
         cdef omq.omq_lock *locks = <omq.omq_lock *>allocate(len(rows), sizeof(omq.omq_lock))
         cdef Py_ssize_t i
         cdef omq.omq_status status
+        self._readers += 1
         try:
             for i in range(len(rows)):
                 group, queue, owner, epoch, granted_ms = rows[i]
-                locks[i].group = self._intern(group)
-                locks[i].queue = self._intern(queue)
-                locks[i].owner = self._intern(owner)
+                locks[i].group = self._id_of(group)
+                locks[i].queue = self._id_of(queue)
+                locks[i].owner = self._id_of(owner)
                 locks[i].epoch = max(epoch, 0)  # 0 is refused
                 locks[i].granted_ms = granted_ms
             status = omq.omq_lock_table_restore(
                 self._table, locks, len(rows), max(next_epoch, 0)
             )
         finally:
+            self._readers -= 1
             PyMem_Free(locks)
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"restore of {len(rows)} locks")
@@ -191,5 +291,6 @@ cdef class LockTable:
         cdef const char *broken = omq.omq_lock_table_check(self._table)
         if broken is not NULL:
             raise AssertionError(f"{broken.decode()}: {len(self)} locks")
-        named = set(self._names.values())
-        assert {name for entry in self.snapshot() for name in entry[:3]} <= named, named
+        for name, number in self._ids.items():
+            assert self.name_of(number) == name, name
+        assert len(self._ids) == sum(name is not None for name in self._names), self._names

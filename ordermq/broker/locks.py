@@ -16,7 +16,7 @@ from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
-from ordermq.core import LockTable
+from ordermq.core import LockTable, interface
 from ordermq.errors import StoreError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
@@ -53,14 +53,14 @@ class QueueLocks:
         self._statistics = statistics
         self._notify = notify
         self.lease_ms = config.lock_max_live_ms
-        self._table = LockTable(self.lease_ms)
-        self._refused: dict[tuple[str, str], dict[BrokerConnection, None]] = {}
+        self._table: interface.LockTable[MessageQueue] = LockTable(self.lease_ms)
+        self._refused: dict[tuple[str, MessageQueue], dict[BrokerConnection, None]] = {}
         self._grants_on_the_way = 0
         now_ms = clock.now_ms()  # a restart gives each holder a full lease: it may be alive
         self._table.restore(
             [
-                (str(group), str(queue), str(owner), int(str(epoch)), now_ms)
-                for group, queue, owner, epoch in store.rows("SELECT * FROM locks")
+                (str(group), _queue_of(str(text)), str(owner), int(str(epoch)), now_ms)
+                for group, text, owner, epoch in store.rows("SELECT * FROM locks")
             ],
             int(str(store.meta("next_epoch"))),
         )
@@ -74,18 +74,19 @@ class QueueLocks:
         granted: Granted,
     ) -> None:
         """Try each queue; `granted` gets an epoch or 0 for each, once new ones are durable."""
-        names = [queue_name(queue) for queue in queues]
-        before = [self._table.holder(group, name) for name in names]
-        epochs = self._table.try_lock_batch(group, names, owner, self._clock.now_ms())
-        fresh: list[tuple[str, int]] = []
-        taken_over: list[tuple[str, str, int]] = []
-        for name, epoch, holder in zip(names, epochs, before, strict=True):
-            self._note_waiting(group, name, connection, is_refused=not epoch)
+        before = [self._table.holder(group, queue) for queue in queues]
+        epochs = self._table.try_lock_batch(group, queues, owner, self._clock.now_ms())
+        fresh: list[tuple[MessageQueue, int]] = []
+        taken_over: list[tuple[MessageQueue, str, int]] = []
+        for queue, epoch, holder in zip(queues, epochs, before, strict=True):
+            self._note_waiting(group, queue, connection, is_refused=not epoch)
             if epoch and (holder is None or holder[1] != epoch):
-                fresh.append((name, epoch))
+                fresh.append((queue, epoch))
                 if holder is not None:
-                    taken_over.append((name, holder[0], holder[1]))
-        statements: list[Statement] = [(_GRANT, (group, n, owner, epoch)) for n, epoch in fresh]
+                    taken_over.append((queue, holder[0], holder[1]))
+        statements: list[Statement] = [
+            (_GRANT, (group, _stored(queue), owner, epoch)) for queue, epoch in fresh
+        ]
         if statements:
             statements.append((_EPOCH, (self._table.next_epoch,)))
         self._statistics.locks_refused += epochs.count(0)
@@ -94,18 +95,18 @@ class QueueLocks:
             self._grants_on_the_way -= 1
             if error is not None:
                 # Nobody may hold an epoch that a restart would give out again.
-                for name, epoch in fresh:
-                    self._table.unlock(group, name, owner, epoch)
+                for queue, epoch in fresh:
+                    self._table.unlock(group, queue, owner, epoch)
                 granted([0] * len(epochs), error)
                 return
-            for name, old_owner, old_epoch in taken_over:
-                self._record_end(EventType.LOCK_LOST, group, name, old_owner, old_epoch)
+            for queue, old_owner, old_epoch in taken_over:
+                self._record_end(EventType.LOCK_LOST, group, queue, old_owner, old_epoch)
             # A grant this one renewed may have failed to become durable meanwhile.
             held = [
-                epoch if epoch and self._holds(group, name, owner, epoch) else 0
-                for name, epoch in zip(names, epochs, strict=True)
+                epoch if epoch and self._holds(group, queue, owner, epoch) else 0
+                for queue, epoch in zip(queues, epochs, strict=True)
             ]
-            self._record_grants(group, names, owner, held)
+            self._record_grants(group, queues, owner, held)
             granted(held, None)
 
         self._grants_on_the_way += 1
@@ -123,29 +124,27 @@ class QueueLocks:
             epochs: free a queue only if it is held in this epoch; empty frees in any.
         """
         for place, queue in enumerate(queues):
-            name = queue_name(queue)
-            holder = self._table.holder(group, name)
+            holder = self._table.holder(group, queue)
             wanted = epochs[place] if place < len(epochs) else 0
-            if holder is None or not self._table.unlock(group, name, owner, wanted):
+            if holder is None or not self._table.unlock(group, queue, owner, wanted):
                 continue
-            self._released(EventType.UNLOCK, group, name, owner, holder[1])
-            self._wake(group, name)
+            self._released(EventType.UNLOCK, group, queue, owner, holder[1])
+            self._wake(group, queue)
 
     def sweep(self) -> None:
         """Delete expired locks and wake who waits for them."""
-        for group, name, owner, epoch in self._table.sweep(self._clock.now_ms()):
+        for group, queue, owner, epoch in self._table.sweep(self._clock.now_ms()):
             self._statistics.locks_expired += 1
-            self._released(EventType.LOCK_LOST, group, name, owner, epoch)
-            self._wake(group, name)
+            self._released(EventType.LOCK_LOST, group, queue, owner, epoch)
+            self._wake(group, queue)
 
     def is_current(self, group: str, queue: MessageQueue, owner: str, epoch: int) -> bool:
         """Whether this owner holds the queue live in exactly this epoch."""
-        name = queue_name(queue)
-        return self._table.is_current(group, name, owner, epoch, self._clock.now_ms())
+        return self._table.is_current(group, queue, owner, epoch, self._clock.now_ms())
 
     def describe(self, group: str, queue: MessageQueue) -> str:
         """Who holds the queue, in words."""
-        holder = self._table.holder(group, queue_name(queue))
+        holder = self._table.holder(group, queue)
         if holder is None:
             return "nobody holds the queue"
         owner, epoch, granted_ms = holder
@@ -168,56 +167,59 @@ class QueueLocks:
                 del self._refused[key]
 
     def _note_waiting(
-        self, group: str, name: str, connection: BrokerConnection, *, is_refused: bool
+        self, group: str, queue: MessageQueue, connection: BrokerConnection, *, is_refused: bool
     ) -> None:
         if is_refused:
-            self._refused.setdefault((group, name), {})[connection] = None
-        elif (waiting := self._refused.get((group, name))) is not None:
+            self._refused.setdefault((group, queue), {})[connection] = None
+        elif (waiting := self._refused.get((group, queue))) is not None:
             waiting.pop(connection, None)
 
-    def _holds(self, group: str, name: str, owner: str, epoch: int) -> bool:
-        holder = self._table.holder(group, name)
+    def _holds(self, group: str, queue: MessageQueue, owner: str, epoch: int) -> bool:
+        holder = self._table.holder(group, queue)
         return holder is not None and holder[:2] == (owner, epoch)
 
-    def _wake(self, group: str, name: str) -> None:
-        for connection in self._refused.pop((group, name), ()):
+    def _wake(self, group: str, queue: MessageQueue) -> None:
+        for connection in self._refused.pop((group, queue), ()):
             self._notify(connection, group)
 
-    def _released(self, event: EventType, group: str, name: str, owner: str, epoch: int) -> None:
+    def _released(
+        self, event: EventType, group: str, queue: MessageQueue, owner: str, epoch: int
+    ) -> None:
         def finish(error: StoreError | None) -> None:
             # Without the delete a restart gives the old holder one more lease: late, not wrong.
-            self._record_end(event, group, name, owner, epoch)
+            self._record_end(event, group, queue, owner, epoch)
 
-        self._store.submit(Write(finish, statements=[(_RELEASE, (group, name, owner, epoch))]))
+        row = (group, _stored(queue), owner, epoch)
+        self._store.submit(Write(finish, statements=[(_RELEASE, row)]))
 
-    def _record_end(self, event: EventType, group: str, name: str, owner: str, epoch: int) -> None:
+    def _record_end(
+        self, event: EventType, group: str, queue: MessageQueue, owner: str, epoch: int
+    ) -> None:
         if self._history.enabled:
-            topic, broker, queue_id = _queue_parts(name)
             self._history.record(
-                event, group=group, topic=topic, broker=broker, queue=queue_id, epoch=epoch,
-                client=owner,
+                event, group=group, topic=queue.topic, broker=queue.broker_name,
+                queue=queue.queue_id, epoch=epoch, client=owner,
             )  # fmt: skip
 
     def _record_grants(
-        self, group: str, names: Sequence[str], owner: str, epochs: Sequence[int]
+        self, group: str, queues: Sequence[MessageQueue], owner: str, epochs: Sequence[int]
     ) -> None:
-        for name, epoch in zip(names, epochs, strict=True):
+        for queue, epoch in zip(queues, epochs, strict=True):
             if not epoch:
                 continue
             self._statistics.locks_granted += 1
             if self._history.enabled:
-                topic, broker, queue_id = _queue_parts(name)
                 self._history.record(
-                    EventType.LOCK_OK, group=group, topic=topic, broker=broker, queue=queue_id,
-                    epoch=epoch, client=owner, lease_ms=self.lease_ms,
+                    EventType.LOCK_OK, group=group, topic=queue.topic, broker=queue.broker_name,
+                    queue=queue.queue_id, epoch=epoch, client=owner, lease_ms=self.lease_ms,
                 )  # fmt: skip
 
 
-def queue_name(queue: MessageQueue) -> str:
-    """The text the lock table knows a queue by."""
+def _stored(queue: MessageQueue) -> str:
+    """A queue as the text of a row in `locks`."""
     return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
 
 
-def _queue_parts(name: str) -> tuple[str, str, int]:
-    topic, broker, queue_id = name.rsplit("@", 2)
-    return topic, broker, int(queue_id)
+def _queue_of(text: str) -> MessageQueue:
+    topic, broker, queue_id = text.rsplit("@", 2)
+    return MessageQueue(topic, broker, int(queue_id))

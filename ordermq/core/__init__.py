@@ -22,7 +22,7 @@ import importlib
 import os
 import warnings
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ordermq.core import interface
 from ordermq.core.include import include_dir
@@ -74,7 +74,7 @@ IMPLEMENTATION, _core = _choose()
 OffsetMap: type[interface.OffsetMap] = _core.OffsetMap
 ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[interface.LaneMap] = _core.LaneMap
-LockTable: type[interface.LockTable] = _core.LockTable
+LockTable: type[interface.LockTable[Any]] = _core.LockTable
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core.reference import MessageIndex, MessageView
 else:

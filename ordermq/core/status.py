@@ -16,6 +16,7 @@ OUT_OF_RANGE: Final = 2
 WRONG_SHAPE: Final = 3
 DUPLICATE: Final = 4
 MALFORMED: Final = 5
+UNKNOWN_ID: Final = 6
 
 MAX_OFFSET: Final = 2**63 - 2  # the greatest offset: one more must still be an int64
 
@@ -28,6 +29,10 @@ _EXCEPTIONS: Final[dict[int, tuple[type[Exception], str]]] = {
         "use the put and take of that shape, or another queue",
     ),
     DUPLICATE: (ValueError, "an entry comes twice"),
+    UNKNOWN_ID: (
+        ValueError,
+        "an id is not of this table, or was released and swept; intern its name again",
+    ),
 }
 
 # omq_fault: what is wrong with a stored record

@@ -28,7 +28,7 @@ LANE_MAPS: list[type[interface.LaneMap]] = [
     cffi_binding.LaneMap,
     reference.LaneMap,
 ]
-LOCK_TABLES: list[type[interface.LockTable]] = [
+LOCK_TABLES: list[type[interface.LockTable[Any]]] = [
     _cython.LockTable,
     cffi_binding.LockTable,
     reference.LockTable,

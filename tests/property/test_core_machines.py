@@ -267,6 +267,9 @@ class LockTableMachine(RuleBasedStateMachine):
         self.held = {}
         self.next_epoch = 5
         self.now = 0
+        self.ids = {}  # what a name's id is, as long as it is known
+        self.pins = {}
+        self.gone = []  # ids that were forgotten
 
     def is_live(self, entry):
         return entry is not None and self.now - entry[2] <= LEASE
@@ -290,7 +293,11 @@ class LockTableMachine(RuleBasedStateMachine):
                 self.next_epoch += 1
             self.held[group, queue] = (owner, epoch, self.now)
             expected.append(epoch)
-        if len(queues) == 1:
+        if self.has_ids([group, owner, *queues]):
+            ids = array("Q", [self.ids[queue] for queue in queues])
+            epochs = self.table.try_lock_ids(self.ids[group], ids, self.ids[owner], self.now)
+            assert epochs.tolist() == expected
+        elif len(queues) == 1:
             assert self.table.try_lock(group, queues[0], owner, self.now) == expected[0]
         else:
             assert self.table.try_lock_batch(group, queues, owner, self.now) == expected
@@ -305,10 +312,45 @@ class LockTableMachine(RuleBasedStateMachine):
             expected.append(entry is not None and entry[0] == owner and epoch in (0, entry[1]))
             if expected[-1]:
                 del self.held[group, queue]
-        if len(queues) == 1 and epochs is None:
+        if self.has_ids([group, owner, *queues]):
+            ids = array("Q", [self.ids[queue] for queue in queues])
+            asked = None if epochs is None else array("Q", epochs)
+            unlocked = self.table.unlock_ids(self.ids[group], ids, self.ids[owner], asked)
+            assert unlocked.tolist() == expected
+        elif len(queues) == 1 and epochs is None:
             assert self.table.unlock(group, queues[0], owner) == expected[0]
         else:
             assert self.table.unlock_batch(group, queues, owner, epochs) == expected
+
+    def has_ids(self, wanted):
+        return all(name in self.ids for name in wanted)
+
+    @rule(chosen=st.lists(names, max_size=3), queues=queue_lists)
+    def intern(self, chosen, queues):
+        for name in chosen + queues:
+            number = self.table.intern(name)
+            assert number not in self.gone
+            assert self.ids.setdefault(name, number) == number
+            self.pins[name] = self.pins.get(name, 0) + 1
+
+    @rule()
+    def intern_all(self):
+        self.intern(list("abc"), [f"q{i}" for i in range(41)])
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def release(self, data, times):
+        for name in data.draw(st.lists(st.sampled_from(sorted(self.ids)), max_size=40)):
+            for _ in range(times):
+                expected = None if self.pins[name] else ValueError
+                assert outcome(self.table.release, self.ids[name]) is expected
+                self.pins[name] = max(self.pins[name] - 1, 0)
+
+    def forget(self):
+        used = {name for where, entry in self.held.items() for name in (*where, entry[0])}
+        for name in [name for name in self.ids if not self.pins[name] and name not in used]:
+            self.gone.append(self.ids.pop(name))
+            del self.pins[name]
 
     @rule()
     def sweep(self):
@@ -317,12 +359,21 @@ class LockTableMachine(RuleBasedStateMachine):
         assert sorted(self.table.sweep(self.now)) == expected
         for where in expired:
             del self.held[where]
+        self.forget()
+
+    @rule()
+    def restore_in_place(self):
+        rows = self.table.snapshot()
+        assert outcome(self.table.restore, [*rows, ("a", "q", "a", 0, 0)], 1) is ValueError
+        self.table.restore(rows[::2], 1)
+        self.held = {(group, queue): tuple(entry) for group, queue, *entry in rows[::2]}
 
     @rule(seed=st.integers(0, 100))
     def restart(self, seed):
         rows, next_epoch = self.table.snapshot(), self.table.next_epoch
         self.table = self.table_type(LEASE, first_epoch=seed + 1)
         self.table.restore(rows, next_epoch)
+        self.ids, self.pins, self.gone = {}, {}, []
         self.next_epoch = max(self.next_epoch, seed + 1)
 
     @precondition(lambda self: self.held)
@@ -346,6 +397,10 @@ class LockTableMachine(RuleBasedStateMachine):
             assert self.table.is_all_expired(group, self.now) == (not live)
         for (group, queue), entry in list(self.held.items())[:5]:
             assert self.table.holder(group, queue) == entry
+        for name, number in self.ids.items():
+            assert self.table.name_of(number) == name
+        for number in self.gone[-5:]:
+            assert outcome(self.table.name_of, number) is ValueError
 
 
 def cases():

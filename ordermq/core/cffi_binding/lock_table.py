@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 from ordermq.core import status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.cffi_binding.arguments import (
-    INT64_MAX,
-    raise_unless_ok,
-)
-from ordermq.core.interface import LockEntry
+from ordermq.core.cffi_binding.arguments import INT64_MAX, column_of, raise_unless_ok
+from ordermq.core.interface import LockEntry, Queue
 
 if TYPE_CHECKING:
-    pass
+    from _typeshed import ReadableBuffer
 
-_CHUNK: Final = 256  # entries a native call copies at once
+_CHUNK: Final = 256  # ids a native call forgets at once
+_SLOT: Final = 2**32 - 1  # an id's place among the names
+# A sweep asks for room for every lock, and fills little of it.
+_uninitialized: Final = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 @final
-class LockTable:
+class LockTable(Generic[Queue]):
     """See interface.LockTable."""
 
     def __init__(self, lease_ms: int = 60_000, first_epoch: int = 1) -> None:
@@ -31,58 +32,96 @@ class LockTable:
             )
         self._lease_ms = lease_ms
         self._lock = threading.RLock()
-        # Names <-> the ids that C sees, one space for groups, queues and owners.
-        self._ids: dict[str, int] = {}
-        self._names: dict[int, str] = {}
-        self._last_id = 0
+        # Names <-> the ids that C gives out, one space for groups, queues and owners.
+        self._ids: dict[Hashable, int] = {}
+        self._names: list[Any] = []
         table = lib.omq_lock_table_new(lease_ms, first_epoch)
         if not table:
             raise MemoryError("no memory for a lock table")
         self._table = ffi.gc(table, lib.omq_lock_table_free)
 
-    def _intern(self, name: str) -> int:
+    def _id_of(self, name: Hashable) -> int:
         known = self._ids.get(name)
-        if known is None:
-            if not isinstance(name, str):
-                raise TypeError(f"expected a name, got {name!r}")
-            known = self._last_id = self._last_id + 1
-            self._ids[name] = known
-            self._names[known] = name
-        return known
+        if known is not None:
+            return known
+        if name is None:
+            raise TypeError("expected a name, got None")
+        added = ffi.new("uint64_t *")
+        raise_unless_ok(lib.omq_lock_table_add_id(self._table, added), f"id of {name!r}")
+        if added[0] & _SLOT == len(self._names):
+            self._names.append(None)
+        self._names[added[0] & _SLOT] = name
+        self._ids[name] = added[0]
+        return int(added[0])
 
-    def _find(self, name: str) -> int:
+    def _find(self, name: Hashable) -> int:
         """The id of a name, or 0, which no name has."""
         return self._ids.get(name, 0)
 
-    def try_lock(self, group: str, queue: str, owner: str, now_ms: int) -> int:
+    def intern(self, name: Hashable) -> int:
+        with self._lock:
+            number = self._id_of(name)
+            raise_unless_ok(lib.omq_lock_table_pin(self._table, number), f"intern of {name!r}")
+            return number
+
+    def release(self, number: int) -> None:
+        with self._lock:
+            code = lib.omq_lock_table_unpin(self._table, number)
+        raise_unless_ok(code, f"release of id {number}")
+
+    def name_of(self, number: int) -> Any:
+        with self._lock:
+            if lib.omq_lock_table_known(self._table, ffi.new("uint64_t *", number), 1) == 0:
+                raise status.failure(status.UNKNOWN_ID, f"name_of id {number}")
+            return self._names[number & _SLOT]
+
+    def try_lock(self, group: str, queue: Queue, owner: str, now_ms: int) -> int:
         return self.try_lock_batch(group, [queue], owner, now_ms)[0]
 
     def try_lock_batch(
-        self, group: str, queues: Sequence[str], owner: str, now_ms: int
+        self, group: str, queues: Sequence[Queue], owner: str, now_ms: int
     ) -> list[int]:
         names = list(queues)
         epochs = ffi.new("uint64_t[]", len(names))
         with self._lock:
-            ids = ffi.new("uint64_t[]", [self._intern(name) for name in names])
+            ids = ffi.new("uint64_t[]", [self._id_of(name) for name in names])
             code = lib.omq_lock_table_try_lock(
                 self._table,
-                self._intern(group),
+                self._id_of(group),
                 ids,
                 len(names),
-                self._intern(owner),
+                self._id_of(owner),
                 now_ms,
                 epochs,
             )
         raise_unless_ok(code, f"try_lock_batch of group {group}")
         return list(ffi.unpack(epochs, len(names)))
 
-    def unlock(self, group: str, queue: str, owner: str, epoch: int = 0) -> bool:
+    def try_lock_ids(
+        self, group: int, queues: ReadableBuffer, owner: int, now_ms: int
+    ) -> memoryview:
+        ids = column_of(queues, "QL", "uint64_t", "queues")
+        epochs = array("Q", bytes(8 * len(ids)))
+        with self._lock:
+            code = lib.omq_lock_table_try_lock(
+                self._table,
+                group,
+                ids,
+                len(ids),
+                owner,
+                now_ms,
+                ffi.from_buffer("uint64_t[]", epochs),
+            )
+        raise_unless_ok(code, f"try_lock_ids of group id {group}")
+        return memoryview(epochs)
+
+    def unlock(self, group: str, queue: Queue, owner: str, epoch: int = 0) -> bool:
         return self.unlock_batch(group, [queue], owner, [epoch])[0]
 
     def unlock_batch(
         self,
         group: str,
-        queues: Sequence[str],
+        queues: Sequence[Queue],
         owner: str,
         epochs: Sequence[int] | None = None,
     ) -> list[bool]:
@@ -103,14 +142,42 @@ class LockTable:
             )
         return [bool(unlocked[i]) for i in range(len(names))]
 
-    def holder(self, group: str, queue: str) -> tuple[str, int, int] | None:
+    def unlock_ids(
+        self,
+        group: int,
+        queues: ReadableBuffer,
+        owner: int,
+        epochs: ReadableBuffer | None = None,
+    ) -> memoryview:
+        ids = column_of(queues, "QL", "uint64_t", "queues")
+        asked = ffi.NULL if epochs is None else column_of(epochs, "QL", "uint64_t", "epochs")
+        if epochs is not None and len(asked) != len(ids):
+            raise ValueError(f"unlock_ids: {len(ids)} queues, {len(asked)} epochs")
+        others = ffi.new("uint64_t[]", [group, owner])
+        unlocked = array("B", bytes(len(ids)))
+        with self._lock:
+            known = lib.omq_lock_table_known(self._table, ids, len(ids))
+            if known < len(ids) or lib.omq_lock_table_known(self._table, others, 2) < 2:
+                raise status.failure(status.UNKNOWN_ID, f"unlock_ids of group id {group}")
+            lib.omq_lock_table_unlock(
+                self._table,
+                group,
+                ids,
+                len(ids),
+                owner,
+                asked,
+                ffi.from_buffer("bool[]", unlocked),
+            )
+        return memoryview(unlocked)
+
+    def holder(self, group: str, queue: Queue) -> tuple[str, int, int] | None:
         lock = ffi.new("omq_lock *")
         with self._lock:
             if lib.omq_lock_table_holder(self._table, self._find(group), self._find(queue), lock):
-                return self._names[lock.owner], lock.epoch, lock.granted_ms
+                return self._names[lock.owner & _SLOT], lock.epoch, lock.granted_ms
         return None
 
-    def is_current(self, group: str, queue: str, owner: str, epoch: int, now_ms: int) -> bool:
+    def is_current(self, group: str, queue: Queue, owner: str, epoch: int, now_ms: int) -> bool:
         with self._lock:
             group_id, queue_id, owner_id = map(self._find, (group, queue, owner))
             return bool(
@@ -123,45 +190,45 @@ class LockTable:
         with self._lock:
             return bool(lib.omq_lock_table_is_all_expired(self._table, self._find(group), now_ms))
 
-    def sweep(self, now_ms: int) -> list[tuple[str, str, str, int]]:
-        locks = ffi.new("omq_lock[]", _CHUNK)
-        swept = []
-        count = _CHUNK
+    def sweep(self, now_ms: int) -> list[tuple[str, Queue, str, int]]:
         with self._lock:
-            while count == _CHUNK:
-                count = lib.omq_lock_table_sweep(self._table, now_ms, locks, _CHUNK)
-                for i in range(count):
-                    group, queue, owner, epoch, _ = self._named(locks[i])
-                    swept.append((group, queue, owner, epoch))
+            capacity = len(self)
+            locks = _uninitialized("omq_lock[]", capacity)
+            count = lib.omq_lock_table_sweep(self._table, now_ms, locks, capacity)
+            swept = [self._named(locks[i]) for i in range(count)]
             self._forget_names()
-        return swept
+        return [(group, queue, owner, epoch) for group, queue, owner, epoch, _ in swept]
 
-    def _named(self, lock: Any) -> LockEntry:
+    def _named(self, lock: Any) -> LockEntry[Queue]:
         names = self._names
-        group, queue, owner = names[lock.group], names[lock.queue], names[lock.owner]
-        return group, queue, owner, lock.epoch, lock.granted_ms
+        group, queue = names[lock.group & _SLOT], names[lock.queue & _SLOT]
+        return group, queue, names[lock.owner & _SLOT], lock.epoch, lock.granted_ms
 
     def _forget_names(self) -> None:
-        """Forget the names without a lock: client ids never end in a long-lived broker."""
-        used = {name for entry in self.snapshot() for name in entry[:3]}
-        self._ids = {name: number for name, number in self._ids.items() if name in used}
-        self._names = {number: name for name, number in self._ids.items()}
+        """Forget what nothing uses: client ids never end in a long-lived broker."""
+        ids = ffi.new("uint64_t[]", _CHUNK)
+        count = _CHUNK
+        while count == _CHUNK:
+            count = lib.omq_lock_table_forget(self._table, ids, _CHUNK)
+            for number in ffi.unpack(ids, count):
+                del self._ids[self._names[number & _SLOT]]
+                self._names[number & _SLOT] = None
 
-    def snapshot(self) -> list[LockEntry]:
+    def snapshot(self) -> list[LockEntry[Queue]]:
         with self._lock:
             count = len(self)
-            locks = ffi.new("omq_lock[]", count)
+            locks = _uninitialized("omq_lock[]", count)
             lib.omq_lock_table_snapshot(self._table, locks, count)
             return [self._named(locks[i]) for i in range(count)]
 
-    def restore(self, entries: Iterable[LockEntry], next_epoch: int) -> None:
+    def restore(self, entries: Iterable[LockEntry[Queue]], next_epoch: int) -> None:
         rows = list(entries)
         locks = ffi.new("omq_lock[]", len(rows))
         with self._lock:
             for lock, (group, queue, owner, epoch, granted_ms) in zip(locks, rows, strict=True):
-                lock.group = self._intern(group)
-                lock.queue = self._intern(queue)
-                lock.owner = self._intern(owner)
+                lock.group = self._id_of(group)
+                lock.queue = self._id_of(queue)
+                lock.owner = self._id_of(owner)
                 lock.epoch = max(epoch, 0)  # 0 is refused
                 lock.granted_ms = granted_ms
             code = lib.omq_lock_table_restore(self._table, locks, len(rows), max(next_epoch, 0))
@@ -183,3 +250,6 @@ class LockTable:
             broken = lib.omq_lock_table_check(self._table)
             if broken:
                 raise AssertionError(f"{ffi.string(broken).decode()}: {self.snapshot()}")
+            for name, number in self._ids.items():
+                assert self.name_of(number) == name
+            assert len(self._ids) == sum(name is not None for name in self._names)

@@ -6,7 +6,7 @@ of whatever clock the caller uses throughout; the core never reads a clock.
 """
 
 from ordermq.core.interface.lane_map import NO_KEY, LaneKey, LaneMap
-from ordermq.core.interface.lock_table import LockEntry, LockTable
+from ordermq.core.interface.lock_table import LockEntry, LockTable, Queue
 from ordermq.core.interface.message_codec import MessageIndex, MessageView
 from ordermq.core.interface.offset_map import OffsetMap
 from ordermq.core.interface.process_queue import Batch, ProcessQueue, Segment
@@ -22,5 +22,6 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "Queue",
     "Segment",
 ]

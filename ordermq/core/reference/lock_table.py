@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic
 
 from ordermq.core import status
-from ordermq.core.interface import LockEntry
-from ordermq.core.reference.arguments import out_of_range
+from ordermq.core.interface import LockEntry, Queue
+from ordermq.core.reference.arguments import column_of, out_of_range
 
 if TYPE_CHECKING:
-    pass
+    from _typeshed import ReadableBuffer
 
 
-class LockTable:
+class LockTable(Generic[Queue]):
     """See interface.LockTable."""
 
     def __init__(self, lease_ms: int = 60_000, first_epoch: int = 1) -> None:
@@ -23,9 +24,40 @@ class LockTable:
         self.lease_ms = lease_ms
         self._next_epoch = first_epoch
         self._lock = threading.RLock()
-        self._entries: dict[tuple[str, str], tuple[str, int, int]] = {}
+        self._entries: dict[tuple[str, Queue], tuple[str, int, int]] = {}
+        self._names: dict[int, Hashable] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._pins: dict[int, int] = {}
+        self._last_number = 0
 
-    def try_lock(self, group: str, queue: str, owner: str, now_ms: int) -> int:
+    def intern(self, name: Hashable) -> int:
+        with self._lock:
+            if name is None:
+                raise TypeError("expected a name, got None")
+            if name not in self._numbers:
+                self._last_number += 1
+                self._numbers[name] = self._last_number
+                self._names[self._last_number] = name
+                self._pins[self._last_number] = 0
+            number = self._numbers[name]
+            self._pins[number] += 1
+            return number
+
+    def release(self, number: int) -> None:
+        with self._lock:
+            self.name_of(number)
+            if self._pins[number] == 0:
+                raise out_of_range(f"release of id {number}, which is not pinned")
+            self._pins[number] -= 1
+
+    def name_of(self, number: int) -> Any:
+        if number not in self._names:
+            raise status.failure(status.UNKNOWN_ID, f"name_of id {number}")
+        return self._names[number]
+
+    def try_lock(self, group: str, queue: Queue, owner: str, now_ms: int) -> int:
+        if queue is None:
+            raise TypeError("expected a name, got None")
         with self._lock:
             holder, epoch, granted_ms = self._entries.get((group, queue), ("", 0, 0))
             is_live = epoch > 0 and now_ms - granted_ms <= self.lease_ms
@@ -38,12 +70,20 @@ class LockTable:
             return epoch
 
     def try_lock_batch(
-        self, group: str, queues: Sequence[str], owner: str, now_ms: int
+        self, group: str, queues: Sequence[Queue], owner: str, now_ms: int
     ) -> list[int]:
         with self._lock:
             return [self.try_lock(group, queue, owner, now_ms) for queue in queues]
 
-    def unlock(self, group: str, queue: str, owner: str, epoch: int = 0) -> bool:
+    def try_lock_ids(
+        self, group: int, queues: ReadableBuffer, owner: int, now_ms: int
+    ) -> memoryview:
+        with self._lock:
+            names = [self.name_of(number) for number in column_of(queues, "QL", "queues")]
+            epochs = self.try_lock_batch(self.name_of(group), names, self.name_of(owner), now_ms)
+            return memoryview(array("Q", epochs))
+
+    def unlock(self, group: str, queue: Queue, owner: str, epoch: int = 0) -> bool:
         with self._lock:
             holder, held_epoch, _ = self._entries.get((group, queue), ("", 0, 0))
             if held_epoch == 0 or holder != owner or epoch not in (0, held_epoch):
@@ -54,7 +94,7 @@ class LockTable:
     def unlock_batch(
         self,
         group: str,
-        queues: Sequence[str],
+        queues: Sequence[Queue],
         owner: str,
         epochs: Sequence[int] | None = None,
     ) -> list[bool]:
@@ -68,10 +108,23 @@ class LockTable:
                 for queue, epoch in zip(queues, epochs, strict=True)
             ]
 
-    def holder(self, group: str, queue: str) -> tuple[str, int, int] | None:
+    def unlock_ids(
+        self,
+        group: int,
+        queues: ReadableBuffer,
+        owner: int,
+        epochs: ReadableBuffer | None = None,
+    ) -> memoryview:
+        with self._lock:
+            names = [self.name_of(number) for number in column_of(queues, "QL", "queues")]
+            wanted = None if epochs is None else column_of(epochs, "QL", "epochs")
+            unlocked = self.unlock_batch(self.name_of(group), names, self.name_of(owner), wanted)
+            return memoryview(array("B", unlocked))
+
+    def holder(self, group: str, queue: Queue) -> tuple[str, int, int] | None:
         return self._entries.get((group, queue))
 
-    def is_current(self, group: str, queue: str, owner: str, epoch: int, now_ms: int) -> bool:
+    def is_current(self, group: str, queue: Queue, owner: str, epoch: int, now_ms: int) -> bool:
         entry = self._entries.get((group, queue))
         return (
             entry is not None and entry[:2] == (owner, epoch) and now_ms - entry[2] <= self.lease_ms
@@ -84,7 +137,7 @@ class LockTable:
                 for (held_group, _), (_, _, granted_ms) in self._entries.items()
             )
 
-    def sweep(self, now_ms: int) -> list[tuple[str, str, str, int]]:
+    def sweep(self, now_ms: int) -> list[tuple[str, Queue, str, int]]:
         with self._lock:
             expired = [
                 (group, queue, owner, epoch)
@@ -93,13 +146,21 @@ class LockTable:
             ]
             for group, queue, _, _ in expired:
                 del self._entries[group, queue]
+            self._forget_names()
             return expired
 
-    def snapshot(self) -> list[LockEntry]:
+    def _forget_names(self) -> None:
+        """Client ids never end in a long-lived broker."""
+        used = {name for where, entry in self._entries.items() for name in (*where, entry[0])}
+        for name, number in list(self._numbers.items()):
+            if name not in used and self._pins[number] == 0:
+                del self._numbers[name], self._names[number], self._pins[number]
+
+    def snapshot(self) -> list[LockEntry[Queue]]:
         with self._lock:
             return [(*where, *entry) for where, entry in self._entries.items()]
 
-    def restore(self, entries: Iterable[LockEntry], next_epoch: int) -> None:
+    def restore(self, entries: Iterable[LockEntry[Queue]], next_epoch: int) -> None:
         rows = list(entries)
         restored = {(group, queue): (o, e, g) for group, queue, o, e, g in rows}
         if len(restored) != len(rows):
@@ -122,3 +183,5 @@ class LockTable:
         with self._lock:
             epochs = [epoch for _, epoch, _ in self._entries.values()]
             assert all(1 <= epoch < self._next_epoch for epoch in epochs), self._entries
+            assert {number: name for name, number in self._numbers.items()} == self._names
+            assert self._pins.keys() == self._names.keys()

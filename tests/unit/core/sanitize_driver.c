@@ -26,10 +26,12 @@ static uint32_t draw(uint64_t *state, uint32_t below) {
     return (uint32_t)(*state >> 33) % below;
 }
 
-/* Linked with --wrap=malloc,realloc: of the core's calls, one in `failing` finds no memory. */
+/* Linked with --wrap=malloc,calloc,realloc: of the core's calls, one in `failing` finds no memory. */
 void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *memory, size_t size);
 void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 
 static uint32_t failing; /* 0: none */
@@ -37,6 +39,9 @@ static uint64_t luck = 5;
 
 static bool fails(void) { return failing > 0 && draw(&luck, failing) == 0; }
 void *__wrap_malloc(size_t size) { return fails() ? NULL : __real_malloc(size); }
+void *__wrap_calloc(size_t count, size_t size) {
+    return fails() ? NULL : __real_calloc(count, size);
+}
 void *__wrap_realloc(void *memory, size_t size) {
     return fails() ? NULL : __real_realloc(memory, size);
 }
@@ -303,16 +308,44 @@ static void drive_lanes(uint64_t *seed, int steps) {
 
 /* ---- lock table ---- */
 
-static void step_table(omq_lock_table *table, uint64_t *seed, uint64_t owner) {
+enum { IDS = 512 };
+
+/* The id of a name, which is a place in `ids`; a new one where the table forgot it. */
+static uint64_t id_of(omq_lock_table *table, uint64_t *ids, uint64_t name) {
+    if (omq_lock_table_known(table, ids + name, 1) == 0) {
+        while (omq_lock_table_add_id(table, ids + name) != OMQ_OK) {
+        }
+    }
+    return ids[name];
+}
+
+static void step_ids(omq_lock_table *table, uint64_t *ids, uint64_t *seed) {
+    uint64_t forgotten[QUEUES];
+    uint64_t unused;
+    uint64_t id = id_of(table, ids, draw(seed, IDS));
+    REQUIRE(omq_lock_table_pin(table, id) == OMQ_OK);
+    if (draw(seed, 3) > 0) {
+        REQUIRE(omq_lock_table_unpin(table, id) == OMQ_OK);
+    }
+    REQUIRE(is_done(omq_lock_table_add_id(table, &unused)));
+    if (draw(seed, 4) == 0) {
+        size_t count = omq_lock_table_forget(table, forgotten, QUEUES);
+        REQUIRE(count == 0 || omq_lock_table_known(table, forgotten, 1) == 0);
+        REQUIRE(count == 0 || omq_lock_table_pin(table, forgotten[0]) == OMQ_UNKNOWN_ID);
+    }
+}
+
+static void step_table(omq_lock_table *table, uint64_t *ids, uint64_t *seed) {
     uint64_t queues[QUEUES];
     uint64_t epochs[QUEUES];
     bool unlocked[QUEUES];
     omq_lock locks[QUEUES];
     for (int i = 0; i < QUEUES; i++) {
-        queues[i] = 1 + draw(seed, 500);
+        queues[i] = id_of(table, ids, draw(seed, 500));
     }
     int64_t now = draw(seed, 100);
-    uint64_t group = 1 + draw(seed, 3);
+    uint64_t group = id_of(table, ids, 500 + draw(seed, 3));
+    uint64_t owner = id_of(table, ids, 504 + draw(seed, 4));
     REQUIRE(is_done(
         omq_lock_table_try_lock(table, group, queues, QUEUES, owner, now, epochs)));
     if (draw(seed, 2) == 0) {
@@ -321,18 +354,29 @@ static void step_table(omq_lock_table *table, uint64_t *seed, uint64_t owner) {
     if (draw(seed, 4) == 0) {
         (void)omq_lock_table_sweep(table, now + 50, locks, QUEUES);
     }
+    step_ids(table, ids, seed);
 }
 
 static void drive_table(uint64_t *seed, int steps) {
+    uint32_t odds = failing;
+    failing = 0;
     omq_lock_table *table = omq_lock_table_new(20, 1);
     REQUIRE(table != NULL);
+    failing = odds;
+    uint64_t ids[IDS] = {0};
     for (int step = 0; step < steps; step++) {
-        step_table(table, seed, 1 + draw(seed, 4));
+        step_table(table, ids, seed);
         sound(omq_lock_table_check(table));
     }
+    failing = 0;
     size_t count = omq_lock_table_count(table);
     omq_lock *locks = malloc((count + 1) * sizeof *locks);
     REQUIRE(locks != NULL && omq_lock_table_snapshot(table, locks, count) == count);
+    failing = odds;
+    REQUIRE(is_done(omq_lock_table_restore(table, locks, count, 0)));
+    REQUIRE(omq_lock_table_count(table) == count);
+    sound(omq_lock_table_check(table));
+    failing = 0;
     REQUIRE(omq_lock_table_restore(table, locks, count, 0) == OMQ_OK);
     sound(omq_lock_table_check(table));
     free(locks);
@@ -460,6 +504,7 @@ static void fuzz(uint64_t *seed, int cases, char **paths, int path_count) {
 static omq_process_queue *shared_queue;
 static omq_lock_table *shared_table;
 static omq_lane_map *shared_lanes;
+static uint64_t shared_ids[IDS]; /* pinned, and so known throughout */
 static int rounds;
 
 static void *hammer(void *argument) {
@@ -469,7 +514,7 @@ static void *hammer(void *argument) {
         omq_process_queue_state state;
         step_queue(shared_queue, &seed, 2000);
         omq_process_queue_read(shared_queue, &state);
-        step_table(shared_table, &seed, number);
+        step_table(shared_table, shared_ids, &seed);
         step_lanes(shared_lanes, &seed);
         if (i % 64 == 0) {
             sound(omq_process_queue_check(shared_queue));
@@ -487,6 +532,10 @@ static void drive_threads(void) {
     shared_table = omq_lock_table_new(20, 1);
     shared_lanes = omq_lane_map_new(FLIGHTS, 500, false, 7);
     REQUIRE(shared_queue != NULL && shared_table != NULL && shared_lanes != NULL);
+    for (uint64_t name = 0; name < IDS; name++) {
+        uint64_t id = id_of(shared_table, shared_ids, name);
+        REQUIRE(omq_lock_table_pin(shared_table, id) == OMQ_OK);
+    }
     for (uint64_t i = 0; i < 4; i++) {
         numbers[i] = i + 1;
         REQUIRE(pthread_create(threads + i, NULL, hammer, numbers + i) == 0);
@@ -519,6 +568,8 @@ int main(int argc, char **argv) {
             drive_queue(&seed, amount);
             failing = odds;
             drive_lanes(&seed, amount);
+            failing = odds;
+            drive_table(&seed, amount);
         }
     } else if (strcmp(argv[1], "fuzz") == 0) {
         REQUIRE(argc > 4);

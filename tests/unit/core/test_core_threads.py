@@ -291,3 +291,46 @@ def test_bulk_lane_calls_without_the_gil_lose_nothing(native_core):
     assert sorted(taken) == list(range(size * rounds))
     assert (lanes.watermark, lanes.key_count) == (size * rounds, 0)
     lanes._check()
+
+
+def test_an_interned_id_stays_its_name_while_others_sweep(core):
+    table = core.LockTable(lease_ms=1_000)
+    shared = [f"q{i}" for i in range(8)]
+    deadline = time.monotonic() + ROUNDS_S
+
+    def until_deadline(work):
+        def run():
+            while time.monotonic() < deadline:
+                work()
+
+        return run
+
+    def intern_and_release(owner):
+        def step():
+            group, me = table.intern("g"), table.intern(owner)
+            ids = array("Q", [table.intern(queue) for queue in shared])
+            epochs = table.try_lock_ids(group, ids, me, 0)
+            assert [table.name_of(number) for number in ids] == shared
+            for queue, epoch in zip(shared, epochs, strict=True):
+                assert not epoch or table.holder("g", queue)[:2] == (owner, epoch)
+            held = [bool(epoch) for epoch in epochs]
+            assert table.unlock_ids(group, ids, me, epochs).tolist() == held
+            for used in (group, me, *ids):
+                table.release(used)
+
+        return step
+
+    def lock_by_name():
+        for queue, epoch in zip(shared, table.try_lock_batch("h", shared, "x", 0), strict=True):
+            assert epoch
+            assert table.unlock("h", queue, "x", epoch)
+
+    hammer(
+        until_deadline(intern_and_release("a")),
+        until_deadline(intern_and_release("b")),
+        until_deadline(lock_by_name),
+        until_deadline(lambda: (table.sweep(0), table.snapshot())),
+    )
+    table._check()
+    assert table.sweep(0) == []
+    assert len(table) == 0

@@ -21,7 +21,7 @@ def test_queues_are_ordered_by_topic_broker_and_number():
         MessageQueue("B", "a", 10),
         MessageQueue("B", "b", 0),
     ]
-    assert sorted(reversed(queues)) == queues
+    assert sorted(queues[::-1]) == queues
     assert queues[1] < queues[2] <= queues[2]
 
 
@@ -29,7 +29,7 @@ def test_equal_queues_are_one_key():
     equal = MessageQueue(topic="".join(["Ord", "ers"]), broker_name="broker-a", queue_id=3)
     assert equal == QUEUE
     assert {QUEUE: 1}[equal] == 1
-    assert QUEUE != MessageQueue("Orders", "broker-a", 4)
+    assert MessageQueue("Orders", "broker-a", 4) != QUEUE
 
 
 def test_a_queue_shows_itself_short_and_in_full():
