@@ -1,68 +1,216 @@
-"""Lock table: one member renews its locks, by batch and entries of the table.
+"""Lock table: renewals, grants, expiry and the calls on the whole table, by batch and entries.
 
-The table is filled with groups of 1,024 queues, each held by one member; renewals go round
-the groups. "name" hands in queue names, as the embedded broker's table knows them, made
-ahead; "message queue" makes them of MessageQueue objects, as that broker does. The caller's
-clock is not read: Java's manager reads its own once a queue.
+The table is filled with groups of up to 1,024 queues, each held by one member, who goes round
+the groups. A batch is handed in four ways: "id" is a column of interned ids; "name" a list of
+strings and "message queue" of `MessageQueue` objects, both those that the table holds;
+"equal message queue" objects that are new each time with strings that are new too, as a
+broker decodes them. All are made ahead. The caller's clock is not read: Java's manager reads
+its own once a queue.
 """
 
 from __future__ import annotations
 
+import gc
+import statistics
+import time
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from bench import workloads
 from bench.core.figures import Figures, ours
-from ordermq.broker.locks import queue_name
-from ordermq.core import LockTable
+from ordermq.core import LockTable, interface
 from ordermq.model.message_queue import MessageQueue
 
 TOPIC = "OrderEvents"
+BROKER = "broker-a"
 OWNER = "10.0.0.1@4711"
+OTHER = "10.0.0.2@4711"
 NOW_MS = 1_000_000
+REPEATS = 5
+Table = interface.LockTable[Any]
+Plan = list[tuple[Any, Any]]  # (group, batch)
+
+
+class Filled:
+    """A table in which one member holds `entries` queues, in groups.
+
+    Args: by_name: its queues are strings, else message queues.
+    """
+
+    def __init__(self, entries: int, *, by_name: bool) -> None:
+        self.entries = entries  # asked for; whole groups of them are there
+        self.size = min(entries, workloads.CORE_LOCK_GROUP)
+        self.groups = [f"group-{number}" for number in range(entries // self.size)]
+        known = [MessageQueue(TOPIC, BROKER, number) for number in range(self.size)]
+        self.queues: list[Any] = [str(queue) for queue in known] if by_name else list(known)
+        self.table: Table = LockTable()
+        for group in self.groups:
+            assert 0 not in self.table.try_lock_batch(group, self.queues, OWNER, NOW_MS)
+
+    def plan(self, batch: int, cut: Callable[[int], object], groups: list[Any]) -> Plan:
+        """(group, batch) of every call: round the groups, and on in each with every round."""
+        starts = range(0, self.size - batch + 1, batch)
+        return [
+            (groups[n % len(groups)], cut(starts[n // len(groups) % len(starts)]))
+            for n in range(workloads.CORE_LOCK_RENEWALS // batch)
+        ]
+
+
+def known_batches(queues: Any, batch: int) -> Callable[[int], object]:
+    """The same batch each time."""
+    made = {start: queues[start : start + batch] for start in range(0, len(queues), batch)}
+    return made.__getitem__
+
+
+def decoded_batches(batch: int) -> Callable[[int], object]:
+    """New and equal message queues each time, none of whose strings was hashed before."""
+    topic, broker = TOPIC.encode(), BROKER.encode()
+    return lambda start: [
+        MessageQueue(topic.decode(), broker.decode(), number)
+        for number in range(start, start + batch)
+    ]
+
+
+def median_of(plans: Iterable[Plan], items: int, run: Callable[[Plan], object]) -> float:
+    """Nanoseconds an item, each plan run once."""
+    spent = []
+    for plan in plans:
+        gc.collect()
+        start = time.perf_counter_ns()
+        run(plan)
+        spent.append((time.perf_counter_ns() - start) / items)
+    return statistics.median(spent)
+
+
+def renew(figures: Figures, kind: str, filled: Filled, batch: int) -> None:
+    table, owner = filled.table, OWNER
+    groups: list[Any] = filled.groups
+    by_id = kind == "id"
+    cut = known_batches(filled.queues, batch)
+    if kind == "equal message queue":
+        cut = decoded_batches(batch)
+    if by_id:
+        groups = [table.intern(group) for group in groups]
+        cut = known_batches(array("Q", map(table.intern, filled.queues)), batch)
+    try_lock: Callable[..., Any] = table.try_lock_ids if by_id else table.try_lock_batch
+    holder: Any = table.intern(owner) if by_id else owner
+    got: Any = None
+
+    def run(plan: Plan) -> None:
+        nonlocal got
+        for group, wanted in plan:
+            got = try_lock(group, wanted, holder, NOW_MS + 1)
+
+    last: Plan = []
+
+    def plans() -> Iterable[Plan]:
+        for _ in range(REPEATS):
+            last[:] = filled.plan(batch, cut, groups)
+            yield last
+
+    items = workloads.CORE_LOCK_RENEWALS // batch * batch
+    figure = median_of(plans(), items, run)
+    figures.put(f"{kind}, batch {batch}, entries {filled.entries}", figure)
+    group, queues = last[-1]
+    if by_id:
+        group, queues = table.name_of(group), [table.name_of(number) for number in queues]
+    held = [table.holder(group, queue) for queue in queues]
+    assert held == [(owner, epoch, NOW_MS + 1) for epoch in got]
+    assert len(held) == batch
+
+
+def grant_and_free(figures: Figures, filled: Filled, batch: int) -> None:
+    """Unlock a batch and lock it again, by message queue; so that the table stays full."""
+    table = filled.table
+    plan = filled.plan(batch, known_batches(filled.queues, batch), filled.groups)
+    got: Any = None
+
+    def run(plan: Plan) -> None:
+        nonlocal got
+        for group, wanted in plan:
+            table.unlock_batch(group, wanted, OWNER)
+            got = table.try_lock_batch(group, wanted, OWNER, NOW_MS)
+
+    items, count, before = len(plan) * batch, len(table), table.next_epoch
+    figure = median_of([plan] * REPEATS, items, run)
+    figures.put(f"unlock and lock, batch {batch}, entries {filled.entries}", figure)
+    assert (len(table), table.next_epoch) == (count, before + REPEATS * items)
+    assert 0 not in got
+
+
+def whole_table(figures: Figures, entries: int, *, distinct: bool) -> None:
+    """What meets every lock: snapshot, restore, take-over after expiry, sweeps.
+
+    Args: distinct: each lock has a queue of its own, else the groups share their names.
+    """
+    size = min(entries, workloads.CORE_LOCK_GROUP)
+    rows = [
+        (
+            f"group-{n // size}",
+            MessageQueue(TOPIC, BROKER, n if distinct else n % size),
+            OWNER,
+            n + 1,
+            NOW_MS,
+        )
+        for n in range(entries)
+    ]
+    late_ms = NOW_MS + 60_001
+    kind = f"{'distinct' if distinct else 'shared'} names, entries {entries}"
+    table: Table = LockTable()
+    figures.take(f"restore, {kind}", entries, lambda: table.restore(rows, entries + 1))
+    assert len(table) == entries
+    figures.take(f"snapshot, {kind}", entries, table.snapshot, 3)
+    figures.take(f"sweep of none, {kind}", entries, lambda: table.sweep(NOW_MS), REPEATS)
+    batches = [
+        (rows[first][0], [row[1] for row in rows[first : first + size]])
+        for first in range(0, entries, size)
+    ]
+
+    def take_over() -> None:
+        for group, queues in batches[1:]:
+            assert 0 not in table.try_lock_batch(group, queues, OTHER, late_ms)
+
+    if len(batches) > 1:
+        figures.take(f"take over, {kind}", entries - size, take_over)
+    swept: list[Any] = []
+    figures.take(f"sweep after it, {kind}", entries, lambda: swept.extend(table.sweep(late_ms)))
+    assert {row[0] for row in swept} == {"group-0"}
+    assert len(swept) == size
+    table.try_lock_batch("group-0", batches[0][1], OWNER, NOW_MS)
+    figures.take(f"sweep of one group, {kind}", size, lambda: table.sweep(late_ms))
+    assert len(table) == entries - size
+    if len(table):
+        figures.take(f"sweep of all, {kind}", len(table), lambda: table.sweep(late_ms + 60_001))
+    assert len(table) == 0
+
+
+def slowest_growth(figures: Figures, entries: int) -> None:
+    """One group that grows to all entries: the longest call, in which it is moved."""
+    table: Table = LockTable()
+    group, owner = table.intern("group"), table.intern(OWNER)
+    ids = array("Q", [table.intern(number) for number in range(entries)])
+    slowest = 0
+    for first in range(0, entries, 64):
+        column = ids[first : first + 64]
+        start = time.perf_counter_ns()
+        table.try_lock_ids(group, column, owner, NOW_MS)
+        slowest = max(slowest, time.perf_counter_ns() - start)
+    assert len(table) == entries
+    figures.put(f"one group grows: slowest batch of 64, entries {entries}", slowest)
 
 
 def measure(figures: Figures, entries: int) -> None:
-    size = min(entries, workloads.CORE_LOCK_GROUP)
-    queues = [MessageQueue(TOPIC, "broker-a", number) for number in range(size)]
-    names = [queue_name(queue) for queue in queues]
-    groups = [f"group-{number}" for number in range(entries // size)]
-    table = LockTable()
-    for group in groups:
-        assert 0 not in table.try_lock_batch(group, names, OWNER, NOW_MS)
-    for batch in workloads.CORE_LOCK_BATCHES:
-        if batch > size:
-            continue
-        times = workloads.CORE_LOCK_RENEWALS // batch
-        starts = range(0, size - batch + 1, batch)
-        plan = [
-            (groups[n % len(groups)], starts[n // len(groups) % len(starts)]) for n in range(times)
-        ]
-        name_lists = {start: names[start : start + batch] for start in starts}
-        queue_lists = {start: queues[start : start + batch] for start in starts}
-        by_name = [(group, name_lists[start]) for group, start in plan]
-        by_queue = [(group, queue_lists[start]) for group, start in plan]
-        got: list[int] = []
-
-        def renew(plan: list[tuple[str, list[str]]] = by_name) -> None:
-            nonlocal got
-            try_lock_batch = table.try_lock_batch
-            for group, wanted in plan:
-                got = try_lock_batch(group, wanted, OWNER, NOW_MS + 1)
-
-        def renew_queues(plan: list[tuple[str, list[MessageQueue]]] = by_queue) -> None:
-            nonlocal got
-            try_lock_batch = table.try_lock_batch
-            for group, wanted in plan:
-                got = try_lock_batch(
-                    group, [queue_name(queue) for queue in wanted], OWNER, NOW_MS + 1
-                )
-
-        for kind, run in (("name", renew), ("message queue", renew_queues)):
-            got = []
-            figures.take(f"{kind}, batch {batch}, entries {entries}", times * batch, run, 5)
-            group, start = plan[-1]
-            held = [table.holder(group, name) for name in names[start : start + batch]]
-            assert held == [(OWNER, epoch, NOW_MS + 1) for epoch in got]
-            assert len(held) == batch
-    assert len(table) == len(groups) * size
+    for by_name in (True, False):
+        filled = Filled(entries, by_name=by_name)
+        for batch in workloads.CORE_LOCK_BATCHES:
+            if batch > filled.size:
+                continue
+            kinds = ("name",) if by_name else ("message queue", "equal message queue", "id")
+            for kind in kinds:
+                renew(figures, kind, filled, batch)
+            if not by_name:
+                grant_and_free(figures, filled, batch)
 
 
 def main() -> None:
@@ -70,6 +218,10 @@ def main() -> None:
     figures = ours("lock_table")
     for entries in workloads.CORE_LOCK_ENTRIES:
         measure(figures, entries)
+    for entries in workloads.CORE_LOCK_ENTRIES[-2:]:
+        whole_table(figures, entries, distinct=False)
+        whole_table(figures, entries, distinct=True)
+        slowest_growth(figures, entries)
     figures.print()
 
 

@@ -5,7 +5,11 @@ import java.util.Set;
 import org.apache.rocketmq.broker.client.rebalance.RebalanceLockManager;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** tryLockBatch of locks the member holds, by batch and entries; groups of 1,024 queues. */
+/**
+ * tryLockBatch of locks the member holds, by batch and entries; groups of 1,024 queues. "equal"
+ * asks with queues that are not the table's objects, of new strings; their hashes were taken when
+ * the sets were made, as a broker that decodes them has done. "unlock and lock" frees and takes.
+ */
 final class LockTableWork {
     private static final String OWNER = "10.0.0.1@4711";
 
@@ -27,32 +31,70 @@ final class LockTableWork {
                 Peer.check(got == size, "filled " + got);
             }
             for (int batch : Peer.numbers("batches")) {
-                if (batch > size) {
-                    continue;
+                if (batch <= size) {
+                    batch(manager, groups, queues, batch, entries);
                 }
-                List<Set<MessageQueue>> sets = new ArrayList<>();
-                for (int start = 0; start + batch <= size; start += batch) {
-                    sets.add(new HashSet<>(queues.subList(start, start + batch)));
-                }
-                int times = Peer.number("renewals") / batch;
-                for (long end = Peer.warmUntil(); System.nanoTime() < end; ) {
-                    renew(manager, groups, sets, times, batch);
-                }
-                Peer.rowOfFive("batch " + batch + ", entries " + entries, (long) times * batch,
-                    () -> renew(manager, groups, sets, times, batch));
             }
         }
         return "Java RebalanceLockManager";
     }
 
-    private static void renew(
-            RebalanceLockManager manager, String[] groups, List<Set<MessageQueue>> sets, int times,
-            int batch) {
-        long got = 0;
-        for (int i = 0; i < times; i++) {
-            Set<MessageQueue> wanted = sets.get(i / groups.length % sets.size());
-            got += manager.tryLockBatch(groups[i % groups.length], wanted, OWNER).size();
+    private static void batch(
+            RebalanceLockManager manager, String[] groups, List<MessageQueue> queues, int batch,
+            int entries) {
+        int times = Peer.number("renewals") / batch;
+        long items = (long) times * batch;
+        String label = "batch " + batch + ", entries " + entries;
+        List<Set<MessageQueue>> known = new ArrayList<>();
+        for (int start = 0; start + batch <= queues.size(); start += batch) {
+            known.add(new HashSet<>(queues.subList(start, start + batch)));
         }
-        Peer.check(got == (long) times * batch, "renewed " + got);
+        List<Set<MessageQueue>> same = new ArrayList<>();
+        List<Set<MessageQueue>> equal = new ArrayList<>();
+        for (int i = 0; i < times; i++) {
+            Set<MessageQueue> wanted = known.get(i / groups.length % known.size());
+            same.add(wanted);
+            equal.add(copied(wanted));
+        }
+        warmed(label, items, () -> renew(manager, groups, same, items));
+        warmed("equal, " + label, items, () -> renew(manager, groups, equal, items));
+        warmed("unlock and lock, " + label, items, () -> free(manager, groups, same, items));
+    }
+
+    private static void warmed(String label, long items, Peer.Run run) {
+        for (long end = Peer.warmUntil(); System.nanoTime() < end; ) {
+            run.run();
+        }
+        Peer.rowOfFive(label, items, run);
+    }
+
+    private static Set<MessageQueue> copied(Set<MessageQueue> queues) {
+        Set<MessageQueue> copy = new HashSet<>();
+        for (MessageQueue queue : queues) {
+            copy.add(new MessageQueue(new String(queue.getTopic().toCharArray()),
+                new String(queue.getBrokerName().toCharArray()), queue.getQueueId()));
+        }
+        return copy;
+    }
+
+    private static void renew(
+            RebalanceLockManager manager, String[] groups, List<Set<MessageQueue>> sets,
+            long items) {
+        long got = 0;
+        for (int i = 0; i < sets.size(); i++) {
+            got += manager.tryLockBatch(groups[i % groups.length], sets.get(i), OWNER).size();
+        }
+        Peer.check(got == items, "renewed " + got);
+    }
+
+    private static void free(
+            RebalanceLockManager manager, String[] groups, List<Set<MessageQueue>> sets,
+            long items) {
+        long got = 0;
+        for (int i = 0; i < sets.size(); i++) {
+            manager.unlockBatch(groups[i % groups.length], sets.get(i), OWNER);
+            got += manager.tryLockBatch(groups[i % groups.length], sets.get(i), OWNER).size();
+        }
+        Peer.check(got == items, "locked " + got);
     }
 }

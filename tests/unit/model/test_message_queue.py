@@ -15,14 +15,12 @@ def test_a_queue_cannot_be_changed():
 
 
 def test_queues_are_ordered_by_topic_broker_and_number():
-    queues = [
-        MessageQueue("A", "b", 9),
-        MessageQueue("B", "a", 2),
-        MessageQueue("B", "a", 10),
-        MessageQueue("B", "b", 0),
-    ]
-    assert sorted(queues[::-1]) == queues
-    assert queues[1] < queues[2] <= queues[2]
+    first = MessageQueue("A", "b", 9)
+    second = MessageQueue("B", "a", 2)
+    third = MessageQueue("B", "a", 10)
+    last = MessageQueue("B", "b", 0)
+    assert sorted([last, second, third, first]) == [first, second, third, last]
+    assert second < third <= third
 
 
 def test_equal_queues_are_one_key():
