@@ -73,19 +73,21 @@ class BrokerConnection(asyncio.Protocol):
         self._closed(self)
 
     def data_received(self, data: bytes) -> None:
+        broken: ProtocolError | None = None
         try:
             commands = self._framer.feed(data)
         except ProtocolError as error:
-            # Behind such bytes no frame can be found any more: nothing is answered.
-            self._statistics.frames_refused += 1
-            log.warning("connection of %s closed: %s", self.peer, error)
-            self.close()
-            return
+            commands, broken = self._framer.completed, error
         if self._backlog:
             self._backlog += commands
         else:
             self._backlog = commands
             self._work()
+        if broken is not None:
+            # Behind such bytes no frame can be found any more; what came before is handled.
+            self._statistics.frames_refused += 1
+            log.warning("connection of %s closed: %s", self.peer, broken)
+            self.close()
 
     def pause_writing(self) -> None:
         self._is_paused = True

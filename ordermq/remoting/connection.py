@@ -182,17 +182,19 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_bytes += len(data)
+        broken: ProtocolError | None = None
         try:
             commands = self._framer.feed(data)
         except ProtocolError as error:
-            _log.warning("%s: closing, %s", self.address, error)
-            self.abort(error)
-            return
+            commands, broken = self._framer.completed, error
         for command in commands:
             if command.is_response:
                 self._settle(command)
             else:
                 self._events.on_request(self, command)
+        if broken is not None:
+            _log.warning("%s: closing, %s", self.address, broken)
+            self.abort(broken)
 
     def pause_writing(self) -> None:
         self._writable.clear()

@@ -27,13 +27,17 @@ class Framer:
 
     Args:
         max_frame_bytes: a longer frame is refused before its bytes are awaited.
+    Attributes:
+        completed: after a `feed` that raised, the commands that came whole before the bytes
+            that cannot be understood; they are as good as any.
     """
 
-    __slots__ = ("_buffer", "_max_frame_bytes")
+    __slots__ = ("_buffer", "_max_frame_bytes", "completed")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
+        self.completed: list[Command] = []
 
     @property
     def buffered_bytes(self) -> int:
@@ -43,7 +47,8 @@ class Framer:
     def feed(self, data: bytes) -> list[Command]:
         """Take the next bytes and return the commands they complete, in order.
 
-        Raises: ProtocolError: the stream cannot be understood from here on; close it.
+        Raises: ProtocolError: the stream cannot be understood from here on: use what
+            `completed` has, and close it.
         O(bytes): a body is copied once, out of the stream.
         """
         source: bytes | bytearray = data
@@ -71,6 +76,9 @@ class Framer:
                 body = bytes(source[body_start:next_at]) if body_start < next_at else b""
                 commands.append(_decode(mark >> 24, header, body))
                 at = next_at
+        except ProtocolError:
+            self.completed = commands
+            raise
         finally:
             if source is self._buffer:
                 del self._buffer[:at]

@@ -95,6 +95,18 @@ def test_bytes_that_are_no_frame_close_their_connection_only(
         assert bystander.wait(waiting).code == 0
 
 
+def test_a_request_before_such_bytes_is_handled_before_its_connection_is_closed(
+    bad_broker: EmbeddedBroker, client: WireClient
+) -> None:
+    header = SendHeader("producers", "orders", 0, properties="TAGS\1t\2")
+    good = encode(Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), b"kept"))
+    client.socket.sendall(good + UNREADABLE["a web browser"])
+    assert client.is_closed()
+    with WireClient(bad_broker.port) as reader:
+        answer = reader.wait(reader.start_pull("orders", 1, suspend_ms=20_000))
+        assert [record.body for record in records(answer.body)] == [b"kept"]
+
+
 def test_random_bytes_never_stop_the_broker(bad_broker: EmbeddedBroker) -> None:
     chance = random.Random(SEED)
     for _ in range(200):

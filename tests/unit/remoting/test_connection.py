@@ -18,6 +18,7 @@ from ordermq.errors import (
 )
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection, split_address
+from ordermq.remoting.framing import encode
 
 from .wire_server import Line, WireServer, run, until
 
@@ -156,6 +157,24 @@ def test_garbage_from_the_peer_closes_the_line_and_pending_requests_learn_why() 
                 await connection.request(Command.request(1), 5_000)
             assert isinstance(caught.value.__cause__, ProtocolError)
             assert [type(error) for error in owner.closed] == [ProtocolError]
+
+    run(work())
+
+
+def test_an_answer_that_came_in_one_read_with_garbage_behind_it_is_delivered() -> None:
+    async def work() -> None:
+        def answer(line: Line, command: Command) -> None:
+            if command.code == 2:
+                garbage = b"\x00\x00\x00\x08\x07\x00\x00\x00oops"
+                line.send_bytes(encode(command.reply(7)) + garbage)
+
+        async with WireServer(answer) as server:
+            connection = await connect(server)
+            lost = connection.begin_request(Command.request(1), 5_000)
+            answered = connection.begin_request(Command.request(2), 5_000)
+            assert (await answered).code == 7
+            with pytest.raises(ConnectionLost, match="serialization 7"):
+                await lost
 
     run(work())
 

@@ -168,6 +168,21 @@ def test_a_stream_that_cannot_be_understood_says_why(stream: bytes, reason: str)
         Framer().feed(stream)
 
 
+def test_commands_before_bytes_that_cannot_be_understood_are_handed_over(
+    vector: Callable[[str], bytes],
+) -> None:
+    good = b"".join(vector(name) for name, _ in CASES)
+    for bad in (frame(b"{"), frame(b"{}", serialization=2), struct.pack(">iI", -1, 0)):
+        framer = Framer()
+        assert framer.feed(good[:50]) == []
+        with pytest.raises(ProtocolError):
+            framer.feed(good[50:] + bad + good)
+        assert framer.completed == [command for _, command in CASES]
+        with pytest.raises(ProtocolError):  # the stream stays broken
+            framer.feed(good)
+        assert framer.completed == []
+
+
 def test_a_frame_of_exactly_the_limit_passes_and_one_byte_more_is_refused_at_its_first_bytes() -> (
     None
 ):
