@@ -158,7 +158,8 @@ def core_section(result: dict[str, Any]) -> str:
     )
     misses = core_page.misses(result)
     if misses:
-        said += "\nWhat misses, where its time goes and what is next:\n\n" + misses
+        said += "\nWhere the time of what misses goes, and what is next:\n\n"
+        said += "".join(f"{number}. {reason}\n" for number, reason in enumerate(misses, 1))
     return (
         said
         + f"\n`{result['command']}` ({machine_line(result)})\n"

@@ -18,14 +18,17 @@ HEAD = ["what", "ours, ns", "beside", "its ns", "ratio", "target", "met"]
 
 def lines(result: dict[str, Any]) -> list[list[str]]:
     """The table of every comparison."""
-    return [line(result, row) for row in rows()]
+    reasons = misses(result)
+    return [line(result, row, reasons) for row in rows()]
 
 
-def line(result: dict[str, Any], row: Row) -> list[str]:
+def line(result: dict[str, Any], row: Row, reasons: list[str]) -> list[str]:
     """A row of the table; a peer that did not run has no figure and meets nothing."""
     ours = figure(result, row.work, "ordermq", row.case)
     others = figure(result, row.work, row.peer, row.peer_case)
     ratio, said = ratio_of(result, row), answer(met(result, row), row)
+    if row.why in reasons and met(result, row) is False:
+        said += f" [{reasons.index(row.why) + 1}]"
     return [
         row.what,
         f"{statistics.median(ours):.1f}" if ours else "-",
@@ -72,15 +75,10 @@ def answer(met: bool | None, row: Row) -> str:
     return "yes" if met else "**no**"
 
 
-def misses(result: dict[str, Any]) -> str:
-    """Each explanation once, with the rows it explains."""
-    by_reason: dict[str, list[str]] = {}
-    for row in rows():
-        if met(result, row) is False:
-            by_reason.setdefault(row.why, []).append(f"{row.what} ({row.peer or 'figure'})")
-    return "".join(
-        f"- **{'; '.join(found)}.** {reason}\n" for reason, found in by_reason.items() if reason
-    )
+def misses(result: dict[str, Any]) -> list[str]:
+    """The explanations of the rows that miss, each once; the table refers to them by number."""
+    found = dict.fromkeys(row.why for row in rows() if row.why and met(result, row) is False)
+    return list(found)
 
 
 def text(result: dict[str, Any]) -> str:

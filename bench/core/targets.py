@@ -187,7 +187,7 @@ _MAP_BY_KEY = (
     "ints, which every Python map pays, 34% the search and change of two leaves, 11% the memmove "
     "in them. At a million half is the search, waiting for a leaf from memory. LOBTree is a "
     "B-tree in C too, with the same loop around it: twice its speed would leave our two searches "
-    "some 10 ns at 1,000."
+    "some 15 ns at 1,000."
 )
 _MAP_BY_BLOCK = (
     "A quarter of a profile's samples wait for leaves that are loaded 16 keys ahead, a third are "

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.core import bench_memory
+from bench.core.__main__ import WORKS
+
 ROOT = Path(__file__).parents[3]
 CORES = ("cython", "cffi")
 pytestmark = pytest.mark.timeout(300)  # processes of their own, beside others of the machine
@@ -35,12 +38,19 @@ def test_every_case_of_the_matrix_does_what_it_times(core: str) -> None:
 
 
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("work", ["process_queue", "offset_map", "lock_table", "codec"])
+@pytest.mark.parametrize("work", [work for work in WORKS if work != "memory"])
 def test_a_work_hands_on_its_figures_in_one_line(core: str, work: str) -> None:
     line = json.loads(run(core, f"bench.core.bench_{work}").splitlines()[-1])
     assert (line["peer"], line["work"], line["detail"]["core"]) == ("ordermq", work, core)
     assert line["rows"]
     assert all(value > 0 for value in line["rows"].values())
+
+
+@pytest.mark.parametrize("shape", bench_memory.SHAPES)
+def test_the_memory_of_a_shape_is_counted(shape: str) -> None:
+    line = json.loads(run("cython", "bench.core.bench_memory", shape, "320000").splitlines()[-1])
+    (value,) = line["rows"].values()
+    assert 0 < value < 1_000
 
 
 def test_the_reference_is_not_measured() -> None:
