@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,24 @@ from ordermq.audit import AuditReport, audit
 from ordermq.errors import OrderMQError
 from ordermq.events import EventType, History
 from ordermq.model.message_queue import MessageQueue
-from tests.interop.cluster import DEADLINE_S, Cluster, eventually
+from tests.interop.cluster import (
+    DEADLINE_S,
+    LOCK_INTERVAL_MS,
+    LOCK_MAX_LIVE_MS,
+    ROOT,
+    Cluster,
+    eventually,
+)
+from tests.interop.line_process import LineProcess
+
+MEMBER_SETTINGS: dict[str, Any] = {
+    "consume_from_where": "first_offset",
+    "consume_message_batch_max_size": 4,
+    "commit_interval_ms": 200,
+    "route_interval_ms": 500,
+    "lock_max_live_ms": LOCK_MAX_LIVE_MS,
+    "lock_interval_ms": LOCK_INTERVAL_MS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +67,7 @@ class Run:
         self.sent = 0
         self.producer_settings: dict[str, Any] = {}
         self._changed = threading.Condition()
+        self._processes: list[LineProcess] = []
         self._brokers: dict[str, History] = {}
         self._producer: Producer | None = None
 
@@ -145,12 +164,7 @@ class Run:
 
     def member(self, name: str, tags: str = "*", **settings: Any) -> PushConsumer:
         """Start a member of the group that records its history."""
-        settings = {
-            "consume_from_where": "first_offset",
-            "consume_message_batch_max_size": 4,
-            "commit_interval_ms": 200,
-            "route_interval_ms": 500,
-        } | settings
+        settings = MEMBER_SETTINGS | settings
         history = self.folder / f"{name}.jsonl"
         consumer = PushConsumer(
             self.group, name_servers=self.cluster.name_servers, history=history, **settings
@@ -162,26 +176,59 @@ class Run:
         self.histories.append(history)
         return consumer
 
+    def member_process(self, name: str) -> LineProcess:
+        """Start a member that may be killed."""
+        history = self.folder / f"{name}.jsonl"
+        self.histories.append(history)
+        process = LineProcess(
+            [
+                sys.executable, "-m", "tests.interop.member", self.cluster.name_servers,
+                self.group, self.topic, str(history),
+            ],
+            self.folder,
+            working_directory=ROOT,
+            on_line=lambda line: self.deliver(name, line),
+        )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def deliver(self, name: str, line: dict[str, Any]) -> None:
+        """Take over what a member process says it got."""
+        if "body" in line:
+            queue = MessageQueue(line["topic"], line["broker"], line["queue"])
+            self._add(
+                [Delivery(name, queue, line["offset"], line["key"], line["body"].encode("latin-1"))]
+            )
+
+    def _add(self, deliveries: list[Delivery]) -> None:
+        with self._changed:
+            self.deliveries += deliveries
+            self._changed.notify_all()
+
     def listener(self, name: str) -> Callable[[Sequence[Any], Any], None]:
         def listen(messages: Sequence[Any], context: Any) -> None:
-            with self._changed:
-                self.deliveries += [
-                    Delivery(
-                        name, context.message_queue, m.queue_offset, m.sharding_key, bytes(m.body)
-                    )
+            queue = context.message_queue
+            self._add(
+                [
+                    Delivery(name, queue, m.queue_offset, m.sharding_key, bytes(m.body))
                     for m in messages
                 ]
-                self._changed.notify_all()
+            )
 
         return listen
 
     def leave(self, name: str) -> None:
         assert self.members.pop(name).close(DEADLINE_S)
 
-    def wait_for(self, condition: Callable[[list[Delivery]], bool], what: str) -> None:
+    def wait_for(
+        self,
+        condition: Callable[[list[Delivery]], bool],
+        what: str,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: condition(self.deliveries), DEADLINE_S):
-                pytest.fail(f"not within {DEADLINE_S} s: {what}; saw {len(self.deliveries)}")
+            if not self._changed.wait_for(lambda: condition(self.deliveries), deadline_s):
+                pytest.fail(f"not within {deadline_s} s: {what}; saw {len(self.deliveries)}")
 
     def wait_for_more(self, count: int, member: str) -> None:
         """Wait until a member got `count` messages from now on."""
@@ -252,6 +299,8 @@ class Run:
         for member in self.members.values():
             member.close(1.0)
         self.members.clear()
+        for process in self._processes:
+            process.kill()
         if self._producer is not None:
             self._producer.close(5.0)
             self._producer = None

@@ -22,7 +22,8 @@ final class History implements RPCHook {
     private static final int UPDATE_CONSUMER_OFFSET = 15;
     private static final int LOCK = 41;
     private static final int UNLOCK = 42;
-    private static final long LEASE_MS = 30_000; // after which this client trusts its lock no more
+    private static final long LEASE_MS = // after which this client trusts its lock no more
+        Long.getLong("rocketmq.client.rebalance.lockMaxLiveTime", 30_000);
 
     private final FileOutputStream file;
     private final String process;

@@ -1,0 +1,45 @@
+"""A group member as a process: python -m tests.interop.member NAME_SERVERS GROUP TOPIC HISTORY.
+
+Prints what it got as JSON lines, as java/Member.java does; leaves when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from ordermq import MessageView, PushConsumer
+from ordermq.consumer.listener import ConsumeContext
+from tests.interop.run import MEMBER_SETTINGS
+
+
+def main() -> None:
+    name_servers, group, topic, history = sys.argv[1:5]
+
+    def say(**members: object) -> None:
+        os.write(1, json.dumps(members).encode() + b"\n")
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        queue = context.message_queue
+        for message in messages:
+            say(
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue=queue.queue_id,
+                offset=message.queue_offset,
+                key=message.sharding_key,
+                body=bytes(message.body).decode("latin-1"),
+            )
+
+    consumer = PushConsumer(group, name_servers=name_servers, history=history, **MEMBER_SETTINGS)
+    consumer.subscribe(topic)
+    consumer.orderly(listen)
+    with consumer:
+        say(ready=consumer.client_id)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
