@@ -50,6 +50,7 @@ class BrokerConnection(asyncio.Protocol):
         self._backlog: list[Command] = []  # read, but not handled while answers do not leave
         self._is_paused = False
         self._is_working = False
+        self._asked: dict[int, Callable[[Command | None], None]] = {}
         self._writers: dict[tuple[str, int], RecordWriter] = {}
         self.peer = ""
         self.local_address = ""
@@ -70,6 +71,8 @@ class BrokerConnection(asyncio.Protocol):
         self._transport = None
         self._out.clear()
         self._backlog.clear()
+        for opaque in list(self._asked):
+            self.give_up(opaque)
         self._closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -145,6 +148,23 @@ class BrokerConnection(asyncio.Protocol):
         self._out_bytes += len(frame) + len(body)
         if self._out_bytes > _FLUSH_BYTES:
             self.flush()
+
+    def ask(self, request: Command, done: Callable[[Command | None], None]) -> None:
+        """Send the client a request; `done` gets its answer, None if there will be none."""
+        self._asked[request.opaque] = done
+        self.send(encode(request))
+
+    def settle(self, answer: Command) -> None:
+        """Take an answer; one that nobody waits for is harmless (protocol 1.4)."""
+        done = self._asked.pop(answer.opaque, None)
+        if done is not None:
+            done(answer)
+
+    def give_up(self, opaque: int) -> None:
+        """Wait no longer for the answer to a request of ours."""
+        done = self._asked.pop(opaque, None)
+        if done is not None:
+            done(None)
 
     def flush(self) -> None:
         """Hand waiting frames to the transport."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ordermq.broker.group_commit import Done, Statement, Write
 from ordermq.broker.store import Store
 from ordermq.errors import StoreError
@@ -21,6 +23,7 @@ class ConsumerOffsets:
         self._store = store
         self._offsets: dict[OffsetKey, int] = {}
         self._on_the_way: dict[OffsetKey, int] = {}
+        self._resets: dict[OffsetKey, int] = {}
         for group, topic, queue_id, offset in store.rows("SELECT * FROM offsets"):
             self._offsets[str(group), str(topic), int(str(queue_id))] = int(str(offset))
 
@@ -43,6 +46,29 @@ class ConsumerOffsets:
 
         self._store.submit(Write(finish, statements=[self.statement(key, offset)]))
 
+    def reset(self, offsets: Mapping[OffsetKey, int], done: Done) -> None:
+        """Move groups on purpose, either way; `done` follows once the disk has it."""
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                self._offsets.update(offsets)
+            done(error)
+
+        statements = [self.statement(key, offset) for key, offset in offsets.items()]
+        self._store.submit(Write(finish, statements=statements))
+
+    def send_members(self, key: OffsetKey, offset: int) -> None:
+        """Answer the queue's next pull with `offset`; what members commit until then is void."""
+        self._resets[key] = offset
+
+    def is_void(self, key: OffsetKey) -> bool:
+        """Whether a commit of a member comes from before a reset it has not heard of."""
+        return key in self._resets
+
+    def take_reset(self, key: OffsetKey) -> int | None:
+        """Where a pull shall go instead; told once."""
+        return self._resets.pop(key, None) if self._resets else None
+
     def after_commits(self, key: OffsetKey, done: Done) -> None:
         """Call `done` when every commit of the key submitted so far has ended.
 
@@ -64,8 +90,16 @@ class ConsumerOffsets:
 
     def forget_topic(self, topic: str) -> None:
         """Drop a deleted topic's offsets; the store drops its rows."""
-        for key in [key for key in self._offsets if key[1] == topic]:
-            del self._offsets[key]
+        for offsets in (self._offsets, self._resets):
+            for key in [key for key in offsets if key[1] == topic]:
+                del offsets[key]
+
+    def forget_group(self, group: str) -> Statement:
+        """Drop a group's offsets; returns what makes it durable."""
+        for offsets in (self._offsets, self._resets):
+            for key in [key for key in offsets if key[0] == group]:
+                del offsets[key]
+        return "DELETE FROM offsets WHERE grp = ?", (group,)
 
     def of_group(self, group: str) -> dict[tuple[str, int], int]:
         """(topic, queue id) -> offset of one group."""

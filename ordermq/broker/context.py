@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.consumer_offsets import ConsumerOffsets
@@ -33,6 +35,25 @@ class Refusal(Exception):
         self.remark = remark
 
 
+class Jobs:
+    """What goes on after its handler returned; ended with the broker."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it beside everything else; it answers its own failures."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def cancel(self) -> None:
+        """End all of them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
 @dataclass(slots=True)
 class BrokerContext:
     """The broker's parts; all of them are used on the loop thread alone."""
@@ -47,6 +68,7 @@ class BrokerContext:
     offsets: ConsumerOffsets
     locks: QueueLocks
     held_pulls: HeldPulls
+    jobs: Jobs = field(default_factory=Jobs)
 
     def append(
         self, appends: Sequence[Append], done: Done, statements: Sequence[Statement] = ()

@@ -121,6 +121,15 @@ class GroupTable:
         text = orjson.dumps(group.settings).decode()
         return group, [("INSERT OR REPLACE INTO groups VALUES (?, ?)", (group.name, text))]
 
+    def remove(self, name: str) -> Statement:
+        """Forget a group's settings; live members keep it, with those of a new group."""
+        group = self._groups.get(name)
+        if group is not None and group.members:
+            group.settings = self._defaults(name)
+        else:
+            self._groups.pop(name, None)
+        return "DELETE FROM groups WHERE name = ?", (name,)
+
     def register(self, member: Member, data: ConsumerData) -> tuple[Group, bool]:
         """Take a heartbeat; return its group and whether the members must hear of a change."""
         group = self.ensure(data.group)

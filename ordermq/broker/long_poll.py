@@ -72,6 +72,11 @@ class HeldPulls:
             asyncio.get_running_loop().call_soon(self._wake)
         self._arrived.setdefault(key, set()).update(append.tags)
 
+    def release_group(self, key: QueueKey, group: str) -> None:
+        """Release a group's pulls of a queue now: something else than a message awaits them."""
+        for pull in self._split(key, lambda pull: pull.request.ext["consumerGroup"] == group):
+            self._release(pull)
+
     def disconnect(self, connection: BrokerConnection) -> None:
         """Drop the pulls of a closed connection."""
         for key in list(self._held):

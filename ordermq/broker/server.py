@@ -19,6 +19,9 @@ from ordermq.broker.processors import (
     locks,
     offsets,
     pull,
+    relay,
+    resets,
+    search,
     send,
     send_back,
     topics,
@@ -44,6 +47,9 @@ HANDLERS: dict[int, Handler] = {
     **locks.HANDLERS,
     **clients.HANDLERS,
     **admin.HANDLERS,
+    **resets.HANDLERS,
+    **search.HANDLERS,
+    **relay.HANDLERS,
 }
 _CLOSE_GRACE_S = 1.0  # for clients to take their last answers
 
@@ -99,6 +105,7 @@ class BrokerServer:
         for timer in self._timers:
             timer.cancel()
         await asyncio.gather(*self._timers, return_exceptions=True)
+        await self._context.jobs.cancel()
         if self._server is not None:
             self._server.close()
         self._context.store.stop_writing()
@@ -136,7 +143,8 @@ class BrokerServer:
 
     def _handle(self, connection: BrokerConnection, request: Command) -> None:
         if request.is_response:
-            return  # to a notice, which wants none; harmless (protocol 1.4)
+            connection.settle(request)
+            return
         self._statistics.requests += 1
         handler = HANDLERS.get(request.code)
         if handler is None:

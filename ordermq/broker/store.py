@@ -189,6 +189,10 @@ class Store:
         row = self._reader.execute(log.read_sql, (offset, offset + 1)).fetchone()
         return None if row is None else bytes(row[0])
 
+    def records(self, log: QueueLog, offset: int, end: int) -> list[bytes]:
+        """The records of offsets in [offset, end), ascending."""
+        return [row[0] for row in self._reader.execute(log.read_sql, (offset, end)).fetchall()]
+
     def record_at(self, physical_offset: int) -> bytes | None:
         """The record a message id points to."""
         found = self._by_row.get(physical_offset >> OFFSET_BITS)

@@ -9,7 +9,10 @@
 | 41, 42: queue locks | locks.py |
 | 34, 35, 38, 46, 400: clients and groups | clients.py |
 | 105, 106, 206, 17, 21, 215, 216, 351: routes and topics | topics.py |
-| 28, 200-203, 208: what admin tools ask | admin.py |
+| 28, 200-203, 207, 208, 352: what admin tools ask | admin.py |
+| 222: moving a group to another offset | resets.py |
+| 12: finding messages by key | search.py |
+| 307, 309: what a member is asked through the broker | relay.py |
 
 Each names its handlers in `HANDLERS`.
 """

@@ -53,6 +53,29 @@ def all_groups(context: BrokerContext, connection: BrokerConnection, request: Co
     connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
 
 
+def one_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    name = required(request, "group")
+    group = context.groups.get(name)
+    if group is None:
+        raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name!r} is not known")
+    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(group.settings))
+
+
+def delete_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    name = required(request, "groupName")
+    statements = [context.groups.remove(name)]
+    if request.ext.get("cleanOffset", "").lower() == "true":
+        statements.append(context.offsets.forget_group(name))
+
+    def finish(error: StoreError | None) -> None:
+        if error is not None:
+            context.refuse_write(connection, request, error)
+            return
+        connection.reply(request, ResponseCode.SUCCESS)
+
+    context.store.submit(Write(finish, statements=statements))
+
+
 def topic_statistics(
     context: BrokerContext, connection: BrokerConnection, request: Command
 ) -> None:
@@ -60,7 +83,7 @@ def topic_statistics(
     table = {}
     for queue_id in range(topic.write_queues):
         log = context.store.find_log(topic.name, queue_id)
-        table[_queue_key(context, topic.name, queue_id)] = {
+        table[queue_key(context, topic.name, queue_id)] = {
             "lastUpdateTimestamp": 0 if log is None else log.last_stored_ms,
             "maxOffset": 0 if log is None else log.max_offset,
             "minOffset": 0 if log is None else log.min_offset,
@@ -104,7 +127,7 @@ def consume_statistics(
     for (topic, queue_id), offset in sorted(context.offsets.of_group(name).items()):
         log = context.store.find_log(topic, queue_id)
         if only in (None, "", topic):
-            table[_queue_key(context, topic, queue_id)] = {
+            table[queue_key(context, topic, queue_id)] = {
                 "brokerOffset": 0 if log is None else log.max_offset,
                 "consumerOffset": offset,
                 "lastTimestamp": _last_consumed_ms(context, log, offset),
@@ -119,7 +142,8 @@ def _last_consumed_ms(context: BrokerContext, log: QueueLog | None, offset: int)
     return 0 if record is None else stored_at(record)
 
 
-def _queue_key(context: BrokerContext, topic: str, queue_id: int) -> str:
+def queue_key(context: BrokerContext, topic: str, queue_id: int) -> str:
+    """A message queue as the name of a member of a JSON object."""
     # Java's JSON has an object as key; it also reads the object quoted as a text.
     queue = MessageQueue(topic, context.config.broker_name, queue_id)
     return orjson.dumps(queue_to_json(queue)).decode()
@@ -129,6 +153,8 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: put_group,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: one_group,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
     RequestCode.GET_TOPIC_STATS_INFO: topic_statistics,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: connections,
     RequestCode.GET_CONSUME_STATS: consume_statistics,

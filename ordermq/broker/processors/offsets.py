@@ -74,6 +74,10 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         connection.reply(request, ResponseCode.SUCCESS)
 
     key = header.group, header.topic, header.queue_id
+    if context.offsets.is_void(key) and not header.reset:
+        # An admin has just moved the group; a member that has not heard of it must not undo it.
+        connection.reply(request, ResponseCode.SUCCESS)
+        return
     context.offsets.commit(key, header.commit_offset, finish)
 
 

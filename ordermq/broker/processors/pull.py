@@ -99,7 +99,8 @@ def _commit(context: BrokerContext, header: PullHeader) -> None:
             )  # fmt: skip
 
     key = header.group, header.topic, header.queue_id
-    context.offsets.commit(key, header.commit_offset, finish)
+    if not context.offsets.is_void(key):
+        context.offsets.commit(key, header.commit_offset, finish)
 
 
 def _answer(
@@ -112,6 +113,11 @@ def _answer(
 ) -> None:
     log = context.store.log(header.topic, header.queue_id)
     offset = header.queue_offset
+    target = context.offsets.take_reset((header.group, header.topic, header.queue_id))
+    if target is not None and target != offset:
+        ext = _reply_ext(log, target)
+        connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
+        return
     if log.min_offset <= offset < log.max_offset:
         _answer_found(context, connection, request, header, tag_hashes, log)
         return
