@@ -21,6 +21,8 @@ from bench.peers import java_classes, pyrocketmq
 WORKS = ("process_queue", "offset_map", "lane_map", "lock_table", "codec", "memory")
 _PYTHON_PEERS = {"sortedcontainers": "sorted_dict", "BTrees": "btrees"}
 _CONDITIONS = (
+    "Times are processor time of the one thread that works, in every peer, so that others on the "
+    "machine do not count; Java's garbage collection, in threads of its own, does not either.",
     "Whatever was put into a process queue, to fill it or while the clock ran, outlives the "
     "timing, ours and every peer's: nobody is timed freeing messages.",
 )

@@ -24,7 +24,12 @@ def measure(core: str, options: list[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "benchmarks.json"
         command = [sys.executable, "-m", "pytest", "-q", "bench/core", "--benchmark-only"]
-        command += ["--benchmark-columns=median", f"--benchmark-json={found}", *options]
+        command += [
+            "--benchmark-timer=time.thread_time",
+            "--benchmark-columns=median",
+            f"--benchmark-json={found}",
+            *options,
+        ]
         if not options:
             command.append("--benchmark-quiet")
         subprocess.run(command, cwd=ROOT, env=os.environ | {"ORDERMQ_CORE": core}, check=True)

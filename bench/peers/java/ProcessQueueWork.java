@@ -31,9 +31,9 @@ final class ProcessQueueWork {
             }
             List<List<MessageExt>> ready = batches(next + depth);
             System.gc();
-            long start = System.nanoTime();
+            long start = Peer.clock();
             long sum = chunk(queue, depth, next, ready);
-            Peer.row("objects, depth " + depth, System.nanoTime() - start, (long) COUNT * BATCH);
+            Peer.row("objects, depth " + depth, Peer.clock() - start, (long) COUNT * BATCH);
             long wanted = COUNT * next + (long) BATCH * COUNT * (COUNT + 1) / 2;
             Peer.check(sum == wanted && queue.getMsgCount().get() == depth, "commits " + sum);
             Peer.check(held.size() == depth / BATCH, "held " + held.size());

@@ -40,13 +40,13 @@ final class TreeMapWork {
                     if (last) {
                         System.gc();
                     }
-                    long start = System.nanoTime();
+                    long start = Peer.clock();
                     if (shifting) {
                         popFirst(map, come);
                     } else {
                         remove(map, come, go);
                     }
-                    spent = System.nanoTime() - start;
+                    spent = Peer.clock() - start;
                 }
                 Peer.row(order + ", size " + size, spent, PAIRS);
                 Peer.check(map.size() == standing, "size " + map.size());
