@@ -11,7 +11,7 @@ ci/compilers.sh
 ci/sanitize.sh
 for core in cffi reference; do
     echo "ordermq: the parts that use the core, on $core"
-    ORDERMQ_CORE=$core $pytest -q tests/unit/model tests/unit/consumer tests/component
+    ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer tests/component
 done
 echo "ordermq: all tests, on cython"
 ORDERMQ_CORE=cython $pytest --durations=10 "$@"

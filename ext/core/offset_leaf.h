@@ -5,12 +5,7 @@
 #include <string.h>
 
 #include "offset_map.h"
-
-#if defined(__GNUC__) || defined(__clang__)
-#define OMQ_PREFETCH(address) __builtin_prefetch(address)
-#else
-#define OMQ_PREFETCH(address) ((void)(address))
-#endif
+#include "prefetch.h"
 
 static inline uint32_t omq_leaf_count(const omq_leaf *leaf) { return leaf->end - leaf->begin; }
 

@@ -15,6 +15,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
+from ordermq.remoting.event_loop import new_event_loop
 
 
 class EmbeddedBroker:
@@ -113,7 +114,7 @@ class EmbeddedBroker:
         return self.address
 
     def _run(self) -> None:
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             try:
                 runner.run(self._serve())
             except Exception as error:

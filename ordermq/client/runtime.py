@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from ordermq.errors import StateError
+from ordermq.remoting.event_loop import new_event_loop
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
@@ -27,7 +28,7 @@ class Runtime:
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, name: str = "ordermq-io") -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_event_loop()
         self._users = 0
         self._pid = os.getpid()
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Protocol
+from typing import Protocol, cast
 
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
@@ -177,8 +177,7 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # not so by type in uvloop
 
     def data_received(self, data: bytes) -> None:
         self._heard_bytes += len(data)
