@@ -174,8 +174,8 @@ def core_section(result: dict[str, Any]) -> str:
 def core_matrix_section(result: dict[str, Any]) -> str:
     return (
         "## The core alone: every operation of the process queue\n\n"
-        "Nanoseconds of processor time a message on Cython, medians; the queue is brought back to its depth "
-        f"before each timing. Through cffi the same takes "
+        "Nanoseconds of processor time a message on Cython, medians; the queue is brought back "
+        "to its depth before each timing. Through cffi the same takes "
         f"{core_page.cffi_factor(result):.1f} times as long in the middle of all cases. The "
         "offset map, the codec and every other size: `bench/results/core_matrix.json`.\n\n"
         + table(*core_page.depth_table(result))
