@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The C core alone, under ASan and UBSan (random steps with every check, the same without
-# memory, mutated stored records) and under TSan (threads on one queue, one table and one lane map).
+# memory, mutated stored records) and under TSan (threads on one queue, one table, one lane map).
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated bodies
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
@@ -16,7 +16,7 @@ read -ra sources < <("$python" -c '
 import runpy
 print(*runpy.run_path("ext/c_core.py")["SOURCES"])')
 strict=(-std=c11 -g -O1 -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -pthread -Iext/core)
-driver=tests/unit/core/sanitize_driver.c
+driver=(tests/unit/core/sanitize_*.c)
 wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 records=(tests/vectors/core/*.hex)
 
@@ -31,9 +31,9 @@ for kind in address,undefined thread; do
 done
 echo "ordermq: C core under sanitizers, SEED=$SEED"
 "$cc" "${strict[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all \
-    "$driver" "${sources[@]}" "$wrap" -o "$build/memory"
+    "${driver[@]}" "${sources[@]}" "$wrap" -o "$build/memory"
 "$build/memory" single "$STEPS" "$SEED"
 "$build/memory" starved "$STEPS" "$SEED"
 "$build/memory" fuzz "$CASES" "$SEED" "${records[@]}"
-"$cc" "${strict[@]}" -fsanitize=thread "$driver" "${sources[@]}" "$wrap" -o "$build/threads"
+"$cc" "${strict[@]}" -fsanitize=thread "${driver[@]}" "${sources[@]}" "$wrap" -o "$build/threads"
 TSAN_OPTIONS=halt_on_error=1 "$build/threads" threads "$ROUNDS"

@@ -7,21 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ordermq.h"
+#include "sanitize.h"
 
-#define REQUIRE(holds)                                                                   \
-    do {                                                                                 \
-        if (!(holds)) {                                                                  \
-            fprintf(stderr, "%s:%d: %s, seed %s\n", __FILE__, __LINE__, #holds, seed_text); \
-            abort();                                                                     \
-        }                                                                                \
-    } while (0)
+enum { KEYS = 4000, QUEUES = 64 };
 
-enum { KEYS = 4000, BATCH = 300, QUEUES = 64 };
+const char *seed_text = "-";
 
-static const char *seed_text = "-";
-
-static uint32_t draw(uint64_t *state, uint32_t below) {
+uint32_t draw(uint64_t *state, uint32_t below) {
     *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)(*state >> 33) % below;
 }
@@ -34,7 +26,7 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 
-static uint32_t failing; /* 0: none */
+uint32_t failing;
 static uint64_t luck = 5;
 
 static bool fails(void) { return failing > 0 && draw(&luck, failing) == 0; }
@@ -46,11 +38,11 @@ void *__wrap_realloc(void *memory, size_t size) {
     return fails() ? NULL : __real_realloc(memory, size);
 }
 
-static bool is_done(omq_status status) {
+bool is_done(omq_status status) {
     return status == OMQ_OK || (failing > 0 && status == OMQ_NO_MEMORY);
 }
 
-static void sound(const char *broken) {
+void sound(const char *broken) {
     if (broken != NULL) {
         fprintf(stderr, "broken: %s, seed %s\n", broken, seed_text);
         abort();
@@ -202,108 +194,6 @@ static void drive_queue(uint64_t *seed, int steps) {
     omq_process_queue_clear(queue);
     sound(omq_process_queue_check(queue));
     omq_process_queue_free(queue);
-}
-
-/* ---- lane map: its own check, and that what is taken ascends ---- */
-
-enum { LANE_KEYS = 40, FLIGHTS = 24 };
-
-/* Keys of 0 .. 39 bytes: some lie in their lanes, some do not; or none. */
-static omq_key lane_key(uint32_t number) {
-    static const uint8_t letters[LANE_KEYS + 1] = "abcdefghijklmnopqrstuvwxyzabcdefghijklmn";
-    bool has_key = number > 0;
-    return (omq_key){has_key ? letters : NULL, has_key ? number - 1 : 0};
-}
-
-static void add_messages(omq_lane_map *map, uint64_t *seed) {
-    int64_t offsets[BATCH];
-    omq_key keys[BATCH];
-    omq_lane_map_state state;
-    size_t ignored;
-    size_t added;
-    omq_lane_map_read(map, &state);
-    uint32_t count = draw(seed, BATCH);
-    uint32_t several = 1 + draw(seed, LANE_KEYS);
-    int64_t offset = state.next_offset > 20 ? state.next_offset - draw(seed, 20) : 0;
-    for (uint32_t i = 0; i < count; i++) {
-        offsets[i] = offset;
-        offset += 1 + (draw(seed, 4) == 0);
-        keys[i] = lane_key(draw(seed, 30) == 0 ? 0 : 1 + draw(seed, several));
-    }
-    omq_status status = omq_lane_map_add(map, offsets, keys, count, &ignored, &added);
-    REQUIRE(is_done(status));
-    REQUIRE(ignored + added == count || status == OMQ_NO_MEMORY);
-}
-
-static void start_flights(omq_lane_map *map, uint64_t *seed, bool is_divert) {
-    int64_t offsets[FLIGHTS];
-    size_t count;
-    size_t limit = 1 + draw(seed, FLIGHTS);
-    omq_key key = lane_key(draw(seed, LANE_KEYS));
-    REQUIRE((is_divert ? omq_lane_map_divert(map, &key, offsets, NULL, limit, &count)
-                       : omq_lane_map_take(map, offsets, NULL, limit, &count)) == OMQ_OK);
-    REQUIRE(count <= limit);
-    for (size_t i = 1; i < count; i++) {
-        REQUIRE(offsets[i - 1] < offsets[i]);
-    }
-}
-
-static void step_lanes(omq_lane_map *map, uint64_t *seed) {
-    omq_lane_map_state state;
-    omq_key key = lane_key(1 + draw(seed, LANE_KEYS - 1));
-    bool changed;
-    omq_lane_map_read(map, &state);
-    switch (draw(seed, 12)) {
-    case 0:
-        if (!state.is_full) {
-            add_messages(map, seed);
-        }
-        break;
-    case 1:
-        REQUIRE(is_done(omq_lane_map_park(map, &key, &changed)));
-        break;
-    case 2:
-    case 3:
-        (void)omq_lane_map_unpark(map, &key);
-        break;
-    case 4:
-        start_flights(map, seed, true);
-        break;
-    case 5:
-    case 6:
-        start_flights(map, seed, false);
-        break;
-    case 7:
-        if (draw(seed, 8) == 0) {
-            int64_t back = draw(seed, 30);
-            int64_t next_offset = state.watermark > back ? state.watermark - back : 0;
-            REQUIRE(is_done(omq_lane_map_reset(map, next_offset)));
-        }
-        break;
-    default: /* ends whatever flies there; a watermark that moved meanwhile is as good */
-        for (int64_t at = state.watermark; at < state.watermark + 60; at++) {
-            if (draw(seed, 4) == 0) {
-                (void)omq_lane_map_failed(map, at);
-            } else {
-                (void)omq_lane_map_done(map, at);
-            }
-        }
-    }
-}
-
-static void drive_lanes(uint64_t *seed, int steps) {
-    uint32_t odds = failing;
-    failing = 0;
-    omq_lane_map *map = omq_lane_map_new(1 + draw(seed, FLIGHTS), 1 + draw(seed, 3000),
-                                         draw(seed, 2) == 0, *seed);
-    REQUIRE(map != NULL);
-    for (int step = 0; step < steps; step++) {
-        failing = odds;
-        step_lanes(map, seed);
-        failing = 0; /* the check needs memory itself */
-        sound(omq_lane_map_check(map));
-    }
-    omq_lane_map_free(map);
 }
 
 /* ---- lock table ---- */
@@ -515,7 +405,7 @@ static void *hammer(void *argument) {
         step_queue(shared_queue, &seed, 2000);
         omq_process_queue_read(shared_queue, &state);
         step_table(shared_table, shared_ids, &seed);
-        step_lanes(shared_lanes, &seed);
+        step_lanes(shared_lanes, &seed, true);
         if (i % 64 == 0) {
             sound(omq_process_queue_check(shared_queue));
             sound(omq_lock_table_check(shared_table));
@@ -530,7 +420,7 @@ static void drive_threads(void) {
     uint64_t numbers[4];
     shared_queue = omq_process_queue_new();
     shared_table = omq_lock_table_new(20, 1);
-    shared_lanes = omq_lane_map_new(FLIGHTS, 500, false, 7);
+    shared_lanes = omq_lane_map_new(24, 500, false, 7);
     REQUIRE(shared_queue != NULL && shared_table != NULL && shared_lanes != NULL);
     for (uint64_t name = 0; name < IDS; name++) {
         uint64_t id = id_of(shared_table, shared_ids, name);
@@ -566,11 +456,14 @@ int main(int argc, char **argv) {
         for (uint32_t odds = 2; odds <= 32; odds *= 4) {
             failing = odds;
             drive_queue(&seed, amount);
-            failing = odds;
-            drive_lanes(&seed, amount);
+            for (int i = 0; i < 20; i++) {
+                failing = odds;
+                drive_lanes(&seed, amount / 20);
+            }
             failing = odds;
             drive_table(&seed, amount);
         }
+        starve_reset();
     } else if (strcmp(argv[1], "fuzz") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4);

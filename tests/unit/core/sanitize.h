@@ -1,0 +1,37 @@
+/* What the files of the sanitizers' driver share: sanitize_driver.c has it. */
+#ifndef OMQ_SANITIZE_H
+#define OMQ_SANITIZE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ordermq.h"
+
+#define REQUIRE(holds)                                                                   \
+    do {                                                                                 \
+        if (!(holds)) {                                                                  \
+            fprintf(stderr, "%s:%d: %s, seed %s\n", __FILE__, __LINE__, #holds, seed_text); \
+            abort();                                                                     \
+        }                                                                                \
+    } while (0)
+
+enum { BATCH = 300 };
+
+extern const char *seed_text;
+extern uint32_t failing; /* of the core's allocations, one in so many finds no memory; 0: none */
+
+/* A number below `below`, and the next state. */
+uint32_t draw(uint64_t *state, uint32_t below);
+
+/* Whether a call did what it was asked for, or found no memory while some are meant to. */
+bool is_done(omq_status status);
+
+/* Abort with what a check has found. */
+void sound(const char *broken);
+
+/* sanitize_lanes.c: one random step, and many with the map's check after each. */
+void step_lanes(omq_lane_map *map, uint64_t *seed, bool is_columns);
+void drive_lanes(uint64_t *seed, int steps);
+void starve_reset(void);
+
+#endif
