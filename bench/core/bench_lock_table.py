@@ -10,15 +10,14 @@ its own once a queue.
 
 from __future__ import annotations
 
-import gc
-import statistics
 import time
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from bench import workloads
-from bench.core.figures import CLOCK_NS, Figures, ours
+from bench.core.figures import Figures, Work, ours
 from ordermq.core import LockTable, interface
 from ordermq.model.message_queue import MessageQueue
 
@@ -28,6 +27,7 @@ OWNER = "10.0.0.1@4711"
 OTHER = "10.0.0.2@4711"
 NOW_MS = 1_000_000
 REPEATS = 5
+GRANTS = "unlock and lock"
 Table = interface.LockTable[Any]
 Plan = list[tuple[Any, Any]]  # (group, batch)
 
@@ -72,18 +72,8 @@ def decoded_batches(batch: int) -> Callable[[int], object]:
     ]
 
 
-def median_of(plans: Iterable[Plan], items: int, run: Callable[[Plan], object]) -> float:
-    """Nanoseconds an item, each plan run once."""
-    spent = []
-    for plan in plans:
-        gc.collect()
-        start = CLOCK_NS()
-        run(plan)
-        spent.append((CLOCK_NS() - start) / items)
-    return statistics.median(spent)
-
-
-def renew(figures: Figures, kind: str, filled: Filled, batch: int) -> None:
+def renewals(kind: str, filled: Filled, batch: int) -> Work:
+    """A member renews what it holds, handed in as `kind`."""
     table, owner = filled.table, OWNER
     groups: list[Any] = filled.groups
     by_id = kind == "id"
@@ -95,48 +85,51 @@ def renew(figures: Figures, kind: str, filled: Filled, batch: int) -> None:
         cut = known_batches(array("Q", map(table.intern, filled.queues)), batch)
     try_lock: Callable[..., Any] = table.try_lock_ids if by_id else table.try_lock_batch
     holder: Any = table.intern(owner) if by_id else owner
+    plan: Plan = []
     got: Any = None
 
-    def run(plan: Plan) -> None:
+    def setup() -> None:
+        plan[:] = filled.plan(batch, cut, groups)
+
+    def run() -> None:
         nonlocal got
         for group, wanted in plan:
             got = try_lock(group, wanted, holder, NOW_MS + 1)
 
-    last: Plan = []
-
-    def plans() -> Iterable[Plan]:
-        for _ in range(REPEATS):
-            last[:] = filled.plan(batch, cut, groups)
-            yield last
+    def check() -> None:
+        group, queues = plan[-1]
+        if by_id:
+            group, queues = table.name_of(group), [table.name_of(number) for number in queues]
+        held = [table.holder(group, queue) for queue in queues]
+        assert held == [(owner, epoch, NOW_MS + 1) for epoch in got]
+        assert len(held) == batch
 
     items = workloads.CORE_LOCK_RENEWALS // batch * batch
-    figure = median_of(plans(), items, run)
-    figures.put(f"{kind}, batch {batch}, entries {filled.entries}", figure)
-    group, queues = last[-1]
-    if by_id:
-        group, queues = table.name_of(group), [table.name_of(number) for number in queues]
-    held = [table.holder(group, queue) for queue in queues]
-    assert held == [(owner, epoch, NOW_MS + 1) for epoch in got]
-    assert len(held) == batch
+    case = f"{kind}, batch {batch}, entries {filled.entries}"
+    return Work(case, items, run, check, setup, REPEATS)
 
 
-def grant_and_free(figures: Figures, filled: Filled, batch: int) -> None:
+def grants(filled: Filled, batch: int) -> Work:
     """Unlock a batch and lock it again, by message queue; so that the table stays full."""
     table = filled.table
     plan = filled.plan(batch, known_batches(filled.queues, batch), filled.groups)
+    items, count, before = len(plan) * batch, len(table), table.next_epoch
     got: Any = None
 
-    def run(plan: Plan) -> None:
+    def run() -> None:
         nonlocal got
         for group, wanted in plan:
             table.unlock_batch(group, wanted, OWNER)
             got = table.try_lock_batch(group, wanted, OWNER, NOW_MS)
 
-    items, count, before = len(plan) * batch, len(table), table.next_epoch
-    figure = median_of([plan] * REPEATS, items, run)
-    figures.put(f"unlock and lock, batch {batch}, entries {filled.entries}", figure)
-    assert (len(table), table.next_epoch) == (count, before + REPEATS * items)
-    assert 0 not in got
+    def check() -> None:
+        given = table.next_epoch - before
+        assert (len(table), given % items) == (count, 0)
+        assert given > 0
+        assert 0 not in got
+
+    case = f"{GRANTS}, batch {batch}, entries {filled.entries}"
+    return Work(case, items, run, check, times=REPEATS)
 
 
 def whole_table(figures: Figures, entries: int, *, distinct: bool) -> None:
@@ -200,24 +193,34 @@ def slowest_growth(figures: Figures, entries: int) -> None:
     figures.put(f"one group grows: slowest batch of 64, entries {entries}", slowest)
 
 
-def measure(figures: Figures, entries: int) -> None:
-    for by_name in (True, False):
-        filled = Filled(entries, by_name=by_name)
-        for batch in workloads.CORE_LOCK_BATCHES:
-            if batch > filled.size:
-                continue
-            kinds = ("name",) if by_name else ("message queue", "equal message queue", "id")
-            for kind in kinds:
-                renew(figures, kind, filled, batch)
-            if not by_name:
-                grant_and_free(figures, filled, batch)
+@lru_cache(maxsize=1)  # filling a million takes seconds; the cases of a table are neighbours
+def filled_table(entries: int, by_name: bool) -> Filled:
+    return Filled(entries, by_name=by_name)
+
+
+def matrix() -> Iterator[tuple[str, Callable[[], Work]]]:
+    """A name and a maker of every case that leaves the table as it was."""
+    for entries in workloads.CORE_LOCK_ENTRIES:
+        for kind in ("name", "message queue", "equal message queue", "id", GRANTS):
+            for batch in workloads.CORE_LOCK_BATCHES:
+                if batch <= min(entries, workloads.CORE_LOCK_GROUP):
+
+                    def make(entries: int = entries, kind: str = kind, batch: int = batch) -> Work:
+                        filled = filled_table(entries, kind == "name")
+                        if kind == GRANTS:
+                            return grants(filled, batch)
+                        return renewals(kind, filled, batch)
+
+                    yield f"{kind}-{batch}-{entries}", make
 
 
 def main() -> None:
-    measure(ours("lock_table"), 1_024)  # warms up; its figures are not kept
+    warm = Filled(1_024, by_name=False)
+    for kind in ("message queue", "equal message queue", "id"):
+        ours("lock_table").time(renewals(kind, warm, 64))  # its figures are not kept
     figures = ours("lock_table")
-    for entries in workloads.CORE_LOCK_ENTRIES:
-        measure(figures, entries)
+    for _, prepared in matrix():
+        figures.time(prepared())
     for entries in workloads.CORE_LOCK_ENTRIES[-2:]:
         whole_table(figures, entries, distinct=False)
         whole_table(figures, entries, distinct=True)

@@ -15,13 +15,20 @@ from typing import Any, Protocol
 
 import pytest
 
-from bench.core import bench_codec, bench_lane_map, bench_offset_map, bench_process_queue
+from bench.core import (
+    bench_codec,
+    bench_lane_map,
+    bench_lock_table,
+    bench_offset_map,
+    bench_process_queue,
+)
 from bench.core.figures import Work, ours
 
 MODULES: tuple[ModuleType, ...] = (
     bench_process_queue,
     bench_offset_map,
     bench_lane_map,
+    bench_lock_table,
     bench_codec,
 )
 CASES = [
