@@ -23,6 +23,7 @@ SOURCES = [
     "ext/core/message_properties.c",
     "ext/core/message_codec.c",
     "ext/core/message_fields.c",
+    "ext/core/frame_codec.c",
     "ext/core/check.c",
     "ext/core/check_lanes.c",
 ]
@@ -56,6 +57,7 @@ CYTHON_PARTS = [
     "ext/cython/lane_map.pyx",
     "ext/cython/lock_table.pyx",
     "ext/cython/message_codec.pyx",
+    "ext/cython/frame_codec.pyx",
 ]
 COMPILE_ARGS = ["-O3", "-std=c11", "-pthread"]
 LINK_ARGS = ["-pthread"]

@@ -360,25 +360,14 @@ const char *omq_lock_table_check(omq_lock_table *table);
 
 /* ---- message codec: pure functions on bytes, any thread. ---- */
 
-/* What is wrong with a stored record. */
+/* What is wrong with a stored record; in words: ordermq/core/status.py. */
 typedef enum {
-    OMQ_FAULT_TRAILING = 1,       /* fewer bytes than a record size are left */
-    OMQ_FAULT_RECORD_SIZE = 2,    /* below the smallest record */
-    OMQ_FAULT_TRUNCATED = 3,      /* the record reaches past the body */
-    OMQ_FAULT_MAGIC = 4,          /* neither v1 nor v2 */
-    OMQ_FAULT_FIXED_PART = 5,     /* the hosts leave no room for the fixed fields */
-    OMQ_FAULT_QUEUE_OFFSET = 6,   /* negative, or INT64_MAX, or an inner batch reaches that */
-    OMQ_FAULT_BODY_SIZE = 7,      /* negative or past the record; so the next two */
-    OMQ_FAULT_TOPIC_SIZE = 8,
-    OMQ_FAULT_PROPERTY_SIZE = 9,
-    OMQ_FAULT_RECORD_END = 10,    /* the fields end before the record */
-    OMQ_FAULT_CRC = 11,           /* the body is not the one that was stored */
-    OMQ_FAULT_INNER_SIZE = 12,    /* a message of an inner batch: past the batch, or too small */
-    OMQ_FAULT_INNER_BODY = 13,    /* its body: negative or past the message */
-    OMQ_FAULT_INNER_PROPERTIES = 14, /* its properties do not end where it ends */
-    OMQ_FAULT_INNER_COMPRESSED = 15  /* an inner batch, and compressed as a whole */
+    OMQ_FAULT_TRAILING = 1, OMQ_FAULT_RECORD_SIZE = 2, OMQ_FAULT_TRUNCATED = 3,
+    OMQ_FAULT_MAGIC = 4, OMQ_FAULT_FIXED_PART = 5, OMQ_FAULT_QUEUE_OFFSET = 6,
+    OMQ_FAULT_BODY_SIZE = 7, OMQ_FAULT_TOPIC_SIZE = 8, OMQ_FAULT_PROPERTY_SIZE = 9,
+    OMQ_FAULT_RECORD_END = 10, OMQ_FAULT_CRC = 11, OMQ_FAULT_INNER_SIZE = 12,
+    OMQ_FAULT_INNER_BODY = 13, OMQ_FAULT_INNER_PROPERTIES = 14, OMQ_FAULT_INNER_COMPRESSED = 15
 } omq_fault;
-
 typedef struct {
     omq_fault fault;
     size_t record;   /* index of the record, from 0 */
@@ -402,15 +391,14 @@ typedef struct {
     bool is_run;          /* row i has offset first_offset + i: what a process queue likes best */
 } omq_message_rows;
 
-/* A bound of the rows of a body, by its records' sizes up to the first bad one, and whether
- * some record is an inner batch. O(records). */
+/* A bound of the rows of a body, and whether some record is an inner batch. O(records). */
 size_t omq_message_count(const uint8_t *body, size_t size, bool *has_inner);
 
 /* Index a concatenation of stored records, v1 and v2, inner batches taken apart. With tags
  * (tag_count > 0) only messages whose TAGS is one of them get a row. The arrays of `rows` have
  * room for omq_message_count rows. Write rows and the offset of the last message scanned
- * (-1: none). check_crc: each stored body against its record's checksum, 31 bits.
- * OUT_OF_RANGE: size > UINT32_MAX. MALFORMED: fault is written, the rows are garbage.
+ * (-1: none). check_crc: each stored body against its record's checksum, 31 bits. OUT_OF_RANGE:
+ * size > UINT32_MAX. MALFORMED: fault is written, the rows are garbage.
  * O(records), with tags O(property bytes), with check_crc O(size). */
 omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *tags,
                              size_t tag_count, bool check_crc, omq_message_rows *rows,
@@ -447,22 +435,15 @@ void omq_message_locate(const uint8_t *body, const omq_message_rows *rows, size_
                         omq_message_parts *parts);
 void omq_message_read(const uint8_t *body, const omq_message_rows *rows, size_t row,
                       omq_message *message);
-
-/* Its queue offset alone. O(1), without touching the body where rows->is_run. */
 int64_t omq_message_offset(const uint8_t *body, const omq_message_rows *rows, size_t row);
 
-/* The columns that can be read of an index; formats as in ordermq/core/columns.py. */
+/* The columns of an index: 0-3 int64, 4-8 uint32, then int32; see ordermq/core/columns.py. */
 typedef enum {
-    OMQ_COLUMN_OFFSETS = 0, OMQ_COLUMN_PHYSICAL_OFFSETS = 1, /* int64; so the next two */
-    OMQ_COLUMN_BORN_TIMESTAMPS = 2, OMQ_COLUMN_STORE_TIMESTAMPS = 3,
-    OMQ_COLUMN_POSITIONS = 4, /* uint32; so the next four */
-    OMQ_COLUMN_BODY_POSITIONS = 5, OMQ_COLUMN_BODY_SIZES = 6,
-    OMQ_COLUMN_PROPERTY_POSITIONS = 7, OMQ_COLUMN_PROPERTY_SIZES = 8,
-    OMQ_COLUMN_TAG_HASHES = 9, /* int32; so the rest */
-    OMQ_COLUMN_QUEUE_IDS = 10,
-    OMQ_COLUMN_FLAGS = 11,
-    OMQ_COLUMN_SYS_FLAGS = 12,
-    OMQ_COLUMN_RECONSUME_TIMES = 13,
+    OMQ_COLUMN_OFFSETS = 0, OMQ_COLUMN_PHYSICAL_OFFSETS = 1, OMQ_COLUMN_BORN_TIMESTAMPS = 2,
+    OMQ_COLUMN_STORE_TIMESTAMPS = 3, OMQ_COLUMN_POSITIONS = 4, OMQ_COLUMN_BODY_POSITIONS = 5,
+    OMQ_COLUMN_BODY_SIZES = 6, OMQ_COLUMN_PROPERTY_POSITIONS = 7,
+    OMQ_COLUMN_PROPERTY_SIZES = 8, OMQ_COLUMN_TAG_HASHES = 9, OMQ_COLUMN_QUEUE_IDS = 10,
+    OMQ_COLUMN_FLAGS = 11, OMQ_COLUMN_SYS_FLAGS = 12, OMQ_COLUMN_RECONSUME_TIMES = 13,
     OMQ_COLUMN_END = 14
 } omq_column;
 
@@ -486,14 +467,33 @@ typedef struct {
  * or no value is passed over, as Java does. A name may come twice: the last one counts. */
 bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_property *property);
 
-/* The value of a property, never empty; false if there is none. O(size). */
+/* The value of a property, never empty; false if there is none. Whether bytes are UTF-8 as
+ * Python's strict decoder has it. Java's String.hashCode of UTF-8 text, the broker's tag filter;
+ * of other bytes 0. O(size). */
 bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value);
-
-/* Whether bytes are UTF-8 as Python's strict decoder has it. O(size). */
 bool omq_is_utf8(const uint8_t *text, size_t size);
-
-/* Java's String.hashCode of UTF-8 text, the broker's tag filter; of other bytes 0. */
 int32_t omq_java_hash(const omq_text *text);
+
+/* What is wrong with a binary command header (protocol 1.3), or OK. */
+typedef enum {
+    OMQ_HEADER_OK = 0, OMQ_HEADER_END = 1, OMQ_HEADER_REMARK = 2, OMQ_HEADER_FIELDS = 3,
+    OMQ_HEADER_NAME = 4, OMQ_HEADER_VALUE = 5, OMQ_HEADER_TEXT = 6
+} omq_header_fault;
+typedef struct {
+    int32_t opaque;
+    int32_t flag;
+    int16_t code;
+    int16_t version;
+    uint8_t language;
+    omq_text remark;
+    omq_text fields;
+} omq_header;
+
+/* Read and check a header, texts as UTF-8 too; write the byte at fault. O(size). Then each
+ * field at *at, from 0, which it moves; false behind the last. Pure functions, any thread. */
+omq_header_fault omq_header_read(const uint8_t *bytes, size_t size, omq_header *header,
+                                 size_t *position);
+bool omq_header_next_field(const omq_header *header, size_t *at, omq_property *field);
 
 /* </declarations> */
 

@@ -37,6 +37,7 @@ from ordermq.core import status as _status
 include "arguments.pyx"
 include "offset_map.pyx"
 include "message_codec.pyx"
+include "frame_codec.pyx"
 include "process_queue.pyx"
 include "lane_map.pyx"
 include "lock_table.pyx"

@@ -1,6 +1,6 @@
 # ordermq.h between its <declarations> marks, in Cython's words;
 # tests/architecture/test_declarations.py keeps the two equal.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef extern from "stdbool.h" nogil:
@@ -258,3 +258,22 @@ cdef extern from "ordermq.h" nogil:
                            omq_text *value)
     bool omq_is_utf8(const uint8_t *text, size_t size)
     int32_t omq_java_hash(const omq_text *text)
+    ctypedef enum omq_header_fault:
+        OMQ_HEADER_OK
+        OMQ_HEADER_END
+        OMQ_HEADER_REMARK
+        OMQ_HEADER_FIELDS
+        OMQ_HEADER_NAME
+        OMQ_HEADER_VALUE
+        OMQ_HEADER_TEXT
+    ctypedef struct omq_header:
+        int32_t opaque
+        int32_t flag
+        int16_t code
+        int16_t version
+        uint8_t language
+        omq_text remark
+        omq_text fields
+    omq_header_fault omq_header_read(const uint8_t *bytes, size_t size, omq_header *header,
+                                     size_t *position)
+    bool omq_header_next_field(const omq_header *header, size_t *at, omq_property *field)

@@ -38,6 +38,7 @@ __all__ = [
     "ProcessQueue",
     "include_dir",
     "interface",
+    "read_header",
 ]
 
 _MODULES: Final = {
@@ -75,6 +76,7 @@ OffsetMap: type[interface.OffsetMap] = _core.OffsetMap
 ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[interface.LaneMap] = _core.LaneMap
 LockTable: type[interface.LockTable[Any]] = _core.LockTable
+read_header: interface.ReadHeader = _core.read_header
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core.reference import MessageIndex, MessageView
 else:

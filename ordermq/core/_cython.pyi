@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, final
 from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
-from ordermq.core.interface import Batch, LaneKey, LockEntry, Queue, Segment
+from ordermq.core.interface import Batch, Header, LaneKey, LockEntry, Queue, Segment
 
 _View = TypeVar("_View", bound=MessageView)
 
@@ -249,3 +249,5 @@ class MessageView:
     def born_host_bytes(self) -> bytes: ...
     @property
     def store_host_bytes(self) -> bytes: ...
+
+def read_header(header: bytes) -> Header: ...

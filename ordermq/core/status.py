@@ -71,6 +71,25 @@ _FAULTS: Final[dict[int, str]] = {
 }
 
 
+# omq_header_fault: what is wrong with a binary command header
+HEADER_OK: Final = 0
+HEADER_END: Final = 1
+HEADER_REMARK: Final = 2
+HEADER_FIELDS: Final = 3
+HEADER_NAME: Final = 4
+HEADER_VALUE: Final = 5
+HEADER_TEXT: Final = 6
+
+_HEADER_FAULTS: Final[dict[int, str]] = {
+    HEADER_END: "the header ends there, too early",
+    HEADER_REMARK: "a remark of {size} bytes, {left} left",
+    HEADER_FIELDS: "{size} bytes of fields, {left} left",
+    HEADER_NAME: "a field name of {size} bytes, {left} left",
+    HEADER_VALUE: "a field value of {size} bytes, {left} left",
+    HEADER_TEXT: "a text that is not UTF-8",
+}
+
+
 def failure(status: int, where: str) -> Exception:
     """Return the exception for a status other than OK.
 
@@ -100,3 +119,17 @@ def not_text(error: UnicodeDecodeError) -> ProtocolError:
     Args: error: what Python's decoder says of them.
     """
     return ProtocolError(f"message properties are not UTF-8: {error}")
+
+
+def malformed_header(fault: int, header: bytes, position: int) -> ProtocolError:
+    """Return the error for a malformed binary command header.
+
+    Args:
+        fault: an omq_header_fault other than OK.
+        position: bytes from the start of the header to the size or text at fault.
+    """
+    width = 2 if fault == HEADER_NAME else 4
+    size = int.from_bytes(header[position : position + width], "big", signed=True)
+    left = len(header) - position - width
+    text = _HEADER_FAULTS[fault].format(size=size, left=left)
+    return ProtocolError(f"binary header, byte {position}: {text}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from ordermq.core import read_header
 from ordermq.errors import ProtocolError
 from ordermq.remoting.codes import LanguageCode
 from ordermq.remoting.command import Command, Serialization
@@ -122,50 +123,12 @@ def _encode_ext(ext: Mapping[str, str]) -> bytes:
     return b"".join(parts)
 
 
-def decode_binary(header: bytes | memoryview, body: bytes) -> Command:
+def decode_binary(header: bytes, body: bytes) -> Command:
     """Read a ROCKETMQ header; every length is checked before use.
 
     Raises: ProtocolError: truncated, a length out of bounds, text that is not UTF-8.
     """
-    reader = _Reader(bytes(header))
-    code, language, version, opaque, flag = reader.unpack(_BINARY_HEAD)
-    remark = reader.text(reader.unpack(_INT)[0], "remark")
-    ext_size = reader.unpack(_INT)[0]
-    ext: dict[str, str] = {}
-    if ext_size != reader.left:
-        raise ProtocolError(f"binary header: {ext_size} bytes of fields, {reader.left} left")
-    while reader.left:
-        name = reader.text(reader.unpack(_SHORT)[0], "field name")
-        ext[name] = reader.text(reader.unpack(_INT)[0], f"field {name!r}")
+    code, language, version, opaque, flag, remark, ext = read_header(header)
     return Command(
         code, ext, body, remark or None, opaque, flag, language, version, Serialization.ROCKETMQ
     )
-
-
-class _Reader:
-    """A cursor that refuses to leave its bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._at
-
-    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
-        if form.size > self.left:
-            raise ProtocolError(f"binary header ends at byte {len(self._data)}, too early")
-        values = form.unpack_from(self._data, self._at)
-        self._at += form.size
-        return values
-
-    def text(self, size: int, what: str) -> str:
-        if not 0 <= size <= self.left:
-            raise ProtocolError(f"binary header: {what} of {size} bytes, {self.left} left")
-        raw = self._data[self._at : self._at + size]
-        self._at += size
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            raise ProtocolError(f"binary header: {what} is not UTF-8") from None

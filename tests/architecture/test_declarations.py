@@ -44,6 +44,12 @@ VIEWS: list[type[interface.MessageView]] = [
     reference.MessageView,
 ]
 
+READERS: list[interface.ReadHeader] = [
+    _cython.read_header,
+    cffi_binding.read_header,
+    reference.read_header,
+]
+
 Declarations = dict[str, dict[str, Any]]
 
 
@@ -122,6 +128,11 @@ def test_every_status_and_fault_has_its_number_and_its_text() -> None:
         number = getattr(lib, name)
         assert getattr(status, name.removeprefix("OMQ_FAULT_")) == number
         assert "record 3, byte 7: " in str(status.malformed(number, 3, 7))
+    for name in enums["omq_header_fault"]:
+        number = getattr(lib, name)
+        assert getattr(status, name.removeprefix("OMQ_")) == number
+        if number:
+            assert "byte 7: " in str(status.malformed_header(number, bytes(20), 7))
 
 
 INSTANCES = {"name", "lease_ms", "max_in_flight", "max_ahead"}

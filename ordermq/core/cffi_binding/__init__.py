@@ -6,6 +6,7 @@ with it. `ffi` and `lib` are the header itself, with no lock but C's; see docs/c
 """
 
 from ordermq.core._cffi import ffi, lib
+from ordermq.core.cffi_binding.frame_codec import read_header
 from ordermq.core.cffi_binding.lane_map import LaneMap
 from ordermq.core.cffi_binding.lock_table import LockTable
 from ordermq.core.cffi_binding.message_codec import MessageIndex, MessageView
@@ -21,4 +22,5 @@ __all__ = [
     "ProcessQueue",
     "ffi",
     "lib",
+    "read_header",
 ]

@@ -5,6 +5,7 @@ chosen implementation's. Offsets are queue offsets, 0 .. 2**63 - 2. Times are mi
 of whatever clock the caller uses throughout; the core never reads a clock.
 """
 
+from ordermq.core.interface.frame_codec import Header, ReadHeader
 from ordermq.core.interface.lane_map import NO_KEY, LaneKey, LaneMap
 from ordermq.core.interface.lock_table import LockEntry, LockTable, Queue
 from ordermq.core.interface.message_codec import MessageIndex, MessageView
@@ -14,6 +15,7 @@ from ordermq.core.interface.process_queue import Batch, ProcessQueue, Segment
 __all__ = [
     "NO_KEY",
     "Batch",
+    "Header",
     "LaneKey",
     "LaneMap",
     "LockEntry",
@@ -22,6 +24,7 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "ReadHeader",
     "Queue",
     "Segment",
 ]

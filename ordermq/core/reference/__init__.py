@@ -3,6 +3,7 @@
 Written from the semantics, never optimised. Contracts: ordermq/core/interface.
 """
 
+from ordermq.core.reference.frame_codec import read_header
 from ordermq.core.reference.lane_map import LaneMap
 from ordermq.core.reference.lock_table import LockTable
 from ordermq.core.reference.message_codec import MessageIndex, MessageView
@@ -16,4 +17,5 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "read_header",
 ]

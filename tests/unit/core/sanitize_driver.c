@@ -1,7 +1,7 @@
 /* The C core without Python, for ci/sanitize.sh: `driver single STEPS SEED` drives every
  * structure at random with its check after each step, `driver starved STEPS SEED` queues and
  * lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
- * stored records, `driver threads ROUNDS` hammers one queue, one table and one lane map. */
+ * stored records, `driver headers` command headers, `driver threads ROUNDS` hammers one queue, one table and one lane map. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -357,6 +357,24 @@ static void index_exactly(const uint8_t *bytes, size_t size) {
     free(body);
 }
 
+static void read_header_exactly(const uint8_t *bytes, size_t size) {
+    uint8_t *data = malloc(size > 0 ? size : 1);
+    omq_header header;
+    omq_property field;
+    size_t position;
+    size_t at = 0;
+    REQUIRE(data != NULL);
+    memcpy(data, bytes, size);
+    omq_header_fault fault = omq_header_read(data, size, &header, &position);
+    REQUIRE(fault == OMQ_HEADER_OK || position <= size);
+    while (fault == OMQ_HEADER_OK && omq_header_next_field(&header, &at, &field)) {
+        REQUIRE(field.name.bytes >= data && field.value.bytes + field.value.size <= data + size);
+        REQUIRE(omq_is_utf8(field.name.bytes, field.name.size));
+    }
+    REQUIRE(fault != OMQ_HEADER_OK || at == header.fields.size);
+    free(data);
+}
+
 static size_t read_record(const char *path, uint8_t *bytes, size_t capacity) {
     FILE *file = fopen(path, "r");
     size_t size = 0;
@@ -369,15 +387,17 @@ static size_t read_record(const char *path, uint8_t *bytes, size_t capacity) {
     return size;
 }
 
-static void fuzz(uint64_t *seed, int cases, char **paths, int path_count) {
+/* Mutate what the files hold, `copies` of each one behind the other. */
+static void fuzz(uint64_t *seed, int cases, char **paths, int path_count, int copies,
+                 void (*read_exactly)(const uint8_t *, size_t)) {
     static const uint8_t telling[] = {0, 1, 2, 0x7F, 0x80, 0xFF};
     uint8_t real[4096];
     uint8_t body[4096];
     size_t size = 0;
-    for (int i = 0; i < 3 * path_count; i++) {
+    for (int i = 0; i < copies * path_count; i++) {
         size += read_record(paths[i % path_count], real + size, sizeof real - size);
     }
-    index_exactly(real, size);
+    read_exactly(real, size);
     for (int i = 0; i < cases; i++) {
         memcpy(body, real, size);
         for (uint32_t changes = 1 + draw(seed, 4); changes > 0; changes--) {
@@ -385,7 +405,7 @@ static void fuzz(uint64_t *seed, int cases, char **paths, int path_count) {
             body[at] = draw(seed, 2) ? telling[draw(seed, sizeof telling)]
                                      : (uint8_t)(body[at] ^ (1U << draw(seed, 8)));
         }
-        index_exactly(body, draw(seed, 3) == 0 ? draw(seed, (uint32_t)size + 1) : size);
+        read_exactly(body, draw(seed, 3) == 0 ? draw(seed, (uint32_t)size + 1) : size);
     }
 }
 
@@ -466,7 +486,10 @@ int main(int argc, char **argv) {
         starve_reset();
     } else if (strcmp(argv[1], "fuzz") == 0) {
         REQUIRE(argc > 4);
-        fuzz(&seed, amount, argv + 4, argc - 4);
+        fuzz(&seed, amount, argv + 4, argc - 4, 3, index_exactly);
+    } else if (strcmp(argv[1], "headers") == 0) {
+        REQUIRE(argc > 4);
+        fuzz(&seed, amount, argv + 4, argc - 4, 1, read_header_exactly);
     } else {
         rounds = amount;
         drive_threads();

@@ -1,0 +1,97 @@
+#include "bytes.h"
+#include "ordermq.h"
+
+/* A binary header (protocol 1.3), big-endian: code 2, language 1, version 2, opaque 4, flag 4,
+ * remark size 4, remark, fields size 4, then for each: name size 2, name, value size 4, value. */
+enum { LANGUAGE_AT = 2, VERSION_AT = 3, OPAQUE_AT = 5, FLAG_AT = 9, REMARK_AT = 13 };
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+    size_t at;
+    omq_header_fault fault;
+    size_t fault_at;
+} omq_cursor;
+
+static bool fails(omq_cursor *cursor, omq_header_fault fault, size_t position) {
+    cursor->fault = fault;
+    cursor->fault_at = position;
+    return false;
+}
+
+/* Read the size at the cursor, `width` bytes of it, and the bytes behind, which must be there. */
+static bool read_sized(omq_cursor *cursor, size_t width, omq_header_fault fault, omq_text *text) {
+    size_t position = cursor->at;
+    if (cursor->size - position < width) {
+        return fails(cursor, OMQ_HEADER_END, cursor->size);
+    }
+    const uint8_t *at = cursor->bytes + position;
+    uint32_t size = width == 2 ? omq_read_u16(at) : omq_read_u32(at);
+    uint32_t most = width == 2 ? INT16_MAX : INT32_MAX;
+    cursor->at += width;
+    if (size > most || size > cursor->size - cursor->at) {
+        return fails(cursor, fault, position);
+    }
+    *text = (omq_text){cursor->bytes + cursor->at, size};
+    cursor->at += size;
+    return true;
+}
+
+static bool read_text(omq_cursor *cursor, size_t width, omq_header_fault fault, omq_text *text) {
+    if (!read_sized(cursor, width, fault, text)) {
+        return false;
+    }
+    return omq_is_utf8(text->bytes, text->size) ||
+           fails(cursor, OMQ_HEADER_TEXT, (size_t)(text->bytes - cursor->bytes));
+}
+
+static bool read_header(omq_cursor *cursor, omq_header *header) {
+    const uint8_t *bytes = cursor->bytes;
+    omq_property field;
+    if (cursor->size < REMARK_AT) {
+        return fails(cursor, OMQ_HEADER_END, cursor->size);
+    }
+    header->code = (int16_t)omq_read_u16(bytes);
+    header->language = bytes[LANGUAGE_AT];
+    header->version = (int16_t)omq_read_u16(bytes + VERSION_AT);
+    header->opaque = (int32_t)omq_read_u32(bytes + OPAQUE_AT);
+    header->flag = (int32_t)omq_read_u32(bytes + FLAG_AT);
+    if (!read_text(cursor, 4, OMQ_HEADER_REMARK, &header->remark)) {
+        return false;
+    }
+    size_t fields_at = cursor->at;
+    if (!read_sized(cursor, 4, OMQ_HEADER_FIELDS, &header->fields)) {
+        return false;
+    }
+    if (cursor->at != cursor->size) {
+        return fails(cursor, OMQ_HEADER_FIELDS, fields_at);
+    }
+    cursor->at = fields_at + 4;
+    while (cursor->at < cursor->size) {
+        if (!read_text(cursor, 2, OMQ_HEADER_NAME, &field.name) ||
+            !read_text(cursor, 4, OMQ_HEADER_VALUE, &field.value)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+omq_header_fault omq_header_read(const uint8_t *bytes, size_t size, omq_header *header,
+                                 size_t *position) {
+    omq_cursor cursor = {bytes, size, REMARK_AT, OMQ_HEADER_OK, 0};
+    (void)read_header(&cursor, header);
+    *position = cursor.fault_at;
+    return cursor.fault;
+}
+
+bool omq_header_next_field(const omq_header *header, size_t *at, omq_property *field) {
+    if (*at >= header->fields.size) {
+        return false;
+    }
+    const uint8_t *start = header->fields.bytes + *at;
+    field->name = (omq_text){start + 2, omq_read_u16(start)};
+    start += 2 + field->name.size;
+    field->value = (omq_text){start + 4, omq_read_u32(start)};
+    *at += 6 + field->name.size + field->value.size;
+    return true;
+}

@@ -1,0 +1,40 @@
+"""A binary command header read with struct, field by field."""
+
+from __future__ import annotations
+
+import struct
+
+from ordermq.core import status
+from ordermq.core.interface import Header
+
+
+def read_header(header: bytes) -> Header:
+    """See interface.ReadHeader."""
+
+    def need(holds: bool, fault: int, at: int) -> None:
+        if not holds:
+            raise status.malformed_header(fault, header, at)
+
+    def text(at: int, form: str, fault: int) -> tuple[str, int]:
+        """The text whose size stands at `at`, and where it ends."""
+        start = at + struct.calcsize(form)
+        need(start <= len(header), status.HEADER_END, len(header))
+        (size,) = struct.unpack_from(form, header, at)
+        need(0 <= size <= len(header) - start, fault, at)
+        try:
+            return header[start : start + size].decode(), start + size
+        except UnicodeDecodeError:
+            raise status.malformed_header(status.HEADER_TEXT, header, start) from None
+
+    need(len(header) >= 13, status.HEADER_END, len(header))
+    code, language, version, opaque, flag = struct.unpack_from(">hBhii", header)
+    remark, at = text(13, ">i", status.HEADER_REMARK)
+    need(at + 4 <= len(header), status.HEADER_END, len(header))
+    (size,) = struct.unpack_from(">i", header, at)
+    need(size == len(header) - at - 4, status.HEADER_FIELDS, at)
+    at += 4
+    fields = {}
+    while at < len(header):
+        name, at = text(at, ">h", status.HEADER_NAME)
+        fields[name], at = text(at, ">i", status.HEADER_VALUE)
+    return code, language, version, opaque, flag, remark, fields
