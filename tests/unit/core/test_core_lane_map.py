@@ -219,6 +219,18 @@ def test_nothing_is_diverted_past_what_runs_or_what_failed_to_be_diverted(core):
     assert offsets_of(lanes.divert("a", 9)) == [0, 1, 2, 3, 4]
 
 
+def test_nothing_is_diverted_past_what_runs_though_the_key_was_diverted_before(core):
+    lanes = lanes_of(core, ["a", "a"])
+    lanes.park("a")
+    lanes.divert("a", 1)
+    lanes.failed(0)
+    lanes.unpark("a")
+    lanes.take(1)
+    lanes.park("a")
+    assert lanes.divert("a", 9) == []
+    lanes._check()
+
+
 def test_an_unparked_key_waits_for_what_is_being_diverted(core):
     lanes = lanes_of(core, ["a", "a", "a"])
     lanes.park("a")
