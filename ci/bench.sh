@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures, and keeps the result in bench/results with the machine it was taken on:
 #   ci/bench.sh core          the native core and its peers in turn, then every case of ours
-#                             (about 20 minutes; Java's classes need a JDK 17 and Maven)
+#                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
 #   ci/bench.sh end_to_end    catch-up, batch shape, hand-off, take-over on the embedded broker
 #                             (about 15 minutes)
 #   ci/bench.sh all           both, then the tables and pictures
