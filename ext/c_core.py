@@ -7,6 +7,7 @@ INCLUDE_DIR = "ext/core"
 SOURCES = [
     "ext/core/offset_tree.c",
     "ext/core/offset_runs.c",
+    "ext/core/offset_block.c",
     "ext/core/offset_map.c",
     "ext/core/batch_slots.c",
     "ext/core/process_queue.c",
@@ -25,6 +26,7 @@ SOURCES = [
     "ext/core/message_fields.c",
     "ext/core/frame_codec.c",
     "ext/core/check.c",
+    "ext/core/check_offsets.c",
     "ext/core/check_lanes.c",
 ]
 PUBLIC_HEADER = "ext/core/ordermq.h"
@@ -33,6 +35,7 @@ HEADERS = [
     "ext/core/batch_slots.h",
     "ext/core/bit_tree.h",
     "ext/core/bytes.h",
+    "ext/core/check.h",
     "ext/core/crc32.h",
     "ext/core/key_hash.h",
     "ext/core/key_lanes.h",
@@ -43,8 +46,10 @@ HEADERS = [
     "ext/core/message_properties.h",
     "ext/core/message_ring.h",
     "ext/core/mutex.h",
+    "ext/core/offset_block.h",
     "ext/core/offset_leaf.h",
     "ext/core/offset_map.h",
+    "ext/core/offset_runs.h",
     "ext/core/offset_tree.h",
     "ext/core/prefetch.h",
     "ext/core/process_queue.h",

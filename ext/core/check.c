@@ -1,81 +1,14 @@
-/* Every invariant, for tests. Each function returns NULL or what is broken. */
+/* Every invariant of the process queue and the lock table, for tests. */
 #include <stdlib.h>
 
+#include "check.h"
 #include "lock_table.h"
 #include "process_queue.h"
-
-#define REQUIRE(holds, text) \
-    do {                     \
-        if (!(holds)) {      \
-            return text;     \
-        }                    \
-    } while (0)
-
-/* ---- offset map ---- */
-
-typedef struct {
-    const omq_offset_map *map;
-    const omq_leaf *next_leaf; /* the leaf that the walk must meet next */
-    size_t offsets;
-} walk;
-
-/* Walk a subtree whose offsets lie in low .. high. */
-static const char *check_node(walk *state, const void *node, int height, int64_t low,
-                              int64_t high) {
-    if (height == 0) {
-        const omq_leaf *leaf = node;
-        REQUIRE(leaf == state->next_leaf, "a leaf's link skips or repeats a leaf of the tree");
-        REQUIRE(leaf->begin <= leaf->end && leaf->end <= OMQ_LEAF_CAPACITY,
-                "a leaf's window lies outside of it");
-        for (uint32_t i = leaf->begin; i < leaf->end; i++) {
-            uint32_t length = omq_run_length(state->map, leaf->extents[i]);
-            REQUIRE(length > 0, "a run of nothing");
-            REQUIRE(low <= leaf->offsets[i] && leaf->offsets[i] <= high - (length - 1),
-                    "an offset lies outside the keys above it, or in the run before");
-            low = leaf->offsets[i] + length;
-            state->offsets += length;
-        }
-        REQUIRE(leaf->next == NULL || leaf->next->previous == leaf, "leaf links disagree");
-        state->next_leaf = leaf->next;
-        return NULL;
-    }
-    const omq_inner *inner = node;
-    REQUIRE(inner->count > 0 && inner->count <= OMQ_INNER_CAPACITY, "an inner node's count");
-    for (uint32_t i = 0; i < inner->count; i++) {
-        int64_t from = i == 0 ? low : inner->keys[i];
-        int64_t to = i + 1 == inner->count ? high : inner->keys[i + 1] - 1;
-        REQUIRE(low <= from && from <= to && to <= high, "the keys of an inner node");
-        const char *broken = check_node(state, inner->children[i], height - 1, from, to);
-        if (broken != NULL) {
-            return broken;
-        }
-    }
-    return NULL;
-}
-
-const char *omq_offset_map_check(const omq_offset_map *map) {
-    walk state = {map, map->head, 0};
-    REQUIRE(map->head != NULL && map->head->previous == NULL, "the head leaf has a previous one");
-    REQUIRE(map->tail != NULL && map->tail->next == NULL, "the tail leaf has a next one");
-    REQUIRE(map->height >= 0 && map->height <= OMQ_MAX_HEIGHT, "the height");
-    REQUIRE(map->height == 0 || ((const omq_inner *)map->root)->count >= 2,
-            "the root has a single child");
-    const char *broken = check_node(&state, map->root, map->height, 0, INT64_MAX - 1);
-    if (broken != NULL) {
-        return broken;
-    }
-    REQUIRE(state.next_leaf == NULL, "leaves are linked that the tree does not hold");
-    REQUIRE(state.offsets == map->count, "the count differs from the offsets");
-    for (const omq_leaf *leaf = map->head; map->height > 0 && leaf != NULL; leaf = leaf->next) {
-        REQUIRE(leaf->begin < leaf->end, "an empty leaf is not the only one");
-    }
-    return NULL;
-}
 
 /* ---- process queue ---- */
 
 /* Add up bytes, and messages a slot (NULL: none), of one map. */
-static const char *check_messages(const omq_process_queue *queue, const omq_offset_map *map,
+static const char *check_messages(const omq_process_queue *queue, const omq_offset_tree *map,
                                   uint32_t *messages, uint64_t *bytes) {
     REQUIRE(map->has_runs == (queue->shape == OMQ_SHAPE_BATCHES), "runs in columns, or none");
     for (const omq_leaf *leaf = map->head; leaf != NULL; leaf = leaf->next) {
@@ -144,7 +77,7 @@ static const char *check_contents(const omq_process_queue *queue, uint32_t *mess
             uint32_t length = omq_run_length(&queue->consuming, leaf->extents[i]);
             for (uint32_t ahead = 0; ahead < length; ahead++) {
                 omq_item item;
-                REQUIRE(!omq_offset_map_find(&queue->pending, leaf->offsets[i] + ahead, &item),
+                REQUIRE(!omq_offset_tree_find(&queue->pending, leaf->offsets[i] + ahead, &item),
                         "an offset is both pending and consuming");
             }
         }
@@ -153,9 +86,9 @@ static const char *check_contents(const omq_process_queue *queue, uint32_t *mess
 }
 
 static const char *check_queue(const omq_process_queue *queue) {
-    const char *broken = omq_offset_map_check(&queue->pending);
+    const char *broken = omq_offset_tree_check(&queue->pending, INT64_MAX - 1);
     if (broken == NULL) {
-        broken = omq_offset_map_check(&queue->consuming);
+        broken = omq_offset_tree_check(&queue->consuming, INT64_MAX - 1);
     }
     if (broken == NULL) {
         broken = check_lists(&queue->slots);

@@ -138,7 +138,7 @@ static void end_old(omq_lane_map *map, int64_t offset, uint32_t at) {
     omq_item item;
     bool is_found;
     uint32_t sequence;
-    (void)omq_offset_map_extract(&map->old, offset, &item, &is_found); /* no runs: cannot fail */
+    (void)omq_offset_tree_extract(&map->old, offset, &item, &is_found); /* no runs: cannot fail */
     map->lanes.lanes[at].in_flight--;
     omq_lane_map_refresh(map, at);
     if (omq_message_ring_find(&map->ring, offset, &sequence)) {
@@ -173,7 +173,7 @@ static bool end_own(omq_lane_map *map, int64_t offset, bool is_done) {
 static omq_flight end(omq_lane_map *map, int64_t offset, bool is_done) {
     omq_item item;
     omq_flight flight = OMQ_FLIGHT_NONE;
-    if (map->old.count > 0 && omq_offset_map_find(&map->old, offset, &item)) {
+    if (map->old.count > 0 && omq_offset_tree_find(&map->old, offset, &item)) {
         end_old(map, offset, (uint32_t)item.token);
         flight = OMQ_FLIGHT_OLD;
     } else if (end_own(map, offset, is_done)) {

@@ -13,12 +13,12 @@ omq_lane_map *omq_lane_map_new(uint32_t max_in_flight, int64_t max_ahead, bool h
     *map = (omq_lane_map){
         .max_in_flight = max_in_flight, .max_ahead = max_ahead, .has_barriers = has_barriers};
     omq_key_lanes_open(&map->lanes, seed);
-    if (omq_offset_map_open(&map->old) != OMQ_OK) {
+    if (omq_offset_tree_open(&map->old) != OMQ_OK) {
         free(map);
         return NULL;
     }
     if (omq_mutex_init(&map->mutex) != 0) {
-        omq_offset_map_close(&map->old);
+        omq_offset_tree_close(&map->old);
         free(map);
         return NULL;
     }
@@ -32,7 +32,7 @@ void omq_lane_map_free(omq_lane_map *map) {
     omq_mutex_destroy(&map->mutex);
     omq_message_ring_close(&map->ring);
     omq_key_lanes_close(&map->lanes);
-    omq_offset_map_close(&map->old);
+    omq_offset_tree_close(&map->old);
     free(map);
 }
 
@@ -236,13 +236,15 @@ static omq_status keep_flights(omq_lane_map *map) {
         const omq_ring_message *message = omq_ring_at(&map->ring, map->ring.head + i);
         if (is_flying(message)) {
             omq_item item = {message->offset, message->lane, 0};
-            status = omq_offset_map_insert(&map->old, &item);
+            status = omq_offset_tree_insert(&map->old, &item);
         }
     }
     for (i -= status != OMQ_OK; status != OMQ_OK && i > 0; i--) {
         const omq_ring_message *message = omq_ring_at(&map->ring, map->ring.head + i - 1);
         if (is_flying(message)) {
-            (void)omq_offset_map_remove(&map->old, message->offset);
+            omq_item item;
+            bool is_found;
+            (void)omq_offset_tree_extract(&map->old, message->offset, &item, &is_found);
         }
     }
     return status;

@@ -5,7 +5,7 @@
 #include "key_lanes.h"
 #include "message_ring.h"
 #include "mutex.h"
-#include "offset_map.h"
+#include "offset_runs.h"
 
 typedef enum { OMQ_LANES_EMPTY, OMQ_LANES_OF_OBJECTS, OMQ_LANES_OF_COLUMNS } omq_lanes_shape;
 
@@ -13,7 +13,7 @@ struct omq_lane_map {
     omq_mutex mutex; /* guards all of it */
     omq_message_ring ring;
     omq_key_lanes lanes;
-    omq_offset_map old; /* offset -> lane of flights from before a reset */
+    omq_offset_tree old; /* offset -> lane of flights from before a reset */
     int64_t next_offset;
     int64_t max_ahead;
     uint64_t duplicates_ignored;
@@ -34,7 +34,7 @@ static inline omq_lane *omq_lane_map_barriers(const omq_lane_map *map) {
 
 static inline bool omq_lane_map_has_old_flight(const omq_lane_map *map, int64_t offset) {
     omq_item item;
-    return map->old.count > 0 && omq_offset_map_find(&map->old, offset, &item);
+    return map->old.count > 0 && omq_offset_tree_find(&map->old, offset, &item);
 }
 
 /* Whether a lane's first message may be taken, but for what bounds the whole queue. */

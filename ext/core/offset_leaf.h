@@ -1,10 +1,10 @@
-/* One leaf of the offset map: columns of entries in a window begin .. end, ascending. */
+/* One leaf of an offset tree: columns of entries in a window begin .. end, ascending. */
 #ifndef OMQ_OFFSET_LEAF_H
 #define OMQ_OFFSET_LEAF_H
 
 #include <string.h>
 
-#include "offset_map.h"
+#include "offset_runs.h"
 #include "prefetch.h"
 
 static inline uint32_t omq_leaf_count(const omq_leaf *leaf) { return leaf->end - leaf->begin; }

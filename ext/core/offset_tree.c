@@ -1,4 +1,4 @@
-/* The B+ tree of the offset map: nodes, splits and joins. */
+/* The B+ tree of offsets: nodes, splits and joins. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,15 +6,15 @@
 
 /* ---- leaves ---- */
 
-static omq_leaf *new_leaf(omq_offset_map *map) {
-    omq_leaf *leaf = map->spare_leaf;
+static omq_leaf *new_leaf(omq_offset_tree *tree) {
+    omq_leaf *leaf = tree->spare_leaf;
     if (leaf == NULL) {
         leaf = malloc(sizeof *leaf);
         if (leaf == NULL) {
             return NULL;
         }
     }
-    map->spare_leaf = NULL;
+    tree->spare_leaf = NULL;
     leaf->previous = NULL;
     leaf->next = NULL;
     leaf->begin = 0;
@@ -22,50 +22,50 @@ static omq_leaf *new_leaf(omq_offset_map *map) {
     return leaf;
 }
 
-static void discard_leaf(omq_offset_map *map, omq_leaf *leaf) {
-    if (map->spare_leaf == NULL) {
-        map->spare_leaf = leaf;
+static void discard_leaf(omq_offset_tree *tree, omq_leaf *leaf) {
+    if (tree->spare_leaf == NULL) {
+        tree->spare_leaf = leaf;
     } else {
         free(leaf);
     }
 }
 
-static void link_after(omq_offset_map *map, omq_leaf *leaf, omq_leaf *added) {
+static void link_after(omq_offset_tree *tree, omq_leaf *leaf, omq_leaf *added) {
     added->previous = leaf;
     added->next = leaf->next;
     if (leaf->next != NULL) {
         leaf->next->previous = added;
     } else {
-        map->tail = added;
+        tree->tail = added;
     }
     leaf->next = added;
 }
 
-static void link_first(omq_offset_map *map, omq_leaf *added) {
-    added->next = map->head;
-    map->head->previous = added;
-    map->head = added;
+static void link_first(omq_offset_tree *tree, omq_leaf *added) {
+    added->next = tree->head;
+    tree->head->previous = added;
+    tree->head = added;
 }
 
-static void unlink_leaf(omq_offset_map *map, omq_leaf *leaf) {
+static void unlink_leaf(omq_offset_tree *tree, omq_leaf *leaf) {
     if (leaf->previous != NULL) {
         leaf->previous->next = leaf->next;
     } else {
-        map->head = leaf->next;
+        tree->head = leaf->next;
     }
     if (leaf->next != NULL) {
         leaf->next->previous = leaf->previous;
     } else {
-        map->tail = leaf->previous;
+        tree->tail = leaf->previous;
     }
 }
 
 /* ---- inner nodes ---- */
 
 /* The path to the first leaf or to the last one. */
-void omq_tree_descend_edge(const omq_offset_map *map, bool is_last, omq_path *path) {
-    void *node = map->root;
-    for (int level = 0; level < map->height; level++) {
+void omq_tree_descend_edge(const omq_offset_tree *tree, bool is_last, omq_path *path) {
+    void *node = tree->root;
+    for (int level = 0; level < tree->height; level++) {
         omq_inner *inner = node;
         path->nodes[level] = inner;
         path->slots[level] = is_last ? inner->count - 1 : 0;
@@ -73,47 +73,47 @@ void omq_tree_descend_edge(const omq_offset_map *map, bool is_last, omq_path *pa
     }
 }
 
-static void give_spare_inner(omq_offset_map *map, omq_inner *node) {
-    node->children[0] = map->spare_inners;
-    map->spare_inners = node;
-    map->spare_inner_count++;
+static void give_spare_inner(omq_offset_tree *tree, omq_inner *node) {
+    node->children[0] = tree->spare_inners;
+    tree->spare_inners = node;
+    tree->spare_inner_count++;
 }
 
-static omq_inner *take_spare_inner(omq_offset_map *map) {
-    omq_inner *node = map->spare_inners;
-    map->spare_inners = node->children[0];
-    map->spare_inner_count--;
+static omq_inner *take_spare_inner(omq_offset_tree *tree) {
+    omq_inner *node = tree->spare_inners;
+    tree->spare_inners = node->children[0];
+    tree->spare_inner_count--;
     return node;
 }
 
-static void discard_inner(omq_offset_map *map, omq_inner *node) {
-    if (map->spare_inner_count == 0) {
-        give_spare_inner(map, node);
+static void discard_inner(omq_offset_tree *tree, omq_inner *node) {
+    if (tree->spare_inner_count == 0) {
+        give_spare_inner(tree, node);
     } else {
         free(node);
     }
 }
 
 /* Have as many spare inner nodes as one more leaf below this path can need. */
-static omq_status reserve_inners(omq_offset_map *map, const omq_path *path) {
+static omq_status reserve_inners(omq_offset_tree *tree, const omq_path *path) {
     size_t needed = 0;
-    int level = map->height - 1;
+    int level = tree->height - 1;
     while (level >= 0 && path->nodes[level]->count == OMQ_INNER_CAPACITY) {
         needed++;
         level--;
     }
     if (level < 0) {
-        if (map->height == OMQ_MAX_HEIGHT) {
+        if (tree->height == OMQ_MAX_HEIGHT) {
             return OMQ_NO_MEMORY;
         }
         needed++; /* a new root */
     }
-    while (map->spare_inner_count < needed) {
+    while (tree->spare_inner_count < needed) {
         omq_inner *node = malloc(sizeof *node);
         if (node == NULL) {
             return OMQ_NO_MEMORY;
         }
-        give_spare_inner(map, node);
+        give_spare_inner(tree, node);
     }
     return OMQ_OK;
 }
@@ -140,7 +140,7 @@ static int64_t split_inner(omq_inner *node, omq_inner *right) {
 
 /* At `level` the child on the path became two, `left` and `right`, whose offsets start at
  * key. The spare nodes are reserved. */
-static void replace_child(omq_offset_map *map, const omq_path *path, int level, void *left,
+static void replace_child(omq_offset_tree *tree, const omq_path *path, int level, void *left,
                           int64_t key, void *right, bool is_append) {
     for (; level >= 0; level--) {
         omq_inner *node = path->nodes[level];
@@ -150,7 +150,7 @@ static void replace_child(omq_offset_map *map, const omq_path *path, int level, 
             insert_child(node, slot + 1, key, right);
             return;
         }
-        omq_inner *added = take_spare_inner(map);
+        omq_inner *added = take_spare_inner(tree);
         if (is_append) {
             added->count = 1;
             added->keys[0] = key;
@@ -167,17 +167,17 @@ static void replace_child(omq_offset_map *map, const omq_path *path, int level, 
         left = node;
         right = added;
     }
-    omq_inner *root = take_spare_inner(map);
+    omq_inner *root = take_spare_inner(tree);
     root->count = 2;
     root->keys[0] = INT64_MIN;
     root->keys[1] = key;
     root->children[0] = left;
     root->children[1] = right;
-    map->root = root;
-    map->height++;
+    tree->root = root;
+    tree->height++;
 }
 
-static void remove_child(omq_offset_map *map, const omq_path *path, int level) {
+static void remove_child(omq_offset_tree *tree, const omq_path *path, int level) {
     for (; level >= 0; level--) {
         omq_inner *node = path->nodes[level];
         uint32_t at = path->slots[level];
@@ -188,39 +188,39 @@ static void remove_child(omq_offset_map *map, const omq_path *path, int level) {
         if (node->count > 0) {
             break;
         }
-        discard_inner(map, node); /* never the root, which has two children or more */
+        discard_inner(tree, node); /* never the root, which has two children or more */
     }
-    while (map->height > 0 && ((omq_inner *)map->root)->count == 1) {
-        omq_inner *root = map->root;
-        map->root = root->children[0];
-        map->height--;
-        discard_inner(map, root);
+    while (tree->height > 0 && ((omq_inner *)tree->root)->count == 1) {
+        omq_inner *root = tree->root;
+        tree->root = root->children[0];
+        tree->height--;
+        discard_inner(tree, root);
     }
 }
 
 /* ---- leaves in the tree ---- */
 
 /* Add a leaf beside a full one to make room at position `at` of it; move both to the place. */
-omq_status omq_tree_split_leaf(omq_offset_map *map, const omq_path *path, int64_t offset,
-                             omq_leaf **leaf, uint32_t *at) {
-    if (reserve_inners(map, path) != OMQ_OK) {
+omq_status omq_tree_split_leaf(omq_offset_tree *tree, const omq_path *path, int64_t offset,
+                               omq_leaf **leaf, uint32_t *at) {
+    if (reserve_inners(tree, path) != OMQ_OK) {
         return OMQ_NO_MEMORY;
     }
     omq_leaf *old = *leaf;
-    omq_leaf *added = new_leaf(map);
+    omq_leaf *added = new_leaf(tree);
     if (added == NULL) {
         return OMQ_NO_MEMORY;
     }
-    if (old == map->tail && *at == old->end) {
-        link_after(map, old, added);
-        replace_child(map, path, map->height - 1, old, offset, added, true);
+    if (old == tree->tail && *at == old->end) {
+        link_after(tree, old, added);
+        replace_child(tree, path, tree->height - 1, old, offset, added, true);
         *leaf = added;
         *at = 0;
-    } else if (old == map->head && *at == old->begin) {
+    } else if (old == tree->head && *at == old->begin) {
         added->begin = OMQ_LEAF_CAPACITY; /* fills downward */
         added->end = OMQ_LEAF_CAPACITY;
-        link_first(map, added);
-        replace_child(map, path, map->height - 1, added, old->offsets[old->begin], old, false);
+        link_first(tree, added);
+        replace_child(tree, path, tree->height - 1, added, old->offsets[old->begin], old, false);
         *leaf = added;
         *at = added->begin;
     } else {
@@ -228,8 +228,8 @@ omq_status omq_tree_split_leaf(omq_offset_map *map, const omq_path *path, int64_
         added->end = old->end - middle;
         omq_leaf_move(added, 0, old, middle, added->end);
         old->end = middle;
-        link_after(map, old, added);
-        replace_child(map, path, map->height - 1, old, added->offsets[0], added, false);
+        link_after(tree, old, added);
+        replace_child(tree, path, tree->height - 1, old, added->offsets[0], added, false);
         if (*at > middle) {
             *leaf = added;
             *at -= middle;
@@ -238,15 +238,15 @@ omq_status omq_tree_split_leaf(omq_offset_map *map, const omq_path *path, int64_
     return OMQ_OK;
 }
 
-void omq_tree_remove_leaf(omq_offset_map *map, const omq_path *path, omq_leaf *leaf) {
-    if (map->height == 0) {
+void omq_tree_remove_leaf(omq_offset_tree *tree, const omq_path *path, omq_leaf *leaf) {
+    if (tree->height == 0) {
         leaf->begin = 0;
         leaf->end = 0;
         return;
     }
-    unlink_leaf(map, leaf);
-    discard_leaf(map, leaf);
-    remove_child(map, path, map->height - 1);
+    unlink_leaf(tree, leaf);
+    discard_leaf(tree, leaf);
+    remove_child(tree, path, tree->height - 1);
 }
 
 /* Append a small leaf to the one before it. */
@@ -260,8 +260,8 @@ static void absorb(omq_leaf *into, const omq_leaf *from) {
 
 /* Join a leaf that random deletes have thinned with a neighbour under the same parent, if
  * the two stay at most half full: else memory would follow the greatest count ever held. */
-static void join_thin_leaf(omq_offset_map *map, omq_path *path, omq_leaf *leaf) {
-    int level = map->height - 1;
+static void join_thin_leaf(omq_offset_tree *tree, omq_path *path, omq_leaf *leaf) {
+    int level = tree->height - 1;
     uint32_t slot = path->slots[level];
     uint32_t siblings = path->nodes[level]->count;
     uint32_t room = OMQ_LEAF_CAPACITY / 2 - omq_leaf_count(leaf);
@@ -269,26 +269,26 @@ static void join_thin_leaf(omq_offset_map *map, omq_path *path, omq_leaf *leaf) 
         path->slots[level] = slot + 1;
         omq_leaf *next = leaf->next;
         absorb(leaf, next);
-        omq_tree_remove_leaf(map, path, next);
+        omq_tree_remove_leaf(tree, path, next);
     } else if (slot > 0 && omq_leaf_count(leaf->previous) <= room) {
         absorb(leaf->previous, leaf);
-        omq_tree_remove_leaf(map, path, leaf);
+        omq_tree_remove_leaf(tree, path, leaf);
     }
 }
 
-void omq_tree_delete(omq_offset_map *map, omq_path *path, omq_leaf *leaf, uint32_t at) {
+void omq_tree_delete(omq_offset_tree *tree, omq_path *path, omq_leaf *leaf, uint32_t at) {
     omq_leaf_delete(leaf, at);
     if (omq_leaf_count(leaf) == 0) {
-        omq_tree_remove_leaf(map, path, leaf);
-    } else if (map->height > 0 && omq_leaf_count(leaf) < OMQ_LEAF_CAPACITY / 4) {
-        join_thin_leaf(map, path, leaf);
+        omq_tree_remove_leaf(tree, path, leaf);
+    } else if (tree->height > 0 && omq_leaf_count(leaf) < OMQ_LEAF_CAPACITY / 4) {
+        join_thin_leaf(tree, path, leaf);
     }
 }
 
-omq_status omq_tree_insert(omq_offset_map *map, const omq_path *path, omq_leaf *leaf, uint32_t at,
-                            const omq_item *item) {
+omq_status omq_tree_insert(omq_offset_tree *tree, const omq_path *path, omq_leaf *leaf, uint32_t at,
+                           const omq_item *item) {
     if (omq_leaf_count(leaf) == OMQ_LEAF_CAPACITY &&
-        omq_tree_split_leaf(map, path, item->offset, &leaf, &at) != OMQ_OK) {
+        omq_tree_split_leaf(tree, path, item->offset, &leaf, &at) != OMQ_OK) {
         return OMQ_NO_MEMORY;
     }
     omq_leaf_insert(leaf, at, item);
@@ -296,8 +296,8 @@ omq_status omq_tree_insert(omq_offset_map *map, const omq_path *path, omq_leaf *
 }
 
 /* The first offset that belongs to a later leaf than the path's. */
-int64_t omq_tree_upper_bound(const omq_offset_map *map, const omq_path *path) {
-    for (int level = map->height - 1; level >= 0; level--) {
+int64_t omq_tree_upper_bound(const omq_offset_tree *tree, const omq_path *path) {
+    for (int level = tree->height - 1; level >= 0; level--) {
         if (path->slots[level] + 1 < path->nodes[level]->count) {
             return path->nodes[level]->keys[path->slots[level] + 1];
         }
@@ -307,15 +307,15 @@ int64_t omq_tree_upper_bound(const omq_offset_map *map, const omq_path *path) {
 
 /* ---- life ---- */
 
-omq_status omq_offset_map_open(omq_offset_map *map) {
-    *map = (omq_offset_map){0};
-    omq_leaf *leaf = new_leaf(map);
+omq_status omq_offset_tree_open(omq_offset_tree *tree) {
+    *tree = (omq_offset_tree){0};
+    omq_leaf *leaf = new_leaf(tree);
     if (leaf == NULL) {
         return OMQ_NO_MEMORY;
     }
-    map->root = leaf;
-    map->head = leaf;
-    map->tail = leaf;
+    tree->root = leaf;
+    tree->head = leaf;
+    tree->tail = leaf;
     return OMQ_OK;
 }
 
@@ -329,35 +329,35 @@ static void free_inners(void *node, int height) {
     }
 }
 
-void omq_offset_map_close(omq_offset_map *map) {
-    free_inners(map->root, map->height);
-    for (omq_leaf *leaf = map->head; leaf != NULL;) {
+void omq_offset_tree_close(omq_offset_tree *tree) {
+    free_inners(tree->root, tree->height);
+    for (omq_leaf *leaf = tree->head; leaf != NULL;) {
         omq_leaf *next = leaf->next;
         free(leaf);
         leaf = next;
     }
-    free(map->spare_leaf);
-    while (map->spare_inners != NULL) {
-        free(take_spare_inner(map));
+    free(tree->spare_leaf);
+    while (tree->spare_inners != NULL) {
+        free(take_spare_inner(tree));
     }
 }
 
-void omq_offset_map_clear(omq_offset_map *map) {
-    omq_leaf *kept = map->head;
-    if (kept != map->tail) {
-        free_inners(map->root, map->height);
+void omq_offset_tree_clear(omq_offset_tree *tree) {
+    omq_leaf *kept = tree->head;
+    if (kept != tree->tail) {
+        free_inners(tree->root, tree->height);
         for (omq_leaf *leaf = kept->next; leaf != NULL;) {
             omq_leaf *next = leaf->next;
-            discard_leaf(map, leaf);
+            discard_leaf(tree, leaf);
             leaf = next;
         }
     }
     kept->next = NULL;
     kept->begin = 0;
     kept->end = 0;
-    map->count = 0;
-    map->height = 0;
-    map->root = kept;
-    map->head = kept;
-    map->tail = kept;
+    tree->count = 0;
+    tree->height = 0;
+    tree->root = kept;
+    tree->head = kept;
+    tree->tail = kept;
 }

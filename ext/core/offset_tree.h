@@ -1,5 +1,5 @@
-/* The B+ tree below the offset map: for offset_tree.c, which keeps it a tree, and
- * offset_runs.c, which keeps the entries. */
+/* The nodes of an offset tree: for offset_tree.c, which keeps it a tree, and for offset_runs.c
+ * and offset_map.c, which keep the entries. */
 #ifndef OMQ_OFFSET_TREE_H
 #define OMQ_OFFSET_TREE_H
 
@@ -17,9 +17,10 @@ static inline uint32_t omq_child_slot(const omq_inner *node, int64_t offset) {
                                : omq_count_below(node->keys + 1, node->count - 1, offset + 1);
 }
 
-static inline omq_leaf *omq_tree_descend(const omq_offset_map *map, int64_t offset, omq_path *path) {
-    void *node = map->root;
-    for (int level = 0; level < map->height; level++) {
+static inline omq_leaf *omq_tree_descend(const omq_offset_tree *tree, int64_t offset,
+                                         omq_path *path) {
+    void *node = tree->root;
+    for (int level = 0; level < tree->height; level++) {
         omq_inner *inner = node;
         uint32_t slot = omq_child_slot(inner, offset);
         path->nodes[level] = inner;
@@ -30,24 +31,24 @@ static inline omq_leaf *omq_tree_descend(const omq_offset_map *map, int64_t offs
 }
 
 /* The path to the first leaf or to the last one. */
-void omq_tree_descend_edge(const omq_offset_map *map, bool is_last, omq_path *path);
+void omq_tree_descend_edge(const omq_offset_tree *tree, bool is_last, omq_path *path);
 
 /* The first offset that belongs to a later leaf than the path's. */
-int64_t omq_tree_upper_bound(const omq_offset_map *map, const omq_path *path);
+int64_t omq_tree_upper_bound(const omq_offset_tree *tree, const omq_path *path);
 
 /* Add a leaf beside a full one to make room for `offset` at position `at` of it; move both to
  * the place. NO_MEMORY (nothing done). */
-omq_status omq_tree_split_leaf(omq_offset_map *map, const omq_path *path, int64_t offset,
+omq_status omq_tree_split_leaf(omq_offset_tree *tree, const omq_path *path, int64_t offset,
                                omq_leaf **leaf, uint32_t *at);
 
 /* Insert an entry before position `at` of the leaf that the path leads to, split if full. */
-omq_status omq_tree_insert(omq_offset_map *map, const omq_path *path, omq_leaf *leaf, uint32_t at,
+omq_status omq_tree_insert(omq_offset_tree *tree, const omq_path *path, omq_leaf *leaf, uint32_t at,
                            const omq_item *item);
 
 /* Delete the entry at `at`; leaves that this empties or thins are dropped or joined. */
-void omq_tree_delete(omq_offset_map *map, omq_path *path, omq_leaf *leaf, uint32_t at);
+void omq_tree_delete(omq_offset_tree *tree, omq_path *path, omq_leaf *leaf, uint32_t at);
 
 /* Drop an empty leaf; the last one stays, empty. */
-void omq_tree_remove_leaf(omq_offset_map *map, const omq_path *path, omq_leaf *leaf);
+void omq_tree_remove_leaf(omq_offset_tree *tree, const omq_path *path, omq_leaf *leaf);
 
 #endif

@@ -11,11 +11,11 @@ omq_process_queue *omq_process_queue_new(void) {
     queue->max_offset = -1;
     omq_batch_slots_open(&queue->slots);
     if (omq_mutex_init(&queue->mutex) == 0) {
-        if (omq_offset_map_open(&queue->pending) == OMQ_OK) {
-            if (omq_offset_map_open(&queue->consuming) == OMQ_OK) {
+        if (omq_offset_tree_open(&queue->pending) == OMQ_OK) {
+            if (omq_offset_tree_open(&queue->consuming) == OMQ_OK) {
                 return queue;
             }
-            omq_offset_map_close(&queue->pending);
+            omq_offset_tree_close(&queue->pending);
         }
         omq_mutex_destroy(&queue->mutex);
     }
@@ -25,8 +25,8 @@ omq_process_queue *omq_process_queue_new(void) {
 
 void omq_process_queue_free(omq_process_queue *queue) {
     if (queue != NULL) {
-        omq_offset_map_close(&queue->pending);
-        omq_offset_map_close(&queue->consuming);
+        omq_offset_tree_close(&queue->pending);
+        omq_offset_tree_close(&queue->consuming);
         omq_mutex_destroy(&queue->mutex);
         omq_batch_slots_close(&queue->slots);
         free(queue);
@@ -35,8 +35,8 @@ void omq_process_queue_free(omq_process_queue *queue) {
 
 static void clear(omq_process_queue *queue) {
     omq_batch_slots_release_all(&queue->slots);
-    omq_offset_map_clear(&queue->pending);
-    omq_offset_map_clear(&queue->consuming);
+    omq_offset_tree_clear(&queue->pending);
+    omq_offset_tree_clear(&queue->consuming);
     queue->size_bytes = 0;
     queue->max_offset = -1;
 }
@@ -85,7 +85,7 @@ void omq_process_queue_end_dispatch(omq_process_queue *queue) {
 bool omq_process_queue_is_pending(omq_process_queue *queue, int64_t offset) {
     omq_item item;
     omq_mutex_lock(&queue->mutex);
-    bool is_found = omq_offset_map_find(&queue->pending, offset, &item);
+    bool is_found = omq_offset_tree_find(&queue->pending, offset, &item);
     omq_mutex_unlock(&queue->mutex);
     return is_found;
 }

@@ -12,8 +12,8 @@ typedef enum { OMQ_SHAPE_NONE, OMQ_SHAPE_BATCHES, OMQ_SHAPE_COLUMNS } omq_shape;
  * its size the extent. */
 struct omq_process_queue {
     omq_mutex mutex; /* guards all of it */
-    omq_offset_map pending;
-    omq_offset_map consuming;
+    omq_offset_tree pending;
+    omq_offset_tree consuming;
     uint64_t size_bytes; /* of both maps */
     int64_t max_offset;
     int64_t floor;
@@ -25,15 +25,15 @@ struct omq_process_queue {
 
 /* What follows is called under the mutex. */
 
-static inline int64_t omq_first_offset(const omq_offset_map *map) {
-    return map->count > 0 ? omq_offset_map_first_item(map).offset : -1;
+static inline int64_t omq_first_offset(const omq_offset_tree *map) {
+    return map->count > 0 ? omq_offset_tree_first_item(map).offset : -1;
 }
 
-static inline int64_t omq_last_offset(const omq_offset_map *map) {
+static inline int64_t omq_last_offset(const omq_offset_tree *map) {
     if (map->count == 0) {
         return -1;
     }
-    omq_item last = omq_offset_map_last_item(map);
+    omq_item last = omq_offset_tree_last_item(map);
     return last.offset + omq_run_length(map, last.extent) - 1;
 }
 

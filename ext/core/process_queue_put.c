@@ -69,15 +69,15 @@ static omq_status put_run(omq_process_queue *queue, const omq_columns *columns, 
     if (columns->tokens == NULL) {
         count = contiguous(columns, at);
         omq_item run = {offset_at(columns, at), columns->first_token + at, (uint32_t)count};
-        status = omq_offset_map_append(&queue->pending, &run);
+        status = omq_offset_tree_append(&queue->pending, &run);
         count = status == OMQ_OK ? count : 0;
     } else {
         size_t end = at + 1;
         while (end < columns->count && offsets[end] > offsets[end - 1]) {
             end++;
         }
-        status = omq_offset_map_append_columns(&queue->pending, offsets + at, columns->tokens + at,
-                                               sizes, end - at, &count);
+        status = omq_offset_tree_append_columns(&queue->pending, offsets + at, columns->tokens + at,
+                                                sizes, end - at, &count);
     }
     if (count > 0) {
         queue->max_offset = offset_at(columns, at + count - 1);
@@ -93,8 +93,8 @@ static omq_status put_one(omq_process_queue *queue, const omq_columns *columns, 
     omq_item held;
     uint32_t size = columns->sizes == NULL ? 0 : columns->sizes[at];
     bool is_new = item.offset >= queue->floor &&
-                  !omq_offset_map_find(&queue->pending, item.offset, &held) &&
-                  !omq_offset_map_find(&queue->consuming, item.offset, &held);
+                  !omq_offset_tree_find(&queue->pending, item.offset, &held) &&
+                  !omq_offset_tree_find(&queue->consuming, item.offset, &held);
     if (!is_new) {
         queue->duplicates_ignored++;
         return OMQ_OK;
@@ -103,7 +103,7 @@ static omq_status put_one(omq_process_queue *queue, const omq_columns *columns, 
         item.token = columns->tokens[at];
         item.extent = size;
     }
-    if (omq_offset_map_insert(&queue->pending, &item) != OMQ_OK) {
+    if (omq_offset_tree_insert(&queue->pending, &item) != OMQ_OK) {
         return OMQ_NO_MEMORY;
     }
     if (item.offset > queue->max_offset) {

@@ -15,8 +15,8 @@ static void release(omq_process_queue *queue, const omq_item *item) {
  * below what is consuming. */
 static omq_status consume(omq_process_queue *queue, const omq_item *item) {
     return omq_last_offset(&queue->consuming) < item->offset
-               ? omq_offset_map_append(&queue->consuming, item)
-               : omq_offset_map_insert(&queue->consuming, item);
+               ? omq_offset_tree_append(&queue->consuming, item)
+               : omq_offset_tree_insert(&queue->consuming, item);
 }
 
 /* Move up to `limit` entries from the head leaf of pending to consuming; copy their offsets
@@ -28,16 +28,16 @@ static size_t take_entries(omq_process_queue *queue, size_t limit, int64_t *offs
     size_t run = omq_leaf_count(leaf) < limit ? omq_leaf_count(leaf) : limit;
     size_t moved = 0;
     if (omq_last_offset(&queue->consuming) < leaf->offsets[at]) {
-        (void)omq_offset_map_append_columns(&queue->consuming, leaf->offsets + at,
-                                            leaf->tokens + at, leaf->extents + at, run, &moved);
+        (void)omq_offset_tree_append_columns(&queue->consuming, leaf->offsets + at,
+                                             leaf->tokens + at, leaf->extents + at, run, &moved);
     } else {
         omq_item item = omq_leaf_item(leaf, at);
-        moved = omq_offset_map_insert(&queue->consuming, &item) == OMQ_OK;
+        moved = omq_offset_tree_insert(&queue->consuming, &item) == OMQ_OK;
     }
     memcpy(offsets, leaf->offsets + at, moved * sizeof *offsets);
     memcpy(tokens, leaf->tokens + at, moved * sizeof *tokens);
     if (moved > 0) {
-        omq_offset_map_drop_head(&queue->pending, (uint32_t)moved);
+        omq_offset_tree_drop_head(&queue->pending, (uint32_t)moved);
     }
     return moved;
 }
@@ -110,13 +110,13 @@ omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment
     omq_mutex_lock(&queue->mutex);
     omq_status status = start_take(queue, OMQ_SHAPE_BATCHES);
     while (status == OMQ_OK && left > 0 && queue->pending.count > 0) {
-        omq_item run = omq_offset_map_first_item(&queue->pending);
+        omq_item run = omq_offset_tree_first_item(&queue->pending);
         run.extent = run.extent < left ? run.extent : (uint32_t)left;
         if (consume(queue, &run) != OMQ_OK) {
             status = left == limit ? OMQ_NO_MEMORY : OMQ_OK;
             break;
         }
-        omq_offset_map_trim_head(&queue->pending, run.extent);
+        omq_offset_tree_trim_head(&queue->pending, run.extent);
         found = add_segment(segments, found, &run);
         left -= run.extent;
     }
@@ -130,7 +130,7 @@ omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment
 int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
     *slot = OMQ_NO_SLOT;
     omq_mutex_lock(&queue->mutex);
-    omq_offset_map *consuming = &queue->consuming;
+    omq_offset_tree *consuming = &queue->consuming;
     int64_t next = consuming->count > 0 ? omq_last_offset(consuming) + 1 : -1;
     if (next >= 0) {
         for (const omq_leaf *leaf = consuming->head; leaf != NULL; leaf = leaf->next) {
@@ -139,7 +139,7 @@ int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
                 release(queue, &item);
             }
         }
-        omq_offset_map_clear(consuming);
+        omq_offset_tree_clear(consuming);
         if (next > queue->floor) {
             queue->floor = next;
         }
@@ -150,14 +150,14 @@ int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
 }
 
 static void swap_maps(omq_process_queue *queue) {
-    omq_offset_map pending = queue->pending;
+    omq_offset_tree pending = queue->pending;
     queue->pending = queue->consuming;
     queue->consuming = pending;
 }
 
 /* What of the last entry of a map lies at or above `start`. */
-static omq_item last_part(const omq_offset_map *map, int64_t start) {
-    omq_item last = omq_offset_map_last_item(map);
+static omq_item last_part(const omq_offset_tree *map, int64_t start) {
+    omq_item last = omq_offset_tree_last_item(map);
     if (last.offset < start) {
         uint32_t below = (uint32_t)(start - last.offset);
         last = (omq_item){start, last.token + below, last.extent - below};
@@ -171,8 +171,8 @@ static void undo_insert(omq_process_queue *queue, const omq_item *item, size_t c
     while (count-- > 0) {
         omq_item out;
         bool is_found;
-        (void)omq_offset_map_extract(&queue->pending, item->offset + (int64_t)count, &out,
-                                     &is_found);
+        (void)omq_offset_tree_extract(&queue->pending, item->offset + (int64_t)count, &out,
+                                      &is_found);
     }
 }
 
@@ -181,7 +181,7 @@ omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t s
     omq_status status = OMQ_OK;
     size_t done = 0;
     omq_mutex_lock(&queue->mutex);
-    omq_offset_map *consuming = &queue->consuming;
+    omq_offset_tree *consuming = &queue->consuming;
     if (queue->pending.count == 0 && consuming->count > 0 && omq_first_offset(consuming) >= start) {
         done = consuming->count;
         swap_maps(queue);
@@ -191,12 +191,12 @@ omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t s
         omq_item part = last_part(consuming, start);
         uint32_t length = omq_run_length(consuming, part.extent);
         size_t before = queue->pending.count;
-        status = omq_offset_map_insert(&queue->pending, &part);
+        status = omq_offset_tree_insert(&queue->pending, &part);
         if (status != OMQ_OK) {
             undo_insert(queue, &part, queue->pending.count - before);
             break;
         }
-        omq_offset_map_trim_tail(consuming, length);
+        omq_offset_tree_trim_tail(consuming, length);
         done += length;
     }
     omq_mutex_unlock(&queue->mutex);
@@ -206,14 +206,14 @@ omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t s
 
 static omq_status make_one_again(omq_process_queue *queue, int64_t offset, bool *is_found) {
     omq_item item;
-    *is_found = omq_offset_map_find(&queue->consuming, offset, &item);
+    *is_found = omq_offset_tree_find(&queue->consuming, offset, &item);
     if (!*is_found) {
         return OMQ_OK;
     }
-    if (omq_offset_map_insert(&queue->pending, &item) != OMQ_OK) {
+    if (omq_offset_tree_insert(&queue->pending, &item) != OMQ_OK) {
         return OMQ_NO_MEMORY;
     }
-    if (omq_offset_map_extract(&queue->consuming, offset, &item, is_found) != OMQ_OK) {
+    if (omq_offset_tree_extract(&queue->consuming, offset, &item, is_found) != OMQ_OK) {
         undo_insert(queue, &item, 1);
         return OMQ_NO_MEMORY;
     }
@@ -249,9 +249,9 @@ static int64_t watermark(const omq_process_queue *queue) {
 static omq_status remove_one(omq_process_queue *queue, int64_t offset) {
     omq_item item;
     bool is_found;
-    omq_status status = omq_offset_map_extract(&queue->pending, offset, &item, &is_found);
+    omq_status status = omq_offset_tree_extract(&queue->pending, offset, &item, &is_found);
     if (status == OMQ_OK && !is_found) {
-        status = omq_offset_map_extract(&queue->consuming, offset, &item, &is_found);
+        status = omq_offset_tree_extract(&queue->consuming, offset, &item, &is_found);
     }
     if (status == OMQ_OK && is_found) {
         release(queue, &item);

@@ -171,6 +171,11 @@ class ColumnsMachine(ProcessQueueMachine):
 
 
 keys = st.integers(0, 3000)
+# Beside what the core keeps together, blocks of 128 offsets, and up to the last offset.
+far_keys = st.one_of(
+    st.integers(2**63 - 300, 2**63 - 2),
+    st.builds(lambda block, low: block * 128 + low, st.integers(0, 2**56 - 1), st.integers(-1, 1)),
+).map(lambda key: min(max(key, 0), 2**63 - 2))
 
 
 class OffsetMapMachine(RuleBasedStateMachine):
@@ -200,8 +205,32 @@ class OffsetMapMachine(RuleBasedStateMachine):
     @rule(start=st.integers(3000, 6000), place=st.integers(0, 127))
     def split_a_leaf_anywhere(self, start, place):
         self.both("clear")
-        self.put_run(start, 128, 2)
-        self.both("put", start + 2 * place + 1, 1)
+        self.put_run(start, 128, 256)
+        self.both("put", start + 256 * place + 128, 1)
+
+    @rule(start=far_keys, count=counts, step=st.sampled_from([1, 5, 30, 128, 1000]))
+    def put_far(self, start, count, step):
+        for offset in range(start, min(start + count * step, 2**63 - 1), step):
+            self.both("put", offset, offset)
+
+    @rule(block=st.integers(0, 5), lows=st.permutations(range(128)), keep=st.integers(0, 128))
+    def fill_a_block_and_thin_it(self, block, lows, keep):
+        for low in lows:
+            self.both("put", block * 128 + low, low)
+        self.native._check()
+        for low in lows[keep:]:
+            self.both("remove", block * 128 + low)
+        self.look(block * 128 + keep)
+
+    @rule(step=st.integers(2, 40))
+    def thin_everything(self, step):
+        for offset in list(self.model)[::step]:
+            self.both("remove", offset)
+
+    @rule(step=st.integers(2, 40))
+    def leave_little(self, step):
+        kept = set(list(self.model)[::step])
+        self.both("remove_columns", array("q", [key for key in self.model if key not in kept]))
 
     @rule(offset=keys, is_item=st.booleans())
     def remove(self, offset, is_item):
@@ -221,7 +250,7 @@ class OffsetMapMachine(RuleBasedStateMachine):
     def remove_columns(self, offsets):
         self.both("remove_columns", array("q", offsets))
 
-    @rule(start=st.integers(-1, 3000), n=counts)
+    @rule(start=st.integers(-1, 3000) | far_keys, n=counts)
     def read_columns(self, start, n):
         columns = self.native.columns(start, n)
         assert [column.format for column in columns] == ["q", "Q"]
@@ -236,7 +265,7 @@ class OffsetMapMachine(RuleBasedStateMachine):
         if seldom == 0:
             self.both("clear")
 
-    @rule(offset=st.integers(-1, 4000))
+    @rule(offset=st.integers(-1, 4000) | far_keys)
     def look(self, offset):
         for operation in ("get", "__getitem__", "__contains__", "floor", "ceiling"):
             self.both(operation, offset)

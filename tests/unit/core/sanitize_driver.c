@@ -1,7 +1,8 @@
 /* The C core without Python, for ci/sanitize.sh: `driver single STEPS SEED` drives every
- * structure at random with its check after each step, `driver starved STEPS SEED` queues and
- * lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
- * stored records, `driver headers` command headers, `driver threads ROUNDS` hammers one queue, one table and one lane map. */
+ * structure at random with its check after each step, `driver starved STEPS SEED` maps, queues
+ * and lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
+ * stored records, `driver headers` command headers, `driver threads ROUNDS` hammers one queue,
+ * one table and one lane map. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,50 +52,155 @@ void sound(const char *broken) {
 
 /* ---- offset map beside an array ---- */
 
-static void drive_map(uint64_t *seed, int steps) {
-    static bool is_held[KEYS];
-    static uint64_t tokens[KEYS];
-    size_t held = 0;
-    memset(is_held, 0, sizeof is_held);
-    omq_offset_map *map = omq_offset_map_new();
-    REQUIRE(map != NULL);
+/* Key i of the array is the offset base + i * stride: by the stride the map's blocks are dense,
+ * thin, or directory entries alone. */
+typedef struct {
+    omq_offset_map *map;
+    int64_t base;
+    int64_t stride;
+    bool is_held[KEYS];
+    uint64_t tokens[KEYS];
+    size_t held;
+} mirror;
+
+static int64_t offset_of(const mirror *side, size_t key) {
+    return side->base + (int64_t)key * side->stride;
+}
+
+static void is_like(const mirror *side, size_t key, const omq_entry *entry) {
+    REQUIRE(entry->offset == offset_of(side, key) && entry->token == side->tokens[key]);
+}
+
+static void put_keys(mirror *side, const uint32_t *keys, uint32_t count, uint64_t token) {
+    int64_t offsets[BATCH];
+    uint64_t tokens[BATCH];
+    size_t added;
+    for (uint32_t i = 0; i < count; i++) {
+        offsets[i] = offset_of(side, keys[i]);
+        tokens[i] = token + i;
+    }
+    omq_status status = omq_offset_map_put_columns(side->map, offsets, tokens, count, &added);
+    REQUIRE(is_done(status));
+    size_t expected = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!side->is_held[keys[i]] && status == OMQ_NO_MEMORY && expected == added) {
+            break; /* a prefix is stored, and only an absent offset needs memory */
+        }
+        expected += !side->is_held[keys[i]];
+        side->is_held[keys[i]] = true;
+        side->tokens[keys[i]] = tokens[i];
+    }
+    REQUIRE(expected == added);
+    side->held += added;
+}
+
+static void remove_keys(mirror *side, const uint32_t *keys, uint32_t count) {
+    int64_t offsets[BATCH];
+    size_t expected = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        offsets[i] = offset_of(side, keys[i]);
+        expected += side->is_held[keys[i]];
+        side->is_held[keys[i]] = false;
+    }
+    REQUIRE(omq_offset_map_remove_columns(side->map, offsets, count) == expected);
+    side->held -= expected;
+}
+
+static void pop_keys(mirror *side, size_t limit) {
+    omq_entry entries[BATCH];
+    size_t popped = omq_offset_map_pop_first(side->map, entries, limit);
+    REQUIRE(popped == (limit < side->held ? limit : side->held));
+    for (size_t key = 0, at = 0; at < popped; key++) {
+        if (side->is_held[key]) {
+            is_like(side, key, entries + at++);
+            side->is_held[key] = false;
+        }
+    }
+    side->held -= popped;
+}
+
+/* What the map says about one offset, held or not, and the columns from there on. */
+static void look(const mirror *side, uint64_t *seed) {
+    uint32_t key = draw(seed, KEYS);
+    int64_t offset = offset_of(side, key);
+    size_t below = key;
+    size_t above = key;
+    uint64_t token;
+    omq_entry entry;
+    while (below > 0 && !side->is_held[below]) {
+        below--;
+    }
+    while (above < KEYS - 1 && !side->is_held[above]) {
+        above++;
+    }
+    REQUIRE(omq_offset_map_get(side->map, offset, &token) == side->is_held[key]);
+    REQUIRE(!side->is_held[key] || token == side->tokens[key]);
+    REQUIRE(omq_offset_map_floor(side->map, offset, &entry) == side->is_held[below]);
+    if (side->is_held[below]) {
+        is_like(side, below, &entry);
+    }
+    REQUIRE(omq_offset_map_ceiling(side->map, offset, &entry) == side->is_held[above]);
+    if (side->is_held[above]) {
+        is_like(side, above, &entry);
+    }
+    int64_t offsets[BATCH];
+    uint64_t tokens[BATCH];
+    size_t capacity = 1 + draw(seed, BATCH);
+    size_t copied = omq_offset_map_read(side->map, offset, offsets, tokens, capacity);
+    size_t at = 0;
+    for (; key < KEYS && at < capacity; key++) {
+        if (side->is_held[key]) {
+            REQUIRE(at < copied);
+            is_like(side, key, &(omq_entry){offsets[at], tokens[at]});
+            at++;
+        }
+    }
+    REQUIRE(at == copied);
+}
+
+static void drive_map(uint64_t *seed, int steps, int64_t base, int64_t stride) {
+    static mirror side;
+    side = (mirror){.base = base, .stride = stride};
+    uint32_t wanted = failing;
+    failing = 0;
+    side.map = omq_offset_map_new();
+    failing = wanted;
+    REQUIRE(side.map != NULL);
     for (int step = 0; step < steps; step++) {
-        int64_t offsets[BATCH];
-        uint64_t values[BATCH];
+        uint32_t keys[BATCH];
         uint32_t count = 1 + draw(seed, BATCH);
         uint32_t first = draw(seed, KEYS - BATCH);
         bool is_run = draw(seed, 2) == 0;
-        size_t changed = 0;
-        size_t expected = 0;
         for (uint32_t i = 0; i < count; i++) {
-            offsets[i] = is_run ? first + i : draw(seed, KEYS);
-            values[i] = (uint64_t)step << 32 | i;
+            keys[i] = is_run ? first + i : draw(seed, KEYS);
         }
-        if (draw(seed, 2) == 0) {
-            for (uint32_t i = 0; i < count; i++) {
-                expected += !is_held[offsets[i]];
-                is_held[offsets[i]] = true;
-                tokens[offsets[i]] = values[i];
-            }
-            REQUIRE(omq_offset_map_put_columns(map, offsets, values, count, &changed) == OMQ_OK);
-            held += changed;
+        if (draw(seed, 500) == 0) {
+            omq_offset_map_clear(side.map);
+            memset(side.is_held, 0, sizeof side.is_held);
+            side.held = 0;
+        } else if (draw(seed, 20) == 0) {
+            pop_keys(&side, count);
+        } else if (draw(seed, 8) < 1 + (uint32_t)step / 64 % 7) { /* the map fills, and thins */
+            put_keys(&side, keys, count, (uint64_t)step << 32);
         } else {
-            for (uint32_t i = 0; i < count; i++) {
-                expected += is_held[offsets[i]];
-                is_held[offsets[i]] = false;
-            }
-            changed = omq_offset_map_remove_columns(map, offsets, count);
-            held -= changed;
+            remove_keys(&side, keys, count);
         }
-        REQUIRE(changed == expected && omq_offset_map_count(map) == held);
-        sound(omq_offset_map_check(map));
-        for (int64_t key = draw(seed, 50); key < KEYS; key += 50) {
-            uint64_t token;
-            REQUIRE(omq_offset_map_get(map, key, &token) == is_held[key]);
-            REQUIRE(!is_held[key] || token == tokens[key]);
-        }
+        REQUIRE(omq_offset_map_count(side.map) == side.held);
+        sound(omq_offset_map_check(side.map));
+        look(&side, seed);
     }
-    omq_offset_map_free(map);
+    omq_offset_map_free(side.map);
+}
+
+/* Dense, in between, thin, alone, and up to the last offset there is. */
+static void drive_maps(uint64_t *seed, int steps) {
+    drive_map(seed, steps / 2, 100, 1);
+    for (int64_t stride = 3; stride < 200; stride *= 3) {
+        drive_map(seed, steps / 10, 0, stride);
+    }
+    int64_t far = INT64_MAX / KEYS;
+    drive_map(seed, steps / 10, INT64_MAX - 1 - far * (KEYS - 1), far);
+    drive_map(seed, steps / 10, INT64_MAX - 1 - (KEYS - 1), 1);
 }
 
 /* ---- process queue: its own check, and that what is taken ascends ---- */
@@ -466,7 +572,7 @@ int main(int argc, char **argv) {
     seed_text = argc > 3 ? argv[3] : "-";
     uint64_t seed = strtoull(argc > 3 ? argv[3] : "1", NULL, 10);
     if (strcmp(argv[1], "single") == 0) {
-        drive_map(&seed, amount);
+        drive_maps(&seed, amount);
         drive_queue(&seed, amount);
         drive_table(&seed, amount);
         for (int i = 0; i < 20; i++) { /* the bounds are drawn anew */
@@ -474,6 +580,8 @@ int main(int argc, char **argv) {
         }
     } else if (strcmp(argv[1], "starved") == 0) {
         for (uint32_t odds = 2; odds <= 32; odds *= 4) {
+            failing = odds;
+            drive_maps(&seed, amount);
             failing = odds;
             drive_queue(&seed, amount);
             for (int i = 0; i < 20; i++) {

@@ -65,15 +65,16 @@ ORDERS = {
     "ascending": sorted,
     "descending": lambda keys: sorted(keys, reverse=True),
     "random": lambda keys: random.Random(5).sample(keys, len(keys)),
-    "from the middle": lambda keys: sorted(keys, key=lambda key: abs(key - 30_000)),
+    "from the middle": lambda keys: sorted(keys, key=lambda key: abs(key - keys[len(keys) // 2])),
 }
 
 
+@pytest.mark.parametrize("gap", [3, 20, 200])
 @pytest.mark.parametrize("insert", ORDERS)
 @pytest.mark.parametrize("delete", ORDERS)
-def test_any_order_of_inserts_and_deletes_keeps_the_tree_sound(native_core, insert, delete):
+def test_any_order_of_inserts_and_deletes_keeps_the_map_sound(native_core, insert, delete, gap):
     is_slow = native_core.__name__.endswith("cffi_binding")
-    keys = list(range(0, 60_000, 30 if is_slow else 3))
+    keys = list(range(0, gap * (1_000 if is_slow else 10_000), gap))
     offsets = native_core.OffsetMap()
     for key in ORDERS[insert](keys):
         assert offsets.put(key, key * 2)
@@ -116,10 +117,38 @@ def test_iteration_survives_changes(core):
 def test_a_full_leaf_splits_at_any_place(native_core, place):
     offsets = native_core.OffsetMap()
     for key in range(128):
-        offsets.put(key * 2, key)
-    assert offsets.put(place * 2 + 1, 7)
+        offsets.put(key * 256, key)
+    assert offsets.put(place * 256 + 128, 7)
     offsets._check()
-    assert offsets.get(place * 2 + 1) == 7
+    assert offsets.get(place * 256 + 128) == 7
+
+
+@pytest.mark.parametrize("first", [0, 2**40, MAX_OFFSET - 127])
+@pytest.mark.parametrize("order", ORDERS)
+def test_neighbours_fill_a_block_and_leave_it(native_core, order, first):
+    """One offset, some, many, all, and back: each count in which a block may lie differently."""
+    offsets = native_core.OffsetMap()
+    assert offsets.put(first, 0)
+    keys = range(first, first + 128)
+    held = {first: 0}
+    for key in ORDERS[order](keys):
+        assert offsets.put(key, 2**64 - 1 - key) == (key not in held)
+        held[key] = 2**64 - 1 - key
+        offsets._check()
+        assert [column.tolist() for column in offsets.columns()] == [
+            sorted(held),
+            [held[one] for one in sorted(held)],
+        ]
+    for key in ORDERS[order](keys):
+        assert offsets[key] == held.pop(key)
+        assert offsets.remove(key)
+        assert not offsets.remove(key)
+        offsets._check()
+        assert list(offsets) == sorted(held)
+        assert offsets.floor(key) == max(((k, t) for k, t in held.items() if k < key), default=None)
+        assert offsets.ceiling(key) == min(
+            ((k, t) for k, t in held.items() if k > key), default=None
+        )
 
 
 def test_a_bad_column_stores_nothing(core):
