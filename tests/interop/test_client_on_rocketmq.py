@@ -167,6 +167,24 @@ def test_a_message_sent_back_comes_again_through_the_retry_topic(run: Run) -> No
     assert run.finish().ok
 
 
+def test_a_member_follows_an_admins_reset(run: Run) -> None:
+    if run.cluster.version.startswith("4."):
+        pytest.skip("before 5.0 brokers tell members by request 220, which we do not answer yet")
+    run.cluster.put_topic(run.topic, {"broker-a": 2})
+    run.send(40)
+    run.member("one", broker_suspend_ms=1_000)  # told by the next pull, as soon as there is one
+    run.wait_for_all()
+    answer = run.cluster.ask(
+        "broker-a",
+        222,
+        {"topic": run.topic, "group": run.group, "timestamp": "0", "isForce": "true"},
+    )
+    assert answer.code == 0, answer.remark
+    run.wait_for(lambda seen: len(seen) == 80, "everything again")
+    run.leave("one")
+    assert run.duplicates() == 40
+
+
 def test_a_read_only_topic_is_drained_and_refuses_messages(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4})
     run.send(100)

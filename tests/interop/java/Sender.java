@@ -12,7 +12,6 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
-import org.apache.rocketmq.common.message.MessageConst;
 
 /**
  * A producer; each line of its standard input sends: WAY TOPIC FIRST COUNT KEYS [TAG].
@@ -22,6 +21,7 @@ import org.apache.rocketmq.common.message.MessageConst;
  */
 final class Sender {
     private static final long DEADLINE_S = 20;
+    private static final String SHARDING_KEY = "__SHARDINGKEY"; // 4.9 has no constant for it
 
     public static void main(String[] args) throws Exception {
         Map<String, String> given = Lines.arguments(args);
@@ -49,7 +49,7 @@ final class Sender {
     private static Message message(String[] words, int number, String key) {
         Message message = new Message(words[1], words.length > 5 ? words[5] : null,
             "word-" + number + " all", String.valueOf(number).getBytes(StandardCharsets.UTF_8));
-        MessageAccessor.putProperty(message, MessageConst.PROPERTY_SHARDING_KEY, key);
+        MessageAccessor.putProperty(message, SHARDING_KEY, key);
         message.putUserProperty("名", "订单 😀");
         message.setFlag(number);
         return message;
@@ -60,7 +60,7 @@ final class Sender {
         List<Object> found = new ArrayList<>();
         List<CompletableFuture<SendResult>> pending = new ArrayList<>();
         for (Message message : messages) {
-            String key = message.getProperty(MessageConst.PROPERTY_SHARDING_KEY);
+            String key = message.getProperty(SHARDING_KEY);
             switch (way) {
                 case "sync":
                     add(found, producer.send(message));

@@ -1,0 +1,151 @@
+"""RocketMQ's admin tool (mqadmin) on the embedded broker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from ordermq import Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from tests.component.conftest import Seen, eventually
+from tests.interop.cluster import Cluster
+from tests.interop.java_process import JavaProcess
+
+
+class AdminTool:
+    """Runs commands of the tool against one broker; one Java process for all."""
+
+    def __init__(self, process: JavaProcess, broker: EmbeddedBroker) -> None:
+        self._process = process
+        self._address = broker.name_servers
+
+    def __call__(self, command: str) -> str:
+        """What the tool prints. `-b` is given where the tool wants it."""
+        line = command.replace("BROKER", self._address)
+        told: str = self._process.ask(f"{line} -n {self._address}")["told"]
+        assert told.strip(), f"{command}: the tool printed nothing, so it failed"
+        return told
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    config = BrokerConfig(broker_name="embedded", durability="os")
+    with EmbeddedBroker(tmp_path_factory.mktemp("admin") / "broker.db", config=config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(
+    broker: EmbeddedBroker, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AdminTool]:
+    process = JavaProcess(cluster.version, "Admin", tmp_path_factory.mktemp("tool"))
+    yield AdminTool(process, broker)
+    process.kill()
+
+
+@pytest.fixture(scope="module")
+def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
+    with Producer("p", name_servers=broker.name_servers) as running:
+        yield running
+
+
+def rows(told: str, *words: str) -> list[list[str]]:
+    """The lines of a table that hold all of these words, cut at blanks."""
+    lines = [line.split() for line in told.splitlines()]
+    return [line for line in lines if set(words) <= set(line)]
+
+
+def test_topics_are_made_listed_described_and_deleted(admin: AdminTool, producer: Producer) -> None:
+    assert "success" in admin("updateTopic -b BROKER -t made -r 3 -w 2")
+    assert "success" in admin("updateTopic -b BROKER -t kept")
+    assert rows(admin("topicList"), "made")
+    route = admin("topicRoute -t made")
+    assert re.search(r'"readQueueNums":3\b', route)
+    assert re.search(r'"writeQueueNums":2\b', route)
+    producer.send_batch([Message("made", b"x")] * 5, queue=producer.queues("made")[1])
+    assert rows(admin("topicStatus -t made"), "embedded", "1", "5")
+    assert rows(admin("clusterList"), "DefaultCluster", "embedded", "V5_3_3")
+    assert "success" in admin("deleteTopic -c DefaultCluster -t made")
+    left = admin("topicList")
+    assert rows(left, "kept")
+    assert not rows(left, "made")
+
+
+def test_a_message_is_found_by_id_by_key_and_by_its_place(
+    admin: AdminTool, producer: Producer
+) -> None:
+    receipts = [
+        producer.send(Message("found", b"body", tags="t", keys=[f"key-{number}", "all"]))
+        for number in range(10)
+    ]
+    one = receipts[4]
+    by_id = admin(f"queryMsgById -t found -i {one.offset_message_id}")
+    assert re.search(r"Keys:\s+\[key-4 all\]", by_id)
+    assert re.search(r"Tags:\s+\[t\]", by_id)
+    assert rows(admin("queryMsgByKey -t found -k key-4"), one.message_id)
+    assert len(rows(admin("queryMsgByKey -t found -k all"))) == 11  # and a line of titles
+    by_own_id = admin(f"queryMsgByUniqueKey -t found -i {one.message_id}")
+    assert re.search(r"Keys:\s+\[key-4 all\]", by_own_id)
+    queue, offset = one.message_queue, one.queue_offset
+    place = f"-b {queue.broker_name} -i {queue.queue_id} -o {offset}"
+    assert one.message_id in admin(f"queryMsgByOffset -t found {place}")
+
+
+def test_a_group_is_described_reset_by_time_and_deleted(
+    admin: AdminTool, producer: Producer, broker: EmbeddedBroker
+) -> None:
+    for number in range(40):
+        producer.send(Message("reset", str(number).encode()), sharding_key=f"k{number % 5}")
+    seen = Seen()
+    consumer = PushConsumer(
+        "members",
+        name_servers=broker.name_servers,
+        consume_from_where="first_offset",
+        commit_interval_ms=20,
+    )
+    consumer.subscribe("reset")
+    consumer.orderly(seen.take)
+
+    def lag() -> str:
+        return re.findall(r"Diff Total: (\d+)", admin("consumerProgress -g members"))[0]
+
+    with consumer:
+        seen.wait_for_count(40)
+        connected = admin("consumerConnection -g members")
+        assert rows(connected, consumer.client_id, "PYTHON")
+        assert rows(connected, "reset", "*")
+        eventually(lambda: lag() == "0", "all is committed")
+        assert "reset" in admin("resetOffsetByTime -g members -t reset -s 0")
+        seen.wait_for_count(80)
+        eventually(lambda: lag() == "0", "all is committed again")
+    assert seen.duplicates() == 40
+    assert "success" in admin("updateSubGroup -b BROKER -g members -r 3")
+    assert re.search(r"retryMaxTimes\s+=\s+3", admin("getConsumerConfig -g members"))
+    assert "success" in admin("deleteSubGroup -b BROKER -g members")
+
+
+def test_a_java_member_tells_the_tool_what_it_does(
+    admin: AdminTool,
+    producer: Producer,
+    broker: EmbeddedBroker,
+    cluster: Cluster,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    producer.send(Message("asked", b"0"))
+    folder = tmp_path_factory.mktemp("member")
+    member = JavaProcess(
+        cluster.version, "Member", folder, mode="orderly", group="asked", topic="asked",
+        history=folder / "member.jsonl", to_boot_time_ns=0, name_servers=broker.name_servers,
+    )  # fmt: skip
+    try:
+        assert member.read()["body"] == "0"
+        told = admin("consumerStatus -g asked")
+        assert rows(told, member.ready)
+        told = admin("resetOffsetByTime -g asked -t asked -s 0")
+        assert rows(told, "embedded", "0", "0")
+        assert member.read()["body"] == "0"
+    finally:
+        member.kill()
