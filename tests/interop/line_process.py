@@ -62,9 +62,9 @@ class LineProcess:
         try:
             line = self._lines.get(timeout=DEADLINE_S)
         except queue.Empty:
-            pytest.fail(f"silent for {DEADLINE_S} s: {self._name}\n{self._errors()}")
+            pytest.fail(f"silent for {DEADLINE_S} s: {self._name}\n{self.errors()}")
         if line is None:
-            pytest.fail(f"ended: {self._name}\n{self._errors()}")
+            pytest.fail(f"ended: {self._name}\n{self.errors()}")
         return line
 
     def poll(self) -> dict[str, Any] | None:
@@ -78,7 +78,7 @@ class LineProcess:
         """Let it end in order, and wait for that."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(DEADLINE_S) == 0, self._errors()
+        assert self.process.wait(DEADLINE_S) == 0, self.errors()
         self._thread.join(DEADLINE_S)
 
     def kill(self) -> None:
@@ -102,5 +102,6 @@ class LineProcess:
                     self._on_line(line)
         self._lines.put(None)
 
-    def _errors(self) -> str:
+    def errors(self) -> str:
+        """The end of what it wrote to its standard error."""
         return self._error_file.read_text(errors="replace")[-3_000:]

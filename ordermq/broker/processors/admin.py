@@ -28,6 +28,13 @@ def runtime_info(context: BrokerContext, connection: BrokerConnection, request: 
         "msgGetTotalTodayNow": str(statistics.pulls),
         "putTps": "0.0 0.0 0.0",
         "getTransferredTps": "0.0 0.0 0.0",
+        "getTransferedTps": "0.0 0.0 0.0",  # as tools of 4.x spell it; without it they fail
+        # Nothing waits for a thread or a page here.
+        "sendThreadPoolQueueSize": "0",
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueSize": "0",
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        "pageCacheLockTimeMills": "0",
     }
     connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps({"table": table}))
 

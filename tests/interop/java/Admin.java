@@ -15,7 +15,11 @@ final class Admin {
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             ByteArrayOutputStream told = new ByteArrayOutputStream();
             System.setOut(new PrintStream(told, true, "UTF-8"));
-            MQAdminStartup.main0(line.split(" "), null);
+            try {
+                MQAdminStartup.main0(line.split(" "), null);
+            } catch (RuntimeException e) {
+                e.printStackTrace(); // as its own command line would, and nothing is told
+            }
             System.out.flush();
             System.setOut(out);
             Lines.print("told", told.toString("UTF-8"));
