@@ -58,18 +58,29 @@ static uint64_t places_of(const uint8_t *text, uint8_t first, uint8_t second) {
 }
 #endif
 
+/* The last entry of the name among the STEP places from `at` on; `found` if there is none. */
+static size_t find_in_step(const uint8_t *text, size_t size, size_t at, const omq_text *name,
+                           size_t found) {
+    uint8_t second = name->size > 1 ? name->bytes[1] : 1;
+    uint64_t places = places_of(text + at, name->bytes[0], second);
+    for (; places != 0; places &= places - 1) {
+        size_t place = at + (size_t)__builtin_ctzll(places) / GROUP;
+        found = is_entry(text, size, place, name) ? place : found;
+    }
+    return found;
+}
+
 /* Entries are rare, names even more so: look for the first two bytes of the name, many places
  * at once, instead of walking from entry to entry. */
 static bool find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value) {
     size_t found = SIZE_MAX;
     size_t at = 0;
-    uint8_t second = name->size > 1 ? name->bytes[1] : 1;
     for (; size - at > STEP; at += STEP) {
-        uint64_t places = places_of(text + at, name->bytes[0], second);
-        for (; places != 0; places &= places - 1) {
-            size_t place = at + (size_t)__builtin_ctzll(places) / GROUP;
-            found = is_entry(text, size, place, name) ? place : found;
-        }
+        found = find_in_step(text, size, at, name, found);
+    }
+    if (size > STEP) { /* the rest, and some of the step before it once more */
+        found = find_in_step(text, size, size - STEP - 1, name, found);
+        at = size;
     }
     for (; at + name->size + 1 < size; at++) {
         found = is_entry(text, size, at, name) ? at : found;

@@ -71,11 +71,11 @@ cdef class MessageIndex:
             targets[number] = NULL
         cdef tuple column
         for name in names:
-            if name not in _COLUMNS:
+            column = _COLUMNS.get(name)
+            if column is None:
                 raise _columns.unknown(name)
-            column = <tuple>_COLUMNS[name]
-            number = column[0]
-            found[name] = _column(self._rows.count, <str>column[1], targets + number)
+            number = <size_t>(<int>column[0])
+            found[name] = _column(self._rows.count, column[1], targets + number)
         omq.omq_message_read_columns(self._bytes(), &self._rows, targets)
         return found
 
@@ -355,7 +355,7 @@ cdef class _Column:
         view.internal = NULL
 
 
-cdef object _column(size_t rows, str format, void **values):
+cdef object _column(size_t rows, format, void **values):
     """A column without its values yet; write where they go."""
     cdef _Column column = _Column.__new__(_Column)
     column._format[0] = <char>ord(format)

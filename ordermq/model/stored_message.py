@@ -2,6 +2,9 @@
 
 A record is wire-ready: a pull answer is records joined. The two offsets are known only when
 the store's writer gives the record its place, so they are stamped in afterwards.
+
+Written in Python, not natively: one struct and one join are 0.4 us without the checksum, which
+is native anyway, beside the 7 us that a row of the store costs.
 """
 
 from __future__ import annotations

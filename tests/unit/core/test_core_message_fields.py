@@ -202,6 +202,28 @@ def test_a_view_keeps_the_bytes_alive(core):
     assert body.readonly
 
 
+@pytest.mark.parametrize("size", [0, 1, 7, 300])
+def test_a_body_is_a_memoryview_like_any_other(core, size):
+    stored = bytes(range(1, 256)) * 2
+    body = record(body=b"zz") + record(body=stored[:size]) + record(body=b"zz")
+    index = core.MessageIndex(body)
+    part = core.MessageView(index, 1).body
+    plain = memoryview(index.body)[len(record()) + 2 + 88 :][:size]
+    assert part == plain
+    names = ("nbytes", "itemsize", "format", "ndim", "shape", "strides", "suboffsets", "readonly")
+    names += ("c_contiguous", "f_contiguous", "contiguous")
+    assert [getattr(part, name) for name in names] == [getattr(plain, name) for name in names]
+    assert part.obj is index.body
+    assert (part.tobytes(), part.tolist(), part.hex(), hash(part), len(part)) == (
+        plain.tobytes(), plain.tolist(), plain.hex(), hash(plain), len(plain),
+    )  # fmt: skip
+    assert (part[2:5], part[::-2], part.cast("b")) == (plain[2:5], plain[::-2], plain.cast("b"))
+    with pytest.raises(IndexError):
+        part[size]
+    part.release()
+    assert core.MessageView(index, 2).body == b"zz"
+
+
 def test_a_compressed_body_is_decompressed_once_and_its_stored_form_stays(core):
     stored = zlib.compress(b"a" * 5000)
     (view,) = core.MessageIndex(record(body=stored, sys_flag=0x301)).views(core.MessageView, 0, 1)
