@@ -183,13 +183,13 @@ static void count_uses_again(const omq_lock_table *table) {
 static const char *check_ids(const omq_lock_table *table) {
     const omq_lock_ids *ids = &table->ids;
     size_t idle = 0;
-    for (uint32_t at = ids->first_idle; at != OMQ_NO_SLOT; at = ids->slots[at].next) {
+    for (uint32_t at = ids->first_idle; at != OMQ_NO_ID_SLOT; at = ids->slots[at].next) {
         REQUIRE(at < ids->count && ids->slots[at].is_known, "a free id is listed as idle");
         REQUIRE(ids->slots[at].is_in_idle, "an idle id is listed unmarked");
         REQUIRE(++idle <= ids->count, "the idle ids go round");
     }
     size_t free_count = 0;
-    for (uint32_t at = ids->first_free; at != OMQ_NO_SLOT; at = ids->slots[at].next) {
+    for (uint32_t at = ids->first_free; at != OMQ_NO_ID_SLOT; at = ids->slots[at].next) {
         REQUIRE(at < ids->count && !ids->slots[at].is_known, "a known id is listed as free");
         REQUIRE(++free_count <= ids->count, "the free ids go round");
     }

@@ -20,7 +20,7 @@ static void note_idle(omq_lock_ids *ids, omq_id_slot *slot) {
 }
 
 static omq_id_slot *new_slot(omq_lock_ids *ids) {
-    if (ids->count == OMQ_NO_SLOT) {
+    if (ids->count == OMQ_NO_ID_SLOT) {
         return NULL;
     }
     if (ids->count == ids->capacity) {
@@ -39,7 +39,7 @@ static omq_id_slot *new_slot(omq_lock_ids *ids) {
 
 omq_status omq_lock_ids_add(omq_lock_ids *ids, uint64_t *id) {
     omq_id_slot *slot;
-    if (ids->first_free != OMQ_NO_SLOT) {
+    if (ids->first_free != OMQ_NO_ID_SLOT) {
         slot = ids->slots + ids->first_free;
         ids->first_free = slot->next;
     } else {
@@ -89,7 +89,7 @@ omq_status omq_lock_ids_unpin(omq_lock_ids *ids, uint64_t id) {
 
 size_t omq_lock_ids_forget(omq_lock_ids *ids, uint64_t *forgotten, size_t capacity) {
     size_t count = 0;
-    while (ids->first_idle != OMQ_NO_SLOT && count < capacity) {
+    while (ids->first_idle != OMQ_NO_ID_SLOT && count < capacity) {
         uint32_t at = ids->first_idle;
         omq_id_slot *slot = ids->slots + at;
         ids->first_idle = slot->next;

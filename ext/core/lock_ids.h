@@ -19,11 +19,11 @@ typedef struct {
     omq_id_slot *slots;
     size_t count;    /* slots ever used */
     size_t capacity;
-    uint32_t first_free; /* a slot, or OMQ_NO_SLOT */
+    uint32_t first_free; /* a slot, or OMQ_NO_ID_SLOT */
     uint32_t first_idle; /* every slot without pin and use is listed here */
 } omq_lock_ids;
 
-#define OMQ_NO_SLOT UINT32_MAX
+#define OMQ_NO_ID_SLOT UINT32_MAX
 
 /* The slot of an id, or NULL if it is unknown. O(1). */
 static inline omq_id_slot *omq_lock_ids_find(const omq_lock_ids *ids, uint64_t id) {
