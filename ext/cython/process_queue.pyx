@@ -26,7 +26,6 @@ cdef class ProcessQueue:
         cdef object pairs = messages if type(messages) in (list, tuple) else tuple(messages)
         cdef object lengths = sizes if type(sizes) in (list, tuple, NoneType) else tuple(sizes)
         cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(pairs)
-        cdef Py_ssize_t i
         cdef int64_t small[SMALL]
         cdef uint32_t small_sizes[SMALL]
         cdef int64_t *offsets = small
@@ -40,8 +39,7 @@ cdef class ProcessQueue:
         try:
             batch = split_pairs(pairs, count, offsets)
             if lengths is not None:
-                for i in range(count):
-                    bytes_[i] = size_of(walked(lengths, count, i))
+                read_sizes(lengths, count, bytes_)
             return self._put(batch, offsets, bytes_, count)
         finally:
             if offsets is not small:
@@ -423,17 +421,50 @@ cdef list split_pairs(object pairs, Py_ssize_t count, int64_t *offsets):
     cdef list batch = PyList_New(count)
     cdef Py_ssize_t i
     cdef object pair, offset, message
-    for i in range(count):
+    for i in range(split_plain_pairs(pairs, count, offsets, batch), count):
         pair = walked(pairs, count, i)
-        if type(pair) is tuple and PyTuple_GET_SIZE(pair) == 2:
-            offsets[i] = clamped(<object>PyTuple_GET_ITEM(pair, 0))
-            message = <object>PyTuple_GET_ITEM(pair, 1)
-        else:
-            offset, message = pair
-            offsets[i] = clamped(offset)
+        offset, message = pair
+        offsets[i] = clamped(offset)
         Py_INCREF(message)
         PyList_SET_ITEM(batch, i, message)
     return batch
+
+
+cdef Py_ssize_t split_plain_pairs(
+    object pairs, Py_ssize_t count, int64_t *offsets, list batch
+) noexcept:
+    """Split the pairs before the first that is no tuple of a plain int and a message.
+
+    None of it runs Python code, so the sequence cannot change meanwhile.
+    """
+    cdef PyObject **members = PySequence_Fast_ITEMS(pairs)
+    cdef PyObject *message
+    cdef Py_ssize_t i
+    for i in range(count):
+        if not PyTuple_CheckExact(<object>members[i]) or PyTuple_GET_SIZE(<object>members[i]) != 2:
+            return i
+        if not omq_is_plain_int(<object>PyTuple_GET_ITEM(<object>members[i], 0), offsets + i):
+            return i
+        message = <PyObject *>PyTuple_GET_ITEM(<object>members[i], 1)
+        Py_INCREF(<object>message)
+        PyList_SET_ITEM(batch, i, <object>message)
+    return count
+
+
+cdef int read_sizes(object lengths, Py_ssize_t count, uint32_t *sizes) except -1:
+    """Write bytes of bodies; UINT32_MAX, which the core refuses, for one out of range."""
+    cdef PyObject **members = PySequence_Fast_ITEMS(lengths)
+    cdef int64_t plain
+    cdef Py_ssize_t i
+    for i in range(count):
+        if not omq_is_plain_int(<object>members[i], &plain):
+            break
+        sizes[i] = <uint32_t>plain if plain <= INT32_MAX else UINT32_MAX
+    else:
+        return 0
+    for i in range(i, count):
+        sizes[i] = size_of(walked(lengths, count, i))
+    return 0
 
 
 cdef inline uint32_t size_of(object size) except? 0:
