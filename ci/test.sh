@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything a commit must pass, in a few minutes: lint, the C core under each compiler and
-# under sanitizers, what touches the core on cffi and the reference, then all tests on Cython.
-# Arguments go to the last pytest run.
+# under sanitizers, what touches the core on cffi and the reference, all tests on Cython, then a
+# short run on a real RocketMQ where there is Java.
+# Arguments go to the run on Cython.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 pytest="$venv/bin/python -m pytest"
@@ -15,3 +16,9 @@ for core in cffi reference; do
 done
 echo "ordermq: all tests, on cython"
 ORDERMQ_CORE=cython $pytest --durations=10 "$@"
+if command -v java >/dev/null && command -v javac >/dev/null && command -v mvn >/dev/null; then
+    ci/interop.sh --short
+else
+    echo "ordermq: RocketMQ INTEROP SKIPPED: install a JDK 17 and Maven" \
+        "(Debian: apt install openjdk-17-jdk maven), then run ci/interop.sh"
+fi

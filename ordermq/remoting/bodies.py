@@ -59,6 +59,15 @@ def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
     }
 
 
+def queue_table_to_json(table: Mapping[MessageQueue, Any]) -> bytes:
+    """A table by message queue, as Java writes it: objects as names, which is no JSON.
+
+    Clients up to 5.3 also read such a name quoted as a text, those from 5.4 on do not.
+    """
+    rows = (orjson.dumps(queue_to_json(q)) + b":" + orjson.dumps(v) for q, v in table.items())
+    return b"{" + b",".join(rows) + b"}"
+
+
 def queue_from_json(value: object, what: str) -> MessageQueue:
     return MessageQueue(
         _member(value, "topic", str, what),

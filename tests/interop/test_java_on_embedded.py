@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode
-from tests.component.broker.wire_client import WireClient
+from tests.component.broker.wire_client import WireClient, queue_table
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.java_process import JavaProcess, to_boot_time_ns
 
@@ -78,7 +77,7 @@ def committed(broker: EmbeddedBroker, group: str, topic: str) -> int:
     with WireClient(port) as client:
         ext = {"consumerGroup": group, "topic": topic}
         answer = client.wait(client.start(RequestCode.GET_CONSUME_STATS, ext))
-    table = json.loads(answer.body)["offsetTable"]
+    table = queue_table(answer.body)["offsetTable"]
     return sum(queue["consumerOffset"] for queue in table.values())
 
 

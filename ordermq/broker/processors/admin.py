@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from ordermq.broker.connection import BrokerConnection
@@ -13,7 +11,7 @@ from ordermq.broker.processors.topics import DATA_VERSION, existing_topic, requi
 from ordermq.errors import StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import stored_at
-from ordermq.remoting.bodies import load_object, queue_to_json, subscription_to_json
+from ordermq.remoting.bodies import load_object, queue_table_to_json, subscription_to_json
 from ordermq.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 
@@ -90,12 +88,12 @@ def topic_statistics(
     table = {}
     for queue_id in range(topic.write_queues):
         log = context.store.find_log(topic.name, queue_id)
-        table[queue_key(context, topic.name, queue_id)] = {
+        table[MessageQueue(topic.name, context.config.broker_name, queue_id)] = {
             "lastUpdateTimestamp": 0 if log is None else log.last_stored_ms,
             "maxOffset": 0 if log is None else log.max_offset,
             "minOffset": 0 if log is None else log.min_offset,
         }
-    body = orjson.dumps({"offsetTable": table, "topicPutTps": 0.0})
+    body = b'{"offsetTable":' + queue_table_to_json(table) + b',"topicPutTps":0.0}'
     connection.reply(request, ResponseCode.SUCCESS, body=body)
 
 
@@ -130,30 +128,23 @@ def consume_statistics(
     context: BrokerContext, connection: BrokerConnection, request: Command
 ) -> None:
     name, only = required(request, "consumerGroup"), request.ext.get("topic")
-    table: dict[str, dict[str, int]] = {}
+    table: dict[MessageQueue, dict[str, int]] = {}
     for (topic, queue_id), offset in sorted(context.offsets.of_group(name).items()):
         log = context.store.find_log(topic, queue_id)
         if only in (None, "", topic):
-            table[queue_key(context, topic, queue_id)] = {
+            table[MessageQueue(topic, context.config.broker_name, queue_id)] = {
                 "brokerOffset": 0 if log is None else log.max_offset,
                 "consumerOffset": offset,
                 "lastTimestamp": _last_consumed_ms(context, log, offset),
                 "pullOffset": offset,
             }
-    body: dict[str, Any] = {"consumeTps": 0.0, "offsetTable": table}
-    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+    body = b'{"consumeTps":0.0,"offsetTable":' + queue_table_to_json(table) + b"}"
+    connection.reply(request, ResponseCode.SUCCESS, body=body)
 
 
 def _last_consumed_ms(context: BrokerContext, log: QueueLog | None, offset: int) -> int:
     record = None if log is None else context.store.record(log, offset - 1)
     return 0 if record is None else stored_at(record)
-
-
-def queue_key(context: BrokerContext, topic: str, queue_id: int) -> str:
-    """A message queue as the name of a member of a JSON object."""
-    # Java's JSON has an object as key; it also reads the object quoted as a text.
-    queue = MessageQueue(topic, context.config.broker_name, queue_id)
-    return orjson.dumps(queue_to_json(queue)).decode()
 
 
 HANDLERS: dict[int, Handler] = {

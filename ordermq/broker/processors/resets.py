@@ -6,16 +6,15 @@ client follows, whatever it knows of resets: "offset moved" is part of pulling.
 
 from __future__ import annotations
 
-import orjson
-
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.consumer_offsets import OffsetKey
 from ordermq.broker.context import BrokerContext, Handler, Refusal
-from ordermq.broker.processors.admin import queue_key
 from ordermq.broker.processors.topics import existing_topic, number, required
 from ordermq.broker.topics import Topic
 from ordermq.errors import StoreError
 from ordermq.events import EventType
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 
@@ -46,8 +45,10 @@ def reset(context: BrokerContext, connection: BrokerConnection, request: Command
                 broker=context.config.broker_name, queue=queue_id, off=offset,
             )  # fmt: skip
             context.held_pulls.release_group((topic.name, queue_id), name)
-        table = {queue_key(context, topic.name, key[2]): to for key, to in targets.items()}
-        connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps({"offsetTable": table}))
+        broker = context.config.broker_name
+        table = {MessageQueue(topic.name, broker, key[2]): to for key, to in targets.items()}
+        body = b'{"offsetTable":' + queue_table_to_json(table) + b"}"
+        connection.reply(request, ResponseCode.SUCCESS, body=body)
 
     context.offsets.reset(targets, finish)
 

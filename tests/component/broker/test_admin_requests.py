@@ -12,7 +12,7 @@ from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.framing import encode
 from tests.component.broker.conftest import Connect
-from tests.component.broker.wire_client import WireClient
+from tests.component.broker.wire_client import WireClient, queue_table
 
 FOREVER = str((1 << 63) - 1)
 
@@ -57,7 +57,7 @@ def test_a_reset_moves_a_group_without_members(client: WireClient) -> None:
     answer = reset(client)
     assert answer.code == 0
     key = '{"brokerName":"embedded","queueId":0,"topic":"orders"}'
-    assert orjson.loads(answer.body)["offsetTable"][key] == 0
+    assert queue_table(answer.body)["offsetTable"][key] == 0
     assert client.committed("group", "orders") == 0
     client.commit("group", "orders", 2)
     assert client.committed("group", "orders") == 2

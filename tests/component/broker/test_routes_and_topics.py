@@ -11,7 +11,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.remoting.bodies import TopicRoute
 from ordermq.remoting.codes import RequestCode, ResponseCode
-from tests.component.broker.wire_client import WireClient
+from tests.component.broker.wire_client import WireClient, queue_table
 
 
 def create(client: WireClient, name: str, queues: int = 4, perm: int = 6) -> Any:
@@ -112,10 +112,10 @@ def test_statistics_of_a_topic_and_of_a_group(client: WireClient) -> None:
         client.send("orders")
     client.commit("group", "orders", 2)
     key = '{"brokerName":"embedded","queueId":0,"topic":"orders"}'
-    found = orjson.loads(client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders"}).body)
+    found = queue_table(client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders"}).body)
     assert found["offsetTable"][key]["maxOffset"] == 3
     ext = {"consumerGroup": "group", "topic": "orders"}
-    found = orjson.loads(client.call(RequestCode.GET_CONSUME_STATS, ext).body)
+    found = queue_table(client.call(RequestCode.GET_CONSUME_STATS, ext).body)
     queue = found["offsetTable"][key]
     assert (queue["brokerOffset"], queue["consumerOffset"]) == (3, 2)
     info = orjson.loads(client.call(RequestCode.GET_BROKER_RUNTIME_INFO).body)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import socket
 import struct
 import time
@@ -34,6 +36,15 @@ from ordermq.remoting.headers import (
 
 DEADLINE_S = 10.0
 BROKER = "embedded"
+
+
+def queue_table(body: bytes) -> dict[str, Any]:
+    """A body with a table by message queue, which is no JSON: its names are objects."""
+    quoted = re.sub(
+        rb"([{,])(\{[^{}]*\}):", lambda m: m[1] + json.dumps(m[2].decode()).encode() + b":", body
+    )
+    found: dict[str, Any] = json.loads(quoted)
+    return found
 
 
 class WireClient:
