@@ -69,13 +69,12 @@ cdef class MessageIndex:
         cdef size_t number
         for number in range(omq.OMQ_COLUMN_END):
             targets[number] = NULL
-        cdef tuple column
         for name in names:
-            column = _COLUMNS.get(name)
-            if column is None:
+            known = _COLUMN_NUMBERS.get(name)
+            if known is None:
                 raise _columns.unknown(name)
-            number = <size_t>(<int>column[0])
-            found[name] = _column(self._rows.count, column[1], targets + number)
+            number = <Py_ssize_t>known
+            found[name] = _column(self._rows.count, _COLUMN_FORMATS[number], targets + number)
         omq.omq_message_read_columns(self._bytes(), &self._rows, targets)
         return found
 
@@ -85,7 +84,7 @@ cdef class MessageIndex:
         cdef void *positions
         cdef void *sizes
         found = (
-            _column(self._rows.count, "I", &positions), _column(self._rows.count, "I", &sizes)
+            _column(self._rows.count, c"I", &positions), _column(self._rows.count, c"I", &sizes)
         )
         wanted.bytes = <const uint8_t *>PyBytes_AS_STRING(encoded)
         wanted.size = PyBytes_GET_SIZE(encoded)
@@ -325,7 +324,10 @@ cdef class MessageView:
         return (self._index._bytes() + message.store_host_at)[: message.store_host_size]
 
 
-cdef dict _COLUMNS = _columns.COLUMNS
+cdef dict _COLUMN_NUMBERS = {name: number for name, (number, _) in _columns.COLUMNS.items()}
+cdef char[<size_t>omq.OMQ_COLUMN_END] _COLUMN_FORMATS
+for _number, _format in _columns.COLUMNS.values():
+    _COLUMN_FORMATS[<size_t>_number] = <char>ord(_format)
 
 
 @cython.final
@@ -355,10 +357,10 @@ cdef class _Column:
         view.internal = NULL
 
 
-cdef object _column(size_t rows, format, void **values):
+cdef object _column(size_t rows, char format, void **values):
     """A column without its values yet; write where they go."""
     cdef _Column column = _Column.__new__(_Column)
-    column._format[0] = <char>ord(format)
+    column._format[0] = format
     column._format[1] = 0
     column._shape[0] = rows
     column._strides[0] = sizeof(int64_t) if column._format[0] == c"q" else sizeof(uint32_t)
