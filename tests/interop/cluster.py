@@ -106,7 +106,7 @@ class Cluster:
         if not file.exists():
             return {}
         # Java writes the queue ids bare, which is no JSON.
-        text = re.sub(r"([{,])(\d+):", r'\1"\2":', file.read_text())
+        text = re.sub(r"([{,]\s*)(\d+)\s*:", r'\1"\2":', file.read_text())
         found: dict[str, dict[int, int]] = {}
         for place, offsets in json.loads(text)["offsetTable"].items():
             topic, _, of_group = place.partition("@")

@@ -154,9 +154,14 @@ class Run:
         thread.start()
         try:
             yield
-        finally:
+        except BaseException:
+            # What the test waited for did not come; what we send may never be taken either.
             stop.set()
+            self.producer.close(1.0)
             thread.join()
+            raise
+        stop.set()
+        thread.join()
         if failures:
             raise failures[0]
 
@@ -242,12 +247,13 @@ class Run:
         with self._changed:
             return sum(delivery.member == member for delivery in self.deliveries)
 
-    def wait_for_all(self) -> None:
+    def wait_for_all(self, deadline_s: float = DEADLINE_S) -> None:
         # By number: a batch whose answer died with the broker is sent again, and is twice in
         # its queue (semantics 8).
         self.wait_for(
             lambda seen: len({delivery.body for delivery in seen}) >= self.sent,
             f"all {self.sent} messages",
+            deadline_s,
         )
 
     def wait_for_shares(self, **counts: int) -> None:

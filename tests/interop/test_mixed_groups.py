@@ -15,6 +15,7 @@ import pytest
 from ordermq.audit import AuditReport
 from ordermq.audit.report import Cause
 from ordermq.events import EventType
+from tests.interop.cluster import DEADLINE_S
 from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.run import Run
 
@@ -51,9 +52,9 @@ def java(run: Run) -> Iterator[StartJava]:
         process.kill()
 
 
-def finished(run: Run) -> AuditReport:
+def finished(run: Run, deadline_s: float = DEADLINE_S) -> AuditReport:
     """The audit, after everything arrived; only what Java does by its rules may be found."""
-    run.wait_for_all()
+    run.wait_for_all(deadline_s)
     report = run.finish()
     for violation in report.violations:
         processes = {str(evidence.event.get("p")) for evidence in violation.events}
@@ -136,7 +137,7 @@ def test_a_killed_java_member_is_taken_over_by_ours_when_its_locks_run_out(
 
 
 @pytest.mark.restarts
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_killed_member_of_ours_is_taken_over_by_java_when_its_locks_run_out(
     run: Run, java: StartJava
 ) -> None:
@@ -156,7 +157,7 @@ def test_a_killed_member_of_ours_is_taken_over_by_java_when_its_locks_run_out(
             "Java has all queues",
             deadline_s=180,
         )
-    report = finished(run)
+    report = finished(run, deadline_s=120)
     assert {cause for cause, count in report.duplicates.items() if count} <= {
         Cause.CRASH.value,
         Cause.HAND_OFF.value,  # when Java gave its half to us
