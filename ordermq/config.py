@@ -7,6 +7,7 @@ Defaults come from `semantics.md` (the section is on each class).
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -51,10 +52,18 @@ class ConsumeFromWhere(StrEnum):
 
 
 class Allocation(StrEnum):
-    """How the queues of a topic are shared among the members (semantics 6)."""
+    """How the queues of a topic are shared among the members (semantics 6).
+
+    Those that need to be told more are in `ordermq.consumer.strategies`.
+    """
 
     AVG = "avg"
     AVG_BY_CIRCLE = "avg_by_circle"
+    CONSISTENT_HASH = "consistent_hash"
+
+
+# (message queues of a topic, sorted; client ids of the members, sorted; one's own id) -> share.
+AllocationStrategy = Callable[[Sequence[Any], Sequence[str], str], list[Any]]
 
 
 class Durability(StrEnum):
@@ -179,14 +188,16 @@ class ConsumeConfig:
 class RebalanceConfig:
     """Sharing queues among the members (semantics 6)."""
 
-    allocation: Allocation = Allocation.AVG
+    allocation: Allocation | AllocationStrategy = Allocation.AVG
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
     consume_timestamp_ms: int = 0  # ms since 1970, for TIMESTAMP
     rebalance_interval_ms: int = 20_000  # between passes nothing asked for
     rebalance_min_interval_ms: int = 5  # between passes at all; a storm of notices makes one
 
     def __post_init__(self) -> None:
-        _require_choice(self, allocation=Allocation, consume_from_where=ConsumeFromWhere)
+        if not callable(self.allocation):
+            _require_choice(self, allocation=Allocation)
+        _require_choice(self, consume_from_where=ConsumeFromWhere)
         _require_range(
             self,
             consume_timestamp_ms=(0, 1 << 62),

@@ -16,7 +16,7 @@ from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.strategies import allocate
-from ordermq.errors import OrderMQError
+from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import TopicRoute
 
@@ -47,10 +47,18 @@ def share_of(
 
     Java then drops every queue (semantics 6): one broker that has just forgotten us would
     stop the member. We keep what we hold, introduce ourselves again, and ask later.
+
+    Raises: ConfigError: a strategy of the user's gave queues the topic does not have.
     """
     if own_id not in member_ids:
         return None
-    return allocate(config.rebalance.allocation, queues, sorted(member_ids), own_id)
+    share = allocate(config.rebalance.allocation, queues, sorted(member_ids), own_id)
+    if unknown := set(share).difference(queues):
+        raise ConfigError(
+            f"allocation={config.rebalance.allocation!r} gave {min(unknown)}, which is none of "
+            f"the {len(queues)} queues it was asked to share"
+        )
+    return share
 
 
 class Rebalancer:
@@ -126,7 +134,7 @@ class Rebalancer:
                 self._complain(self._group, "")
             except OrderMQError as error:
                 self._try_again_in(self._config.lease.lock_retry_ms)
-                self._complain(self._group, f"members not known: {error}")
+                self._complain(self._group, f"queues not shared out: {error}")
 
     async def abandon(self) -> None:
         """Stop waiting for listeners: their queues' locks are left to run out at the broker."""
