@@ -2,8 +2,8 @@
 # Measures, and keeps the result in bench/results with the machine it was taken on:
 #   ci/bench.sh core          the native core and its peers in turn, then every case of ours
 #                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
-#   ci/bench.sh end_to_end    catch-up, batch shape, hand-off, take-over on the embedded broker
-#                             (about 15 minutes)
+#   ci/bench.sh end_to_end    catch-up from a real broker beside Java's client; catch-up, batch
+#                             shape, hand-off, take-over on the embedded broker (about 15 minutes)
 #   ci/bench.sh all           both, then the tables and pictures
 #   ci/bench.sh quick         that the core's benchmarks run and check what they time: seconds,
 #                             no figures
@@ -41,7 +41,7 @@ core() {
 }
 
 end_to_end() {
-    for script in bench_catch_up bench_shape bench_hand_off bench_take_over; do
+    for script in bench_rocketmq bench_catch_up bench_shape bench_hand_off bench_take_over; do
         echo "bench.end_to_end.$script"
         "$python" -m "bench.end_to_end.$script"
     done

@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--pull-size", type=int, required=True)
     parser.add_argument("--threads", type=int, default=20)
+    parser.add_argument("--warm", type=int, default=0, help="messages before the clock starts")
     parser.add_argument("--walk", action="store_true", help="read every body's first byte")
     parser.add_argument("--read", action="store_true", help="read every body, tags and keys")
     parser.add_argument("--shape", choices=("batches", *MAKERS), default="batches")
@@ -45,9 +46,10 @@ def consume(arguments: argparse.Namespace) -> None:
     done = threading.Event()
     lock = threading.Lock()
     counted = 0
+    wall = cpu = 0.0
 
     def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult:
-        nonlocal counted
+        nonlocal counted, wall, cpu
         if arguments.walk:
             for message in messages:
                 message.body[0]
@@ -55,6 +57,8 @@ def consume(arguments: argparse.Namespace) -> None:
             for message in messages:
                 message.body, message.tags, message.keys  # noqa: B018
         with lock:
+            if counted <= arguments.warm < counted + len(messages):
+                wall, cpu = time.perf_counter(), time.process_time()
             counted += len(messages)
             if counted >= arguments.messages:
                 done.set()
@@ -70,7 +74,6 @@ def consume(arguments: argparse.Namespace) -> None:
     )
     consumer.subscribe(arguments.topic)
     consumer.orderly(listen)
-    wall, cpu = time.perf_counter(), time.process_time()
     consumer.start()
     profile = cProfile.Profile() if arguments.profile else None
     if profile is not None:
@@ -89,7 +92,7 @@ def consume(arguments: argparse.Namespace) -> None:
         json.dumps(
             {
                 "peer": f"ordermq, batch {arguments.batch}",
-                "messages": counted,
+                "messages": counted - arguments.warm,
                 "seconds": seconds,
                 "cpu_seconds": cpu_seconds,
                 "detail": {

@@ -15,6 +15,7 @@ import time
 from ordermq.remoting.codes import PullFlag, RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import split_address
+from ordermq.remoting.event_loop import new_event_loop
 from ordermq.remoting.framing import encode
 from ordermq.remoting.headers import PullHeader
 
@@ -112,7 +113,8 @@ def main() -> None:
     parser.add_argument("--queues", type=int, required=True)
     parser.add_argument("--per-queue", type=int, required=True)
     parser.add_argument("--pull-size", type=int, required=True)
-    print(json.dumps(asyncio.run(_run(parser.parse_args()))))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        print(json.dumps(runner.run(_run(parser.parse_args()))))
 
 
 if __name__ == "__main__":

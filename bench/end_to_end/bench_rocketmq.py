@@ -1,0 +1,109 @@
+"""Catch-up from a real RocketMQ broker: our consumer beside Java's client, alternating.
+
+Starts a name server and a broker of RocketMQ (ci/rocketmq.sh; Java 17 and Maven), fills a topic
+of 8 queues, and lets a new consumer group at a time read it. The clock starts when half of it is
+read, for Java's compiler needs that long. Writes bench/results/catch_up_rocketmq.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench import workloads
+from bench.end_to_end.bench_catch_up import TOPIC, fill, summarise
+from bench.machine import ROOT, run_json, save
+from bench.peers.java_classes import missing
+
+CONSUMERS = {
+    "ordermq": "bench.end_to_end.ordermq_consumer",
+    "Java client": "bench.peers.java_client",
+}
+
+
+@contextlib.contextmanager
+def rocketmq(version: str) -> Iterator[str]:
+    """A running RocketMQ; yields its name server's address."""
+    script = str(ROOT / "ci" / "rocketmq.sh")
+    with tempfile.TemporaryDirectory() as folder:
+        where = [version, "--folder", str(Path(folder) / "rocketmq")]
+        subprocess.run([script, "up", *where, "--heap", "1024"], check=True)
+        try:
+            status = subprocess.run(
+                [script, "status", *where], check=True, stdout=subprocess.PIPE, text=True
+            )
+            addresses = dict(line.split("\t")[:2] for line in status.stdout.splitlines())
+            yield addresses["name-server"]
+        finally:
+            subprocess.run([script, "down", *where], check=True)
+
+
+def measure(version: str, rounds: int, messages: int) -> dict[str, Any]:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    timed = messages // 2
+    with rocketmq(version) as address:
+        print(f"storing {messages:,} messages", flush=True)
+        fill(address, messages)
+        for number in range(rounds + 1):
+            for batch in workloads.LISTENER_BATCHES:
+                for name, module in CONSUMERS.items():
+                    group = f"{name.split()[0]}-{number}-{batch}"
+                    sizes = ["--batch", batch, "--pull-size", workloads.PULL_SIZE]
+                    sizes += ["--messages", messages, "--warm", messages - timed]
+                    row = run_json(module, [address, TOPIC, "--group", group, *sizes])
+                    assert row["messages"] == timed, row
+                    if number:  # the first round warms the page cache and is not counted
+                        rows.setdefault(row["peer"], []).append(row)
+                    print(
+                        f"round {number} {row['peer']:24} {timed / row['seconds']:10,.0f} msg/s "
+                        f"cpu {row['cpu_seconds'] / timed * 1e6:5.2f} us/msg",
+                        flush=True,
+                    )
+    return {
+        "rows": {peer: summarise(found, timed) for peer, found in rows.items()},
+        "ratios": {
+            str(batch): ratios(rows[f"ordermq, batch {batch}"], rows[f"Java client, batch {batch}"])
+            for batch in workloads.LISTENER_BATCHES
+        },
+    }
+
+
+def ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, float]:
+    """Medians of the rounds' own ratios: messages a second, and CPU a message."""
+    pairs = list(zip(ours, theirs, strict=True))
+    return {
+        "rate": round(statistics.median(b["seconds"] / a["seconds"] for a, b in pairs), 3),
+        "cpu": round(statistics.median(a["cpu_seconds"] / b["cpu_seconds"] for a, b in pairs), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--version", default="5.3.3")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=workloads.CATCH_UP_MESSAGES * 4)
+    asked = parser.parse_args()
+    if absent := missing():
+        raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
+    result = measure(asked.version, asked.rounds, asked.messages)
+    result["command"] = "python -m bench.end_to_end.bench_rocketmq"
+    result["workload"] = {
+        "rocketmq": asked.version,
+        "messages": asked.messages,
+        "body_bytes": workloads.CATCH_UP_BODY_BYTES,
+        "queues": workloads.CATCH_UP_QUEUES,
+        "pull_size": workloads.PULL_SIZE,
+    }
+    print(json.dumps(result["ratios"]))
+    print(save("catch_up_rocketmq", result))
+
+
+if __name__ == "__main__":
+    main()

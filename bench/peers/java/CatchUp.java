@@ -1,0 +1,57 @@
+import com.sun.management.OperatingSystemMXBean;
+import java.lang.management.ManagementFactory;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+
+/** Java's client catches up: `java CatchUp NAME_SERVER TOPIC GROUP BATCH PULL_SIZE MESSAGES WARM`. */
+public final class CatchUp {
+    private CatchUp() {}
+
+    public static void main(String[] args) throws Exception {
+        int batch = Integer.parseInt(args[3]);
+        long wanted = Long.parseLong(args[5]);
+        long warm = Long.parseLong(args[6]);
+        OperatingSystemMXBean system =
+            (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+        AtomicLong counted = new AtomicLong();
+        AtomicLong firstWall = new AtomicLong();
+        AtomicLong firstCpu = new AtomicLong();
+        CountDownLatch done = new CountDownLatch(1);
+
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2]);
+        consumer.setNamesrvAddr(args[0]);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(batch);
+        consumer.setPullBatchSize(Integer.parseInt(args[4]));
+        consumer.subscribe(args[1], "*");
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            long before = counted.getAndAdd(messages.size());
+            if (before <= warm && warm < before + messages.size()) {
+                firstWall.set(System.nanoTime());
+                firstCpu.set(system.getProcessCpuTime());
+            }
+            if (before + messages.size() >= wanted) {
+                done.countDown();
+            }
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        consumer.start();
+        if (!done.await(300, TimeUnit.SECONDS)) {
+            System.err.println("only " + counted + " of " + wanted + " messages within 300 s");
+            System.exit(1);
+        }
+        double seconds = (System.nanoTime() - firstWall.get()) / 1e9;
+        double cpuSeconds = (system.getProcessCpuTime() - firstCpu.get()) / 1e9;
+        consumer.shutdown();
+        System.out.println("{\"peer\": \"Java client, batch " + batch + "\", \"messages\": "
+            + (counted.get() - warm)
+            + ", \"seconds\": " + seconds + ", \"cpu_seconds\": " + cpuSeconds
+            + ", \"detail\": {\"java\": \"" + System.getProperty("java.version") + "\"}}");
+        System.exit(0);
+    }
+}
