@@ -229,6 +229,14 @@ class ConsumerConfig:
         return _from_flat(cls, settings)
 
 
+class CompressionType(StrEnum):
+    """How large bodies are compressed (protocol 2.2)."""
+
+    ZLIB = "zlib"
+    LZ4 = "lz4"  # this and the next need the `compression` extra
+    ZSTD = "zstd"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendConfig:
     """Sending (semantics 8)."""
@@ -240,8 +248,12 @@ class SendConfig:
     max_batch_bytes: int = 262_144  # bodies `send_many` joins into one request of a queue
     default_topic_queue_nums: int = 4  # queues asked for when the topic is created by a send
     allow_queue_change: bool = False  # go on when a topic's queues change: keys move
+    compress_msg_body_over_howmuch: int = 4_096  # bytes; such a body is compressed, in no batch
+    compress_type: CompressionType = CompressionType.ZLIB
+    compress_level: int = 5  # of zlib 0..9, of zstd 1..22; lz4 has none
 
     def __post_init__(self) -> None:
+        _require_choice(self, compress_type=CompressionType)
         _require_range(
             self,
             send_timeout_ms=(1, DAY_MS),
@@ -250,6 +262,8 @@ class SendConfig:
             max_message_bytes=(1, 16_000_000),
             max_batch_bytes=(1, 16_000_000),
             default_topic_queue_nums=(1, 65_535),
+            compress_msg_body_over_howmuch=(1, 1 << 31),
+            compress_level=(1, 22) if self.compress_type is CompressionType.ZSTD else (0, 9),
         )
 
 

@@ -21,6 +21,7 @@ from ordermq.errors import KeyFailed, OrderMQError, ProtocolError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.model.status import SendReceipt, SendStatus
+from ordermq.producer.packing import packed
 from ordermq.producer.selectors import ShardingKey
 from ordermq.producer.send_retry import AfterFailure, decide, delay_ms, is_doubtful
 from ordermq.remoting.codes import ResponseCode
@@ -167,10 +168,11 @@ class QueueLane:
     async def _send(self, batch: list[Entry]) -> None:
         tries, doubtful = 0, False
         try:
+            body, sys_flag = await self._body(batch)
             while True:
                 tries += 1
                 try:
-                    receipts = await self._send_once(batch)
+                    receipts = await self._send_once(batch, body, sys_flag)
                     break
                 except OrderMQError as error:
                     step = decide(error, tries, doubtful, self._config)
@@ -207,21 +209,27 @@ class QueueLane:
         for entry in batch:
             entry.finish(None, error)
 
-    async def _send_once(self, batch: list[Entry]) -> list[SendReceipt]:
+    async def _body(self, batch: list[Entry]) -> tuple[bytes, int]:
+        if len(batch) == 1:
+            return await packed(batch[0].body, self._config)
+        return encode_batch(batch), 0  # brokers take no compressed batch
+
+    async def _send_once(self, batch: list[Entry], body: bytes, sys_flag: int) -> list[SendReceipt]:
         queue, one = self.queue, batch[0]
         header = SendHeader(
             producer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
+            sys_flag=sys_flag,
             born_timestamp_ms=self._client.clock.wall_ms(),
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=self._config.default_topic_queue_nums,
             broker_name=queue.broker_name,
         )
         if len(batch) == 1:
-            header.flag, header.properties, body = one.flag, one.properties, one.body
+            header.flag, header.properties = one.flag, one.properties
         else:
-            header.batch, body = True, encode_batch(batch)
+            header.batch = True
         address = self._client.routes.master_of(queue.broker_name)
         code, reply = await self._client.api.send(
             address, header, body, self._config.send_timeout_ms

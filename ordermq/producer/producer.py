@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from ordermq.client.routes import publish_queues
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import ProducerConfig
+from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderingError, OrderMQError, RouteError, StateError
 from ordermq.model.identifiers import client_id as new_client_id
 from ordermq.model.identifiers import unique_message_id
@@ -26,7 +26,9 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, check_group
 from ordermq.model.status import SendReceipt
 from ordermq.producer.lanes import Entry, QueueLane
+from ordermq.producer.packing import packed
 from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
+from ordermq.producer.window import SendWindow
 from ordermq.remoting.bodies import Heartbeat, TopicRoute
 from ordermq.remoting.headers import SendHeader
 
@@ -68,6 +70,7 @@ class Producer:
         self.name_servers = parse_name_servers(name_servers)
         self.client_id = new_client_id(instance_name)
         self.config = config if config is not None else ProducerConfig.of(**settings)
+        compression.require(self.config.send.compress_type)
         self._selector = selector_of(selector)
         self._clock = clock if clock is not None else SystemClock()
         self._client: ClientInstance | None = None
@@ -203,7 +206,7 @@ class Producer:
         if not 2 <= max_in_flight <= 1_000_000:
             raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
         self._live()
-        window = _Window()
+        window = SendWindow()
         under_way: deque[Entry] = deque()
         refused: ConfigError | None = None
         for message, key in events:
@@ -258,17 +261,19 @@ class Producer:
         async def work() -> None:
             target = await self._choose(client, message, sharding_key, None)
             entry = self._entry(message, sharding_key, _nothing)
+            body, sys_flag = await packed(entry.body, self.config.send)
             header = SendHeader(
                 producer_group=self.group,
                 topic=message.topic,
                 queue_id=target.queue_id,
+                sys_flag=sys_flag,
                 born_timestamp_ms=self._clock.wall_ms(),
                 flag=message.flag,
                 properties=entry.properties,
                 broker_name=target.broker_name,
             )
             address = client.routes.master_of(target.broker_name)
-            await client.api.send_oneway(address, header, entry.body)
+            await client.api.send_oneway(address, header, body)
 
         client.runtime.call(work())
 
@@ -456,30 +461,6 @@ class Producer:
             "the producer is not running: call start(), or use it in a `with` block",
             group=self.group,
         )
-
-
-class _Window:
-    """Lets `send_many` wait for the oldest message under way."""
-
-    def __init__(self) -> None:
-        self._awaited: Entry | None = None
-        self._woken = threading.Event()
-
-    def on_done(self, entry: Entry) -> None:
-        """On the I/O thread; wakes only who waits for this very entry."""
-        if entry is self._awaited:
-            self._woken.set()
-
-    def receipt(self, entry: Entry) -> SendReceipt:
-        """Wait for `entry`, on the caller's thread."""
-        self._awaited = entry
-        while not entry.is_done:  # a wake-up may be one for the entry before
-            self._woken.wait()
-            self._woken.clear()
-        if entry.error is not None:
-            raise entry.error
-        assert entry.receipt is not None
-        return entry.receipt
 
 
 def _settle(answer: asyncio.Future[SendReceipt], entry: Entry) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from ordermq.errors import (
     RouteError,
     StateError,
 )
+from ordermq.model.message import MessageView
 from ordermq.producer.selectors import java_index
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
@@ -215,7 +218,7 @@ def test_what_the_broker_refuses_does_not_fail_the_key(broker: EmbeddedBroker) -
     settings = {"max_message_bytes": 16_000_000, "send_timeout_ms": 10_000}
     with Producer("p", name_servers=broker.name_servers, **settings) as producer:
         with pytest.raises(BrokerError) as caught:
-            producer.send(Message("orders", b"x" * 4_194_305), sharding_key="k")
+            producer.send(Message("orders", random.randbytes(4_194_305)), sharding_key="k")
         assert caught.value.response_code == 13
         producer.send(orders(), sharding_key="k")
 
@@ -362,3 +365,42 @@ def test_closing_gives_up_at_its_deadline_and_tells_the_sender() -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert len(failures) == 1
+
+
+# -- compressed bodies ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+def test_large_bodies_lie_compressed_and_arrive_as_they_were(
+    kind: str,
+    broker: EmbeddedBroker,
+    seen: Seen,
+    make_consumer: Callable[..., PushConsumer],
+) -> None:
+    large, short = b"all work and no play " * 1_000, b"short"
+    stored: list[tuple[int, int]] = []
+
+    def take(messages: Sequence[MessageView], context: object) -> None:
+        stored.extend((message.sys_flag, len(message.stored_body)) for message in messages)
+        seen.take(messages, context)
+
+    with Producer("p", name_servers=broker.name_servers, compress_type=kind) as producer:
+        producer.send(Message("orders", large), sharding_key="k")
+        producer.send(Message("orders", short), sharding_key="k")
+        producer.send(Message("orders", large, delay_level=1), sharding_key="k")
+        producer.send_oneway(Message("orders", large), sharding_key="k")
+        producer.send_batch([Message("orders", large)] * 2, sharding_key="k")
+    with make_consumer(take):
+        seen.wait_for_count(6)
+    assert sorted(seen.bodies_of("k")) == sorted([large] * 5 + [short])
+    flags = {"zlib": 0x301, "lz4": 0x101, "zstd": 0x201}[kind]
+    assert sorted(flag & 0x701 for flag, _ in stored) == sorted([flags] * 3 + [0] * 3)
+    assert all(size < len(large) // 10 for flag, size in stored if flag & 1)
+
+
+def test_a_compressor_that_is_not_installed_is_refused_at_once(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ConfigError, match=r"zstd.*ordermq\[compression\]"):
+        Producer("p", name_servers=broker.name_servers, compress_type="zstd")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from ordermq import Message, Producer
 from ordermq.audit import AuditReport
 from ordermq.audit.report import Cause
 from ordermq.events import EventType
@@ -96,6 +97,20 @@ def test_java_joins_ours_and_leaves_again(run: Run, java: StartJava) -> None:
         run.wait_for_more(100, "ours")
     finished(run)
     assert repeated_of_ours(run) == set()
+
+
+def test_java_reads_the_bodies_we_compressed(run: Run, java: StartJava) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
+    body = b"all work and no play " * 1_000
+    kinds = ["zlib", "lz4", "zstd"] if run.cluster.version >= "5" else ["zlib"]
+    for kind in kinds:
+        with Producer(
+            f"producer-{run.group}", name_servers=run.cluster.name_servers, compress_type=kind
+        ) as producer:
+            producer.send(Message(run.topic, kind.encode() + body), sharding_key="k")
+    java("theirs")
+    run.wait_for(lambda seen: len(seen) == len(kinds), "what was sent compressed")
+    assert [d.body for d in run.deliveries] == [kind.encode() + body for kind in kinds]
 
 
 def test_ours_joins_java_and_leaves_again(run: Run, java: StartJava) -> None:

@@ -71,6 +71,8 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "max_message_bytes": (1, 16_000_000),
         "max_batch_bytes": (1, 16_000_000),
         "default_topic_queue_nums": (1, 65_535),
+        "compress_msg_body_over_howmuch": (1, 1 << 31),
+        "compress_level": (0, 9),
     },
     BrokerConfig: {
         "lock_max_live_ms": (100, DAY_MS),
@@ -199,3 +201,12 @@ def test_no_two_groups_of_a_config_share_a_setting() -> None:
 def test_a_flat_setting_out_of_its_range_is_named_with_its_group() -> None:
     with pytest.raises(ConfigError, match=r"PullConfig\.pull_batch_size=0: expected 1\.\.1024"):
         ConsumerConfig.of(pull_batch_size=0)
+
+
+def test_the_compression_level_has_the_range_of_its_type() -> None:
+    assert ProducerConfig.of(compress_type="zstd", compress_level=22).send.compress_level == 22
+    for kind, level in (("zstd", 0), ("zstd", 23), ("zlib", 10)):
+        with pytest.raises(ConfigError, match="compress_level"):
+            ProducerConfig.of(compress_type=kind, compress_level=level)
+    with pytest.raises(ConfigError, match="'zlib', 'lz4', 'zstd'"):
+        ProducerConfig.of(compress_type="gzip")

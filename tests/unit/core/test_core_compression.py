@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ordermq.core.compression import decompress
+from ordermq.core.compression import compress, decompress, require
 from ordermq.errors import ConfigError, ProtocolError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
@@ -56,3 +56,39 @@ def test_a_view_gives_the_plain_body_and_the_stored_one() -> None:
     first, second = MessageBatch(MessageQueue("t", "b", 0), bytes(compressed + plain))
     assert (bytes(first.body), bytes(first.stored_body)) == (PLAIN, ZLIB)
     assert bytes(second.body) == b"plain"
+
+
+@pytest.mark.parametrize(("kind", "sys_flag"), [("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)])
+@pytest.mark.parametrize("body", [PLAIN, bytes(range(256)) * 4_096], ids=["short", "1 MiB"])
+def test_a_body_comes_back_as_it_was_whatever_compressed_it(
+    kind: str, sys_flag: int, body: bytes
+) -> None:
+    stored, flags = compress(body, kind, 5)
+    assert flags == sys_flag
+    assert decompress(stored, flags) == body
+
+
+def test_zlib_writes_what_javas_compressor_writes() -> None:
+    assert compress(PLAIN, "zlib", 5) == (ZLIB, 0x301)
+
+
+def test_lz4_blocks_are_independent_and_zstd_frames_tell_no_size_as_javas() -> None:
+    lz4, _ = compress(bytes(5 << 20), "lz4", 5)
+    assert lz4[:4] == LZ4[:4]
+    assert lz4[4] & 0b0010_1000 == 0b0010_0000  # independent blocks, no content size
+    zstd, _ = compress(PLAIN, "zstd", 5)
+    assert zstd[:4] == ZSTD[:4]
+    assert zstd[4] >> 6 == 0  # no content size field
+    assert not zstd[4] & 0b0010_0000  # nor the single segment that implies one
+
+
+def test_a_sender_is_told_of_a_missing_library_before_it_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    require("zlib")
+    with pytest.raises(ConfigError, match=r"lz4.*ordermq\[compression\]"):
+        require("lz4")

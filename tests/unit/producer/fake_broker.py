@@ -56,6 +56,7 @@ class FakeBroker:
         self.stored: list[str] = []
         self.requests: list[list[str]] = []
         self.headers: list[SendHeader] = []
+        self.bodies: list[bytes] = []
         self.late: list[str] = []
         self.in_flight = 0
         self.gate = asyncio.Event()
@@ -79,6 +80,7 @@ class FakeBroker:
         ids = [properties["UNIQ_KEY"] for properties in members(header, body)]
         self.requests.append(ids)
         self.headers.append(header)
+        self.bodies.append(body)
         self.in_flight += 1
         assert self.in_flight == 1, "two requests of one queue under way"
         try:

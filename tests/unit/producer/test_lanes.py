@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -411,3 +413,39 @@ def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
             assert first_copies == sorted(first_copies)
 
     run(work())
+
+
+# -- compressed bodies (protocol 2.2) -----------------------------------------------------
+
+
+def test_a_body_from_the_threshold_on_is_compressed_and_a_shorter_one_is_not() -> None:
+    broker = FakeBroker()
+    config = replace(CONFIG, compress_msg_body_over_howmuch=100)
+    send_all(broker, [entry("short", body=b"x" * 99), entry("long", body=b"x" * 100)], config)
+    assert [header.sys_flag for header in broker.headers] == [0, 0x301]
+    assert broker.bodies[0] == b"x" * 99
+    assert zlib.decompress(broker.bodies[1]) == b"x" * 100
+
+
+def test_a_batch_is_never_compressed() -> None:
+    broker = FakeBroker()
+    config = replace(CONFIG, compress_msg_body_over_howmuch=100)
+
+    async def work() -> None:
+        lane = lane_of(broker, config)
+        for name in ("a", "b", "c"):
+            lane.put(entry(name, body=name.encode() * 200))
+        await settled(broker, lane)
+
+    run(work())
+    assert [(header.batch, header.sys_flag) for header in broker.headers] == [(True, 0)]
+    assert b"b" * 200 in broker.bodies[0]
+
+
+def test_a_body_sent_again_is_the_same_compressed_one() -> None:
+    broker = FakeBroker(fates("lost", "lost"))
+    config = replace(CONFIG, compress_msg_body_over_howmuch=1)
+    send_all(broker, [entry("a", body=b"x" * 100)], config)
+    assert broker.stored == ["a"]
+    assert [header.sys_flag for header in broker.headers] == [0x301] * 3
+    assert len(set(broker.bodies)) == 1
