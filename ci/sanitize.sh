@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The C core alone, under ASan and UBSan (random steps with every check, the same without
-# memory, mutated stored records and command headers) and under TSan (threads on one queue, one
-# table, one lane map).
+# memory, mutated stored records, command headers and batch bodies) and under TSan (threads on
+# one queue, one table, one lane map).
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated bodies
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
@@ -21,6 +21,7 @@ driver=(tests/unit/core/sanitize_*.c)
 wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 records=(tests/vectors/core/stored_message_*.hex)
 headers=(tests/vectors/core/binary_header.hex)
+batches=(tests/vectors/messages/batch_body.hex)
 
 cc=${CC:-$(command -v gcc || command -v cc || command -v clang)}
 for kind in address,undefined thread; do
@@ -38,5 +39,6 @@ echo "ordermq: C core under sanitizers, SEED=$SEED"
 "$build/memory" starved "$STEPS" "$SEED"
 "$build/memory" fuzz "$CASES" "$SEED" "${records[@]}"
 "$build/memory" headers "$CASES" "$SEED" "${headers[@]}"
+"$build/memory" batches "$((CASES / 10))" "$SEED" "${batches[@]}" # each with five kinds of record
 "$cc" "${strict[@]}" -fsanitize=thread "${driver[@]}" "${sources[@]}" "$wrap" -o "$build/threads"
 TSAN_OPTIONS=halt_on_error=1 "$build/threads" threads "$ROUNDS"

@@ -24,6 +24,7 @@ SOURCES = [
     "ext/core/message_properties.c",
     "ext/core/message_codec.c",
     "ext/core/message_fields.c",
+    "ext/core/message_writer.c",
     "ext/core/frame_codec.c",
     "ext/core/check.c",
     "ext/core/check_offsets.c",
@@ -42,6 +43,7 @@ HEADERS = [
     "ext/core/lane_map.h",
     "ext/core/lock_ids.h",
     "ext/core/lock_table.h",
+    "ext/core/message_entry.h",
     "ext/core/message_layout.h",
     "ext/core/message_properties.h",
     "ext/core/message_ring.h",
@@ -62,6 +64,7 @@ CYTHON_PARTS = [
     "ext/cython/lane_map.pyx",
     "ext/cython/lock_table.pyx",
     "ext/cython/message_codec.pyx",
+    "ext/cython/message_writer.pyx",
     "ext/cython/frame_codec.pyx",
 ]
 COMPILE_ARGS = ["-O3", "-std=c11", "-pthread"]

@@ -1,4 +1,5 @@
-/* Big-endian reads. The caller has checked the bounds; the compiler makes each one load. */
+/* Big-endian reads and writes. The caller has checked the bounds; the compiler makes each one load
+ * or store. */
 #ifndef OMQ_BYTES_H
 #define OMQ_BYTES_H
 
@@ -14,6 +15,23 @@ static inline uint32_t omq_read_u32(const uint8_t *at) {
 
 static inline uint64_t omq_read_u64(const uint8_t *at) {
     return (uint64_t)omq_read_u32(at) << 32 | omq_read_u32(at + 4);
+}
+
+static inline void omq_write_u16(uint8_t *at, uint16_t value) {
+    at[0] = (uint8_t)(value >> 8);
+    at[1] = (uint8_t)value;
+}
+
+static inline void omq_write_u32(uint8_t *at, uint32_t value) {
+    at[0] = (uint8_t)(value >> 24);
+    at[1] = (uint8_t)(value >> 16);
+    at[2] = (uint8_t)(value >> 8);
+    at[3] = (uint8_t)value;
+}
+
+static inline void omq_write_u64(uint8_t *at, uint64_t value) {
+    omq_write_u32(at, (uint32_t)(value >> 32));
+    omq_write_u32(at + 4, (uint32_t)value);
 }
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "bytes.h"
 #include "crc32.h"
+#include "message_entry.h"
 #include "message_layout.h"
 #include "message_properties.h"
 #include "ordermq.h"
@@ -94,26 +95,25 @@ static omq_status read_record(const omq_scan *scan, size_t start, omq_record *re
     return OMQ_OK;
 }
 
-/* Read the message of an inner batch at `start`, of a batch that ends at `end`; write its size. */
-static omq_status read_entry(const omq_scan *scan, size_t start, size_t end, uint32_t *entry_size,
-                             omq_message_parts *parts) {
-    const uint8_t *at = scan->body + start;
+omq_status omq_read_entry(const uint8_t *bytes, size_t start, size_t end, uint32_t *entry_size,
+                          omq_message_parts *parts, omq_message_fault *fault) {
+    const uint8_t *at = bytes + start;
     if (end - start < ENTRY_SMALLEST) {
-        return malformed(scan->fault, OMQ_FAULT_INNER_SIZE, start);
+        return malformed(fault, OMQ_FAULT_INNER_SIZE, start);
     }
     uint32_t size = omq_read_u32(at);
     if (size < ENTRY_SMALLEST || size > end - start) {
-        return malformed(scan->fault, OMQ_FAULT_INNER_SIZE, start);
+        return malformed(fault, OMQ_FAULT_INNER_SIZE, start);
     }
     uint32_t body_size = omq_read_u32(at + ENTRY_BODY_AT - SIZE_FIELD);
     if (body_size > size - ENTRY_SMALLEST) {
-        return malformed(scan->fault, OMQ_FAULT_INNER_BODY, start + ENTRY_BODY_AT - SIZE_FIELD);
+        return malformed(fault, OMQ_FAULT_INNER_BODY, start + ENTRY_BODY_AT - SIZE_FIELD);
     }
     uint32_t cursor = ENTRY_BODY_AT + body_size;
     uint32_t property_size = omq_read_u16(at + cursor);
     cursor += 2;
     if (property_size > SHORT_MAX || property_size != size - cursor) {
-        return malformed(scan->fault, OMQ_FAULT_INNER_PROPERTIES, start + cursor - 2);
+        return malformed(fault, OMQ_FAULT_INNER_PROPERTIES, start + cursor - 2);
     }
     *entry_size = size;
     *parts = (omq_message_parts){.body_at = (uint32_t)start + ENTRY_BODY_AT,
@@ -169,7 +169,7 @@ static omq_status add_inner(const omq_scan *scan, size_t start, const omq_record
     for (; at < end; number++) {
         uint32_t size;
         omq_message_parts parts;
-        if (read_entry(scan, at, end, &size, &parts) != OMQ_OK) {
+        if (omq_read_entry(scan->body, at, end, &size, &parts, scan->fault) != OMQ_OK) {
             return OMQ_MALFORMED;
         }
         if (number >= INT64_MAX - record->offset) {

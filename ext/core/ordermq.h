@@ -366,7 +366,8 @@ typedef enum {
     OMQ_FAULT_MAGIC = 4, OMQ_FAULT_FIXED_PART = 5, OMQ_FAULT_QUEUE_OFFSET = 6,
     OMQ_FAULT_BODY_SIZE = 7, OMQ_FAULT_TOPIC_SIZE = 8, OMQ_FAULT_PROPERTY_SIZE = 9,
     OMQ_FAULT_RECORD_END = 10, OMQ_FAULT_CRC = 11, OMQ_FAULT_INNER_SIZE = 12,
-    OMQ_FAULT_INNER_BODY = 13, OMQ_FAULT_INNER_PROPERTIES = 14, OMQ_FAULT_INNER_COMPRESSED = 15
+    OMQ_FAULT_INNER_BODY = 13, OMQ_FAULT_INNER_PROPERTIES = 14, OMQ_FAULT_INNER_COMPRESSED = 15,
+    OMQ_FAULT_INNER_DELAYED = 16 /* or transactional; of a batch body, not of stored records */
 } omq_fault;
 typedef struct {
     omq_fault fault;
@@ -473,6 +474,50 @@ bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_propert
 bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value);
 bool omq_is_utf8(const uint8_t *text, size_t size);
 int32_t omq_java_hash(const omq_text *text);
+
+/* What a record says besides its message. Nothing is kept of the texts. */
+typedef struct {
+    omq_text topic;      /* UTF-8, up to 32767 bytes; more than 127 make the record a v2 one */
+    omq_text born_host;  /* 4 or 16 bytes of address, 4 of port */
+    omq_text store_host;
+    int64_t born_ms;
+    int64_t stored_ms;
+    int32_t queue_id;
+    int32_t sys_flag;    /* its two bits of hosts follow the hosts */
+    int32_t reconsume_times;
+} omq_record_head;
+typedef struct {
+    omq_text body;
+    omq_text properties; /* up to 32767 bytes */
+    int32_t flag;
+} omq_outgoing;
+
+/* Bytes of a record; 0 if a text or the whole is too long, or a host is none. O(1). Write such
+ * a record (protocol 2.1), its two offsets 0; the size is not 0, and there is room. O(size). */
+size_t omq_record_size(const omq_record_head *head, size_t body_size, size_t property_size);
+void omq_record_write(const omq_record_head *head, const omq_outgoing *message, uint8_t *record);
+
+/* Check a whole batch body (protocol 2.5); write its messages and the bytes of their records.
+ * MALFORMED: fault is written. OUT_OF_RANGE: size or *record_bytes over UINT32_MAX, or
+ * omq_record_size is 0. O(property bytes). Then write the records, joined, from the same bytes:
+ * positions has room for count + 1, the last one is the end; tags for count, as omq_tag_hash.
+ * O(size + *record_bytes). */
+omq_status omq_batch_measure(const omq_record_head *head, const uint8_t *batch, size_t size,
+                             size_t *count, size_t *record_bytes, omq_message_fault *fault);
+void omq_batch_write(const omq_record_head *head, const uint8_t *batch, size_t count,
+                     uint8_t *records, uint32_t *positions, int64_t *tags);
+
+/* Give joined records consecutive places, from these on. O(count). */
+void omq_records_stamp(uint8_t *records, const uint32_t *positions, size_t count,
+                       int64_t queue_offset, int64_t physical_offset);
+
+/* omq_java_hash of TAGS, 0 without it. O(size). */
+int32_t omq_tag_hash(const omq_text *properties);
+
+/* Bytes of the batch body of so many messages, and the body, as a producer sends it.
+ * OUT_OF_RANGE: properties too long, a message over INT32_MAX, all over UINT32_MAX. O(size). */
+omq_status omq_batch_size(const omq_outgoing *messages, size_t count, size_t *size);
+void omq_batch_encode(const omq_outgoing *messages, size_t count, uint8_t *batch);
 
 /* What is wrong with a binary command header (protocol 1.3), or OK. */
 typedef enum {

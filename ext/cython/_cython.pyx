@@ -7,10 +7,11 @@ Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder
 
 cimport cython
 from cpython.array cimport array, clone
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
@@ -19,7 +20,8 @@ from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport (
-    INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, int64_t, uint8_t, uint32_t, uint64_t,
+    INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t,
+    uint64_t,
 )
 from libc.string cimport strchr
 
@@ -37,6 +39,7 @@ from ordermq.core import status as _status
 include "arguments.pyx"
 include "offset_map.pyx"
 include "message_codec.pyx"
+include "message_writer.pyx"
 include "frame_codec.pyx"
 include "process_queue.pyx"
 include "lane_map.pyx"

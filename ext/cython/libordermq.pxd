@@ -185,6 +185,7 @@ cdef extern from "ordermq.h" nogil:
         OMQ_FAULT_INNER_BODY
         OMQ_FAULT_INNER_PROPERTIES
         OMQ_FAULT_INNER_COMPRESSED
+        OMQ_FAULT_INNER_DELAYED
     ctypedef struct omq_message_fault:
         omq_fault fault
         size_t record
@@ -258,6 +259,31 @@ cdef extern from "ordermq.h" nogil:
                            omq_text *value)
     bool omq_is_utf8(const uint8_t *text, size_t size)
     int32_t omq_java_hash(const omq_text *text)
+    ctypedef struct omq_record_head:
+        omq_text topic
+        omq_text born_host
+        omq_text store_host
+        int64_t born_ms
+        int64_t stored_ms
+        int32_t queue_id
+        int32_t sys_flag
+        int32_t reconsume_times
+    ctypedef struct omq_outgoing:
+        omq_text body
+        omq_text properties
+        int32_t flag
+    size_t omq_record_size(const omq_record_head *head, size_t body_size, size_t property_size)
+    void omq_record_write(const omq_record_head *head, const omq_outgoing *message,
+                          uint8_t *record)
+    omq_status omq_batch_measure(const omq_record_head *head, const uint8_t *batch, size_t size,
+                                 size_t *count, size_t *record_bytes, omq_message_fault *fault)
+    void omq_batch_write(const omq_record_head *head, const uint8_t *batch, size_t count,
+                         uint8_t *records, uint32_t *positions, int64_t *tags)
+    void omq_records_stamp(uint8_t *records, const uint32_t *positions, size_t count,
+                           int64_t queue_offset, int64_t physical_offset)
+    int32_t omq_tag_hash(const omq_text *properties)
+    omq_status omq_batch_size(const omq_outgoing *messages, size_t count, size_t *size)
+    void omq_batch_encode(const omq_outgoing *messages, size_t count, uint8_t *batch)
     ctypedef enum omq_header_fault:
         OMQ_HEADER_OK
         OMQ_HEADER_END

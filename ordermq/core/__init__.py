@@ -1,4 +1,5 @@
-"""The core: offset map, process queue, lane map, lock table, message codec. Chosen once, here.
+"""The core: offset map, process queue, lane map, lock table, message codec and
+writer. Chosen once, here.
 
 | file | what |
 |---|---|
@@ -11,7 +12,7 @@
 | include.py | where ordermq.h is, for C of your own |
 
 A structure has the same file name in each: offset_map, process_queue, lane_map, lock_table,
-message_codec.
+message_codec, message_writer, frame_codec.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """
@@ -36,6 +37,8 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "RecordWriter",
+    "encode_batch",
     "include_dir",
     "interface",
     "read_header",
@@ -77,6 +80,8 @@ ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[interface.LaneMap] = _core.LaneMap
 LockTable: type[interface.LockTable[Any]] = _core.LockTable
 read_header: interface.ReadHeader = _core.read_header
+RecordWriter: type[interface.RecordWriter] = _core.RecordWriter
+encode_batch: interface.EncodeBatch = _core.encode_batch
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core.reference import MessageIndex, MessageView
 else:

@@ -251,3 +251,34 @@ class MessageView:
     def store_host_bytes(self) -> bytes: ...
 
 def read_header(header: bytes) -> Header: ...
+
+@final
+class RecordBlock:
+    def __new__(cls) -> Self: ...
+    def __len__(self) -> int: ...
+    @property
+    def tags(self) -> list[int]: ...
+    def rows(self, queue_offset: int, physical_offset: int) -> list[tuple[int, int, bytearray]]: ...
+
+@final
+class RecordWriter:
+    def __new__(cls, topic: str, queue_id: int, born_host: bytes, store_host: bytes) -> Self: ...
+    def write(
+        self,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        stored_ms: int,
+        reconsume_times: int = 0,
+        tag: int | None = None,
+    ) -> RecordBlock: ...
+    def write_batch(
+        self, batch: bytes, *, sys_flag: int, born_ms: int, stored_ms: int
+    ) -> RecordBlock: ...
+
+def encode_batch(
+    bodies: Sequence[bytes], properties: Sequence[str], flags: Sequence[int]
+) -> bytes: ...

@@ -51,6 +51,7 @@ INNER_SIZE: Final = 12
 INNER_BODY: Final = 13
 INNER_PROPERTIES: Final = 14
 INNER_COMPRESSED: Final = 15
+INNER_DELAYED: Final = 16
 
 _FAULTS: Final[dict[int, str]] = {
     TRAILING: "fewer bytes than a record size follow the last record",
@@ -68,6 +69,15 @@ _FAULTS: Final[dict[int, str]] = {
     INNER_BODY: "a message of its inner batch has a body length that is negative or too great",
     INNER_PROPERTIES: "a message of its inner batch does not end with its properties",
     INNER_COMPRESSED: "its inner batch is compressed as a whole, which no producer does",
+    INNER_DELAYED: "a message of its inner batch is delayed or transactional",
+}
+
+# The same of a batch body on its way to the store.
+_BATCH_FAULTS: Final[dict[int, str]] = {
+    INNER_SIZE: "it is smaller than any, or reaches past the batch",
+    INNER_BODY: "its body length is negative or reaches past it",
+    INNER_PROPERTIES: "it does not end with its properties",
+    INNER_DELAYED: "messages of a batch can be neither delayed nor transactional",
 }
 
 
@@ -110,6 +120,21 @@ def malformed(fault: int, record: int, position: int) -> ProtocolError:
     return ProtocolError(
         f"pull body: record {record}, byte {position}: {_FAULTS[fault]}; "
         "nothing of this body was used, pull it again or look at the broker's store"
+    )
+
+
+def malformed_batch(fault: int, message: int, position: int, size: int) -> ProtocolError:
+    """Return the error for a malformed batch body.
+
+    Args:
+        fault: an omq_fault of an inner batch.
+        message: index of the bad one, from 0.
+        position: bytes from the start of the batch to the field at fault.
+        size: of the batch, bytes.
+    """
+    return ProtocolError(
+        f"batch of {size} bytes: message {message}, byte {position}: {_BATCH_FAULTS[fault]}; "
+        "nothing of it was stored"
     )
 
 

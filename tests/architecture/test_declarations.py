@@ -44,6 +44,22 @@ VIEWS: list[type[interface.MessageView]] = [
     reference.MessageView,
 ]
 
+RECORD_BLOCKS: list[type[interface.RecordBlock]] = [
+    _cython.RecordBlock,
+    cffi_binding.RecordBlock,
+    reference.RecordBlock,
+]
+RECORD_WRITERS: list[type[interface.RecordWriter]] = [
+    _cython.RecordWriter,
+    cffi_binding.RecordWriter,
+    reference.RecordWriter,
+]
+ENCODERS: list[interface.EncodeBatch] = [
+    _cython.encode_batch,
+    cffi_binding.encode_batch,
+    reference.encode_batch,
+]
+
 READERS: list[interface.ReadHeader] = [
     _cython.read_header,
     cffi_binding.read_header,
@@ -128,6 +144,9 @@ def test_every_status_and_fault_has_its_number_and_its_text() -> None:
         number = getattr(lib, name)
         assert getattr(status, name.removeprefix("OMQ_FAULT_")) == number
         assert "record 3, byte 7: " in str(status.malformed(number, 3, 7))
+    for name in ("INNER_SIZE", "INNER_BODY", "INNER_PROPERTIES", "INNER_DELAYED"):
+        error = status.malformed_batch(getattr(status, name), 3, 7, 40)
+        assert "batch of 40 bytes: message 3, byte 7: " in str(error)
     for name in enums["omq_header_fault"]:
         number = getattr(lib, name)
         assert getattr(status, name.removeprefix("OMQ_")) == number
@@ -155,6 +174,10 @@ def test_every_core_has_the_names_of_the_contract_and_no_other() -> None:
         assert public_names(table) == public_names(interface.LockTable)
     for index in INDEXES:
         assert public_names(index) == public_names(interface.MessageIndex)
+    for block in RECORD_BLOCKS:
+        assert public_names(block) == public_names(interface.RecordBlock)
+    for writer in RECORD_WRITERS:
+        assert public_names(writer) == public_names(interface.RecordWriter)
     for view in VIEWS:
         assert public_names(view) == public_names(interface.MessageView)
 

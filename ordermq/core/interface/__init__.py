@@ -9,12 +9,14 @@ from ordermq.core.interface.frame_codec import Header, ReadHeader
 from ordermq.core.interface.lane_map import NO_KEY, LaneKey, LaneMap
 from ordermq.core.interface.lock_table import LockEntry, LockTable, Queue
 from ordermq.core.interface.message_codec import MessageIndex, MessageView
+from ordermq.core.interface.message_writer import EncodeBatch, RecordBlock, RecordWriter
 from ordermq.core.interface.offset_map import OffsetMap
 from ordermq.core.interface.process_queue import Batch, ProcessQueue, Segment
 
 __all__ = [
     "NO_KEY",
     "Batch",
+    "EncodeBatch",
     "Header",
     "LaneKey",
     "LaneMap",
@@ -25,6 +27,8 @@ __all__ = [
     "OffsetMap",
     "ProcessQueue",
     "ReadHeader",
+    "RecordBlock",
+    "RecordWriter",
     "Queue",
     "Segment",
 ]

@@ -34,4 +34,7 @@ void step_lanes(omq_lane_map *map, uint64_t *seed, bool is_columns);
 void drive_lanes(uint64_t *seed, int steps);
 void starve_reset(void);
 
+/* sanitize_writer.c: write the records of a batch body, if it is one, and read them again. */
+void write_exactly(const uint8_t *bytes, size_t size);
+
 #endif

@@ -1,8 +1,8 @@
 /* The C core without Python, for ci/sanitize.sh: `driver single STEPS SEED` drives every
  * structure at random with its check after each step, `driver starved STEPS SEED` maps, queues
  * and lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
- * stored records, `driver headers` command headers, `driver threads ROUNDS` hammers one queue,
- * one table and one lane map. */
+ * stored records, `driver headers` command headers, `driver batches` bodies of batch sends,
+ * `driver threads ROUNDS` hammers one queue, one table and one lane map. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -595,6 +595,9 @@ int main(int argc, char **argv) {
     } else if (strcmp(argv[1], "fuzz") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4, 3, index_exactly);
+    } else if (strcmp(argv[1], "batches") == 0) {
+        REQUIRE(argc > 4);
+        fuzz(&seed, amount, argv + 4, argc - 4, 3, write_exactly);
     } else if (strcmp(argv[1], "headers") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4, 1, read_header_exactly);

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import stored_records
 
+from ordermq.errors import ProtocolError
+
 OPERATIONS = 1_000_000
 WARM_UP = 100_000
 # A round is some 230 operations, so one object leaked in each is over 4,000 blocks, or 64 bytes
@@ -101,6 +103,23 @@ def index_round(core):
     return 36
 
 
+def write_round(core):
+    bodies, texts = [b"x" * 30] * 4, ["TAGS\x01a\x02"] * 4
+    batch = core.encode_batch(bodies, texts, [0] * 4)
+    writer = core.RecordWriter("t", 0, bytes(8), bytes(20))
+    block = writer.write_batch(batch, sys_flag=0, born_ms=1, stored_ms=2)
+    block.rows(5, 6)
+    _ = block.tags
+    writer.write(b"x", b"", flag=0, sys_flag=0, born_ms=1, stored_ms=2, tag=7).rows(1, 2)
+    for torn in (batch[:-1], batch + b"x"):
+        try:
+            writer.write_batch(torn, sys_flag=0, born_ms=1, stored_ms=2)
+        except ProtocolError:
+            continue
+        raise AssertionError("a torn batch was written")
+    return 12
+
+
 def lane_round(core, sentinels):
     lanes = core.LaneMap()
     lanes.add([(i, b"key-%d" % (i % 4), sentinel) for i, sentinel in enumerate(sentinels)])
@@ -132,6 +151,7 @@ def work(core, operations, sentinels, tag):
             core, table, [f"{tag}-{number}"], ["q0", f"q-{tag}-{number}", "q2"], number * 20_000
         )
         done += index_round(core)
+        done += write_round(core)
         done += lane_round(core, sentinels)
 
 

@@ -1,0 +1,127 @@
+"""The message writer through cffi."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ordermq.core import status
+from ordermq.core._cffi import ffi, lib
+from ordermq.core.cffi_binding.arguments import raise_unless_ok
+
+
+class RecordBlock:
+    """See interface.RecordBlock."""
+
+    __slots__ = ("_positions", "_records", "_tags")
+
+    def __init__(self, count: int, size: int) -> None:
+        self._records = ffi.new("uint8_t[]", size)
+        self._positions = ffi.new("uint32_t[]", count + 1)
+        self._tags = ffi.new("int64_t[]", count)
+
+    def __len__(self) -> int:
+        return len(self._tags)
+
+    @property
+    def tags(self) -> list[int]:
+        return ffi.unpack(self._tags, len(self)) if len(self) else []
+
+    def rows(self, queue_offset: int, physical_offset: int) -> list[tuple[int, int, bytearray]]:
+        # In a copy: the call lets go of the GIL, and two threads may want rows at once.
+        stamped = bytearray(ffi.buffer(self._records))
+        records = ffi.from_buffer("uint8_t[]", stamped)
+        lib.omq_records_stamp(records, self._positions, len(self), queue_offset, physical_offset)
+        ends = ffi.unpack(self._positions, len(self) + 1)
+        return [
+            (queue_offset + i, tag, stamped[ends[i] : ends[i + 1]])
+            for i, tag in enumerate(self.tags)
+        ]
+
+
+class RecordWriter:
+    """See interface.RecordWriter."""
+
+    __slots__ = ("_head", "_texts")
+
+    def __init__(self, topic: str, queue_id: int, born_host: bytes, store_host: bytes) -> None:
+        self._texts = [_text(text) for text in (topic.encode(), born_host, store_host)]
+        self._head = ffi.new("omq_record_head *", (*self._texts, 0, 0, queue_id))
+        if lib.omq_record_size(self._head, 0, 0) == 0:
+            raise status.failure(status.OUT_OF_RANGE, f"writer of {topic!r}")
+
+    def _copied(self, sys_flag: int, born_ms: int, stored_ms: int, reconsume_times: int) -> Any:
+        head = ffi.new("omq_record_head *", self._head[0])
+        head.sys_flag = sys_flag
+        head.born_ms = born_ms
+        head.stored_ms = stored_ms
+        head.reconsume_times = reconsume_times
+        return head
+
+    def write(
+        self,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        stored_ms: int,
+        reconsume_times: int = 0,
+        tag: int | None = None,
+    ) -> RecordBlock:
+        head = self._copied(sys_flag, born_ms, stored_ms, reconsume_times)
+        texts = _text(body), _text(properties)
+        message = ffi.new("omq_outgoing *", (*texts, flag))
+        size = lib.omq_record_size(head, len(body), len(properties))
+        if size == 0:
+            raise status.failure(
+                status.OUT_OF_RANGE,
+                f"record of a body of {len(body)} and properties of {len(properties)} bytes",
+            )
+        block = RecordBlock(1, size)
+        lib.omq_record_write(head, message, block._records)
+        block._positions[1] = size
+        text = ffi.addressof(message, "properties")
+        block._tags[0] = lib.omq_tag_hash(text) if tag is None else tag
+        return block
+
+    def write_batch(
+        self, batch: bytes, *, sys_flag: int, born_ms: int, stored_ms: int
+    ) -> RecordBlock:
+        head = self._copied(sys_flag, born_ms, stored_ms, 0)
+        data = ffi.from_buffer("uint8_t[]", batch)
+        count, record_bytes = ffi.new("size_t *"), ffi.new("size_t *")
+        fault = ffi.new("omq_message_fault *")
+        code = lib.omq_batch_measure(head, data, len(batch), count, record_bytes, fault)
+        if code == status.MALFORMED:
+            raise status.malformed_batch(fault.fault, fault.record, fault.position, len(batch))
+        raise_unless_ok(code, f"records of a batch of {len(batch)} bytes")
+        block = RecordBlock(count[0], record_bytes[0])
+        lib.omq_batch_write(head, data, len(block), block._records, block._positions, block._tags)
+        return block
+
+
+def _text(text: bytes) -> tuple[Any, int]:
+    """An omq_text; whoever has it keeps the bytes."""
+    return ffi.from_buffer("uint8_t[]", text), len(text)
+
+
+def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequence[int]) -> bytes:
+    """See interface.EncodeBatch."""
+    count = len(bodies)
+    if len(properties) != count or len(flags) != count:
+        raise ValueError(
+            f"encode_batch: {count} bodies, {len(properties)} properties, {len(flags)} flags: "
+            "expected one of each a message"
+        )
+    texts = [
+        (_text(body), _text(text.encode()), flag)
+        for body, text, flag in zip(bodies, properties, flags, strict=True)
+    ]
+    messages = ffi.new("omq_outgoing[]", texts)
+    size = ffi.new("size_t *")
+    raise_unless_ok(lib.omq_batch_size(messages, count, size), f"encode_batch of {count} messages")
+    batch = ffi.new("uint8_t[]", size[0])
+    lib.omq_batch_encode(messages, count, batch)
+    return bytes(ffi.buffer(batch))

@@ -1,0 +1,166 @@
+"""Records and batches written with struct, field by field."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from operator import index
+from typing import Final
+
+from ordermq.core import status
+from ordermq.core.reference.arguments import out_of_range
+from ordermq.core.reference.message_codec import _properties, _tag_hash
+
+_BORN_HOST_V6: Final = 0x10
+_STORE_HOST_V6: Final = 0x20
+_HOST_SIZES: Final = (8, 20)
+_SHORT_MAX: Final = 32767
+_ENTRY: Final = 22  # bytes of a batch's message beside its body and properties
+
+
+class RecordBlock:
+    """See interface.RecordBlock."""
+
+    __slots__ = ("_records", "tags")
+
+    def __init__(self, records: list[bytes], tags: list[int]) -> None:
+        self._records = records
+        self.tags = tags
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def rows(self, queue_offset: int, physical_offset: int) -> list[tuple[int, int, bytearray]]:
+        rows = []
+        for i, (record, tag) in enumerate(zip(self._records, self.tags, strict=True)):
+            place = _packed(">qq", queue_offset + i, physical_offset + i)
+            rows.append((queue_offset + i, tag, bytearray(record[:20] + place + record[36:])))
+        return rows
+
+
+class RecordWriter:
+    """See interface.RecordWriter."""
+
+    __slots__ = ("_born_host", "_host_flags", "_queue_id", "_store_host", "_topic")
+
+    def __init__(self, topic: str, queue_id: int, born_host: bytes, store_host: bytes) -> None:
+        self._topic = topic.encode()
+        is_host = len(born_host) in _HOST_SIZES and len(store_host) in _HOST_SIZES
+        if not is_host or len(self._topic) > _SHORT_MAX:
+            raise out_of_range(f"writer of {topic!r}")
+        _packed(">i", queue_id)
+        self._queue_id = queue_id
+        self._born_host = born_host
+        self._store_host = store_host
+        self._host_flags = _BORN_HOST_V6 if len(born_host) == 20 else 0
+        self._host_flags |= _STORE_HOST_V6 if len(store_host) == 20 else 0
+
+    def write(
+        self,
+        body: bytes,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        stored_ms: int,
+        reconsume_times: int = 0,
+        tag: int | None = None,
+    ) -> RecordBlock:
+        if len(properties) > _SHORT_MAX:
+            raise out_of_range(
+                f"record of a body of {len(body)} and properties of {len(properties)} bytes"
+            )
+        _packed(">iqqii", sys_flag, born_ms, stored_ms, reconsume_times, flag)
+        record = self._record(body, properties, flag, sys_flag, born_ms, stored_ms, reconsume_times)
+        if tag is None:
+            tag = _tag_hash(_properties(properties))
+        _packed(">q", tag)
+        return RecordBlock([record], [tag])
+
+    def write_batch(
+        self, batch: bytes, *, sys_flag: int, born_ms: int, stored_ms: int
+    ) -> RecordBlock:
+        _packed(">iqq", sys_flag, born_ms, stored_ms)
+        records, tags = [], []
+        for flag, body, properties in _messages(batch):
+            records.append(self._record(body, properties, flag, sys_flag, born_ms, stored_ms, 0))
+            tags.append(_tag_hash(_properties(properties)))
+        return RecordBlock(records, tags)
+
+    def _record(
+        self,
+        body: bytes,
+        properties: bytes,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        stored_ms: int,
+        reconsume_times: int,
+    ) -> bytes:
+        is_long = len(self._topic) > 127
+        magic = 0xDAA320AB if is_long else 0xDAA320A7
+        sys_flag = sys_flag & ~(_BORN_HOST_V6 | _STORE_HOST_V6) | self._host_flags
+        crc = zlib.crc32(body) & 0x7FFFFFFF
+        fields = (
+            struct.pack(">IIiiqqi", magic, crc, self._queue_id, flag, 0, 0, sys_flag),
+            struct.pack(">q", born_ms) + self._born_host,
+            struct.pack(">q", stored_ms) + self._store_host,
+            struct.pack(">iqi", reconsume_times, 0, len(body)) + body,
+            struct.pack(">h" if is_long else ">B", len(self._topic)) + self._topic,
+            struct.pack(">h", len(properties)) + properties,
+        )
+        after_size = b"".join(fields)
+        return struct.pack(">i", 4 + len(after_size)) + after_size
+
+
+def _packed(form: str, *values: int) -> bytes:
+    numbers = [index(value) for value in values]
+    try:
+        return struct.pack(form, *numbers)
+    except struct.error as error:
+        raise OverflowError(f"{numbers}: {error}") from None
+
+
+def _messages(batch: bytes) -> list[tuple[int, bytes, bytes]]:
+    """(flag, body, properties) of each message of a batch body."""
+    found: list[tuple[int, bytes, bytes]] = []
+
+    def need(holds: bool, fault: int, at: int) -> None:
+        if not holds:
+            raise status.malformed_batch(fault, len(found), at, len(batch))
+
+    at, end = 0, len(batch)
+    while at < end:
+        need(end - at >= _ENTRY, status.INNER_SIZE, at)
+        size, _, _, flag, body_size = struct.unpack_from(">iiiii", batch, at)
+        need(_ENTRY <= size <= end - at, status.INNER_SIZE, at)
+        need(0 <= body_size <= size - _ENTRY, status.INNER_BODY, at + 16)
+        text_at = at + 20 + body_size
+        (text_size,) = struct.unpack_from(">h", batch, text_at)
+        need(text_size == size - _ENTRY - body_size, status.INNER_PROPERTIES, text_at)
+        text = batch[text_at + 2 :][:text_size]
+        is_plain = not {b"DELAY", b"TRAN_MSG"} & _properties(text).keys()
+        need(is_plain, status.INNER_DELAYED, text_at + 2)
+        found.append((flag, batch[at + 20 : text_at], text))
+        at += size
+    return found
+
+
+def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequence[int]) -> bytes:
+    """See interface.EncodeBatch."""
+    if not len(bodies) == len(properties) == len(flags):
+        raise ValueError(
+            f"encode_batch: {len(bodies)} bodies, {len(properties)} properties, {len(flags)} "
+            "flags: expected one of each a message"
+        )
+    batch = b""
+    for body, properties_text, flag in zip(bodies, properties, flags, strict=True):
+        text = properties_text.encode()
+        if len(text) > _SHORT_MAX:
+            raise out_of_range(f"encode_batch of {len(bodies)} messages")
+        size = _ENTRY + len(body) + len(text)
+        batch += _packed(">iiiii", size, 0, 0, flag, len(body)) + body
+        batch += struct.pack(">h", len(text)) + text
+    return batch
