@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bench import workloads
+from ordermq.core import RecordWriter
 from ordermq.model import properties as props
-from ordermq.model.stored_message import RecordWriter, host_bytes, stamp
+from ordermq.model.stored_message import host_bytes
 
 TOPIC = "OrderEvents"
 _HOST = host_bytes("10.0.0.1", 10_911)
@@ -16,7 +17,7 @@ def pull_body(messages: int, body_bytes: int, first_offset: int = 0) -> bytes:
     writer = RecordWriter(TOPIC, 3, _HOST, _HOST)
     pattern = bytes(range(32, 127))
     body = (pattern * (body_bytes // len(pattern) + 1))[:body_bytes]
-    records = []
+    records = b""
     for offset in range(first_offset, first_offset + messages):
         text = props.encode(
             {
@@ -27,12 +28,13 @@ def pull_body(messages: int, body_bytes: int, first_offset: int = 0) -> bytes:
                 "CLUSTER": "DefaultCluster",
             }
         )
-        record = writer.write(
+        written = writer.write(
             body, text.encode(), flag=0, sys_flag=0, born_ms=_BORN_MS, stored_ms=_BORN_MS + 1
         )
-        stamp(record, offset, offset * len(record))
-        records.append(bytes(record))
-    return b"".join(records)
+        size = len(written.rows(0, 0)[0][2])
+        ((_, _, record),) = written.rows(offset, offset * size)
+        records += record
+    return records
 
 
 def sizes() -> list[tuple[int, int]]:

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from ordermq import core
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.errors import ProtocolError
-from ordermq.model.stored_message import RecordWriter, host_bytes
+from ordermq.model.stored_message import host_bytes
 from ordermq.remoting.command import Command
 from ordermq.remoting.framing import Framer, encode
 
@@ -51,7 +52,7 @@ class BrokerConnection(asyncio.Protocol):
         self._is_paused = False
         self._is_working = False
         self._asked: dict[int, Callable[[Command | None], None]] = {}
-        self._writers: dict[tuple[str, int], RecordWriter] = {}
+        self._writers: dict[tuple[str, int], core.interface.RecordWriter] = {}
         self.peer = ""
         self.local_address = ""
         self._born_host = b""
@@ -116,13 +117,13 @@ class BrokerConnection(asyncio.Protocol):
         self._backlog = commands[done:]
         self.flush()
 
-    def writer(self, topic: str, queue_id: int) -> RecordWriter:
+    def writer(self, topic: str, queue_id: int) -> core.interface.RecordWriter:
         """What writes this client's messages for a queue."""
         found = self._writers.get((topic, queue_id))
         if found is None:
             if len(self._writers) >= _MAX_WRITERS:
                 self._writers.clear()
-            found = RecordWriter(topic, queue_id, self._born_host, self._store_host)
+            found = core.RecordWriter(topic, queue_id, self._born_host, self._store_host)
             self._writers[topic, queue_id] = found
         return found
 

@@ -93,7 +93,7 @@ class BrokerContext:
     def _record_store(self, append: Append) -> None:
         found = [
             props.decode_bytes(StoredMessage.read(bytes(record)).properties)
-            for record in append.records
+            for _, _, record in append.rows()
         ]
         first = append.first_offset
         self.history.record(

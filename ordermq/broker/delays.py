@@ -10,15 +10,16 @@ import asyncio
 import logging
 from itertools import takewhile
 
+from ordermq import core
 from ordermq.broker.context import BrokerContext
 from ordermq.broker.group_commit import Append, QueueLog, Statement
 from ordermq.broker.long_poll import until_set_or_passed
-from ordermq.broker.placing import stored_now, tag_of
+from ordermq.broker.placing import stored_now
 from ordermq.broker.topics import DELAY_LEVELS_MS, is_internal_name
 from ordermq.errors import ConfigError, StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import SCHEDULE_TOPIC
-from ordermq.model.stored_message import RecordWriter, StoredMessage
+from ordermq.model.stored_message import StoredMessage
 
 log = logging.getLogger("ordermq.broker")
 
@@ -92,7 +93,7 @@ class DelayedDelivery:
                 )  # fmt: skip
                 return None
         target = self._context.store.log(topic, queue_id)
-        writer = RecordWriter(topic, queue_id, message.born_host, message.store_host)
+        writer = core.RecordWriter(topic, queue_id, message.born_host, message.store_host)
         again = writer.write(
             message.body,
             message.properties,
@@ -102,7 +103,7 @@ class DelayedDelivery:
             stored_ms=stored_now(self._context, target),
             reconsume_times=message.reconsume_times,
         )
-        return Append(target, (again,), (tag_of(message.properties),))
+        return Append(target, again)
 
     async def _move(
         self, waiting: QueueLog, cursor: int, appends: list[Append]

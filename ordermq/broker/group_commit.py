@@ -18,8 +18,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from ordermq.broker.statistics import BrokerStatistics
+from ordermq.core.interface import RecordBlock
 from ordermq.errors import StoreError
-from ordermq.model.stored_message import stamp
 
 log = logging.getLogger("ordermq.broker")
 
@@ -60,13 +60,17 @@ class QueueLog:
 class Append:
     """Records for one queue; `first_offset` is known once the write is done."""
 
-    __slots__ = ("first_offset", "log", "records", "tags")
+    __slots__ = ("first_offset", "log", "records")
 
-    def __init__(self, log: QueueLog, records: Sequence[bytearray], tags: Sequence[int]) -> None:
+    def __init__(self, log: QueueLog, records: RecordBlock) -> None:
         self.log = log
         self.records = records
-        self.tags = tags
         self.first_offset = -1
+
+    def rows(self) -> list[tuple[int, int, bytearray]]:
+        """(offset, tag, record) of each, from the first offset on."""
+        first = self.first_offset
+        return self.records.rows(first, self.log.physical_offset(first))
 
 
 class Write:
@@ -199,15 +203,9 @@ class GroupCommit:
                 if queue_log not in touched:
                     touched[queue_log] = queue_log.next_offset
                     rows[queue_log] = []
-                add = rows[queue_log].append
                 offset = append.first_offset = queue_log.next_offset
-                physical = queue_log.physical_offset(offset)
-                for record, tag in zip(append.records, append.tags, strict=True):
-                    stamp(record, offset, physical)
-                    add((offset, tag, record))
-                    offset += 1
-                    physical += 1
-                queue_log.next_offset = offset
+                rows[queue_log] += append.rows()
+                queue_log.next_offset = offset + len(append.records)
         for queue_log, new_rows in rows.items():
             if not queue_log.is_stored:
                 self._create(queue_log)

@@ -70,7 +70,7 @@ class HeldPulls:
             return
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._wake)
-        self._arrived.setdefault(key, set()).update(append.tags)
+        self._arrived.setdefault(key, set()).update(append.records.tags)
 
     def release_group(self, key: QueueKey, group: str) -> None:
         """Release a group's pulls of a queue now: something else than a message awaits them."""

@@ -5,21 +5,18 @@ Shared by sends, messages given back, and delayed ones that are due.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ordermq.broker.context import Refusal
 from ordermq.broker.group_commit import QueueLog
 from ordermq.broker.topics import DELAY_LEVELS_MS
 from ordermq.model import properties as props
-from ordermq.model.hashing import string_hash
 from ordermq.model.names import SCHEDULE_TOPIC
 from ordermq.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
     from ordermq.broker.context import BrokerContext
 
-_TAGS = b"TAGS\x01"
 _UNSUPPORTED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
@@ -28,7 +25,7 @@ class Place(NamedTuple):
 
     log: QueueLog
     properties: bytes
-    tag: int  # Java's hash of the tag; in the schedule topic the time it is due, ms
+    due_ms: int | None  # in the schedule topic: when it is due, in place of its tag's hash
     stored_ms: int
 
 
@@ -57,7 +54,7 @@ def place(context: BrokerContext, topic: str, queue_id: int, properties: str) ->
         )
     log = context.store.log(topic, queue_id)
     stored_ms = stored_now(context, log)
-    return Place(log, raw, stored_ms + delay_ms if delay_ms else tag_of(raw), stored_ms)
+    return Place(log, raw, stored_ms + delay_ms if delay_ms else None, stored_ms)
 
 
 def stored_now(context: BrokerContext, log: QueueLog) -> int:
@@ -77,24 +74,6 @@ def delay_level(text: str | None) -> int:
         return min(max(int(text), 0), len(DELAY_LEVELS_MS))
     except ValueError:
         return 0
-
-
-def tag_of(properties: bytes) -> int:
-    """The hash of the tag in stored properties, 0 without one."""
-    if properties.startswith(_TAGS):
-        start = len(_TAGS)
-    else:
-        start = properties.find(b"\x02" + _TAGS) + 1
-        if start == 0:
-            return 0
-        start += len(_TAGS)
-    end = properties.find(b"\x02", start)
-    return _hash(properties[start : end if end >= 0 else None])
-
-
-@lru_cache(maxsize=4096)
-def _hash(tag: bytes) -> int:
-    return string_hash(tag.decode(errors="replace")) if tag else 0
 
 
 def _refuse_unsupported(parsed: dict[str, str]) -> None:

@@ -10,5 +10,5 @@
 | legal topic and group names | names.py |
 | ids of messages and clients | identifiers.py |
 | Java's hashes | hashing.py |
-| the stored record, written | stored_message.py |
+| the stored record, read | stored_message.py |
 """

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ordermq import core
 from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import cancelled
 from ordermq.config import SendConfig
@@ -28,8 +28,6 @@ from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 
 _log = logging.getLogger("ordermq.producer")
-_MEMBER_HEAD = struct.Struct(">iiiii")  # size, magic, crc, flag, body length (protocol 2.5)
-_SHORT = struct.Struct(">h")
 _STATUS = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
@@ -67,19 +65,13 @@ class Entry:
         self.on_done(self)
 
 
-def encode_batch(entries: Sequence[Entry]) -> bytes:
-    """The body of SEND_BATCH_MESSAGE (protocol 2.5)."""
-    parts: list[bytes] = []
-    for entry in entries:
-        properties = entry.properties.encode()
-        size = _MEMBER_HEAD.size + len(entry.body) + _SHORT.size + len(properties)
-        parts += (
-            _MEMBER_HEAD.pack(size, 0, 0, entry.flag, len(entry.body)),
-            entry.body,
-            _SHORT.pack(len(properties)),
-            properties,
-        )
-    return b"".join(parts)
+def batch_body(batch: Sequence[Entry]) -> bytes:
+    """The body of SEND_BATCH_MESSAGE."""
+    return core.encode_batch(
+        [entry.body for entry in batch],
+        [entry.properties for entry in batch],
+        [entry.flag for entry in batch],
+    )
 
 
 def take_batch(waiting: deque[Entry], max_bytes: int) -> list[Entry]:
@@ -212,7 +204,7 @@ class QueueLane:
     async def _body(self, batch: list[Entry]) -> tuple[bytes, int]:
         if len(batch) == 1:
             return await packed(batch[0].body, self._config)
-        return encode_batch(batch), 0  # brokers take no compressed batch
+        return batch_body(batch), 0  # brokers take no compressed batch
 
     async def _send_once(self, batch: list[Entry], body: bytes, sys_flag: int) -> list[SendReceipt]:
         queue, one = self.queue, batch[0]

@@ -12,10 +12,10 @@ import pytest
 from ordermq import ConsumeResult, DeadLetter, Message, Producer, PushConsumer, Stop
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.broker_api import BrokerApi
+from ordermq.core import RecordWriter
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import dead_letter_topic
-from ordermq.model.stored_message import RecordWriter
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -284,9 +284,10 @@ def test_a_message_nobody_looked_at_never_becomes_an_object(
         for _ in range(500):
             assert done.acquire(timeout=20)
     assert made == []
-    record = RecordWriter("t", 0, bytes(8), bytes(8)).write(
+    written = RecordWriter("t", 0, bytes(8), bytes(8)).write(
         b"x", b"", flag=0, sys_flag=0, born_ms=0, stored_ms=0
     )
+    ((_, _, record),) = written.rows(0, 0)
     batch = message_module.MessageBatch(MessageQueue("t", "b", 0), bytes(record))
     assert [*batch, *message_module.MessageRun([(batch, 0, 1)]), batch[0]] == made  # it counts
 

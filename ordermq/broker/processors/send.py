@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import random
-import struct
 from dataclasses import replace
 
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.group_commit import Append
 from ordermq.broker.hot_frames import read_send_header, send_answer
-from ordermq.broker.placing import place, stored_now, tag_of
+from ordermq.broker.placing import place, stored_now
 from ordermq.broker.topics import Topic, group_of_retry_topic, is_retry_topic
-from ordermq.errors import ConfigError, StoreError
+from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import LongSendHeader, SendHeader
-
-_MEMBER = struct.Struct(">iiiii")  # size, magic, crc, flag, body length
-_SHORT = struct.Struct(">h")
 
 
 def send_long(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -42,7 +38,7 @@ def _send(
         undelayed.pop(props.DELAY, None)
         header = replace(header, properties=props.encode(undelayed), queue_id=0)
     queue_id = _queue_id(topic, header.queue_id)
-    log, properties, tag, stored_ms = place(context, topic.name, queue_id, header.properties)
+    log, properties, due_ms, stored_ms = place(context, topic.name, queue_id, header.properties)
     try:
         record = connection.writer(log.topic, log.queue_id).write(
             request.body,
@@ -52,10 +48,11 @@ def _send(
             born_ms=header.born_timestamp_ms,
             stored_ms=stored_ms,
             reconsume_times=header.reconsume_times,
+            tag=due_ms,
         )
-    except struct.error as error:
+    except OverflowError as error:
         raise _out_of_range(error) from None
-    _store(context, connection, request, Append(log, (record,), (tag,)), queue_id)
+    _store(context, connection, request, Append(log, record), queue_id)
 
 
 def send_batch(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -66,57 +63,20 @@ def send_batch(context: BrokerContext, connection: BrokerConnection, request: Co
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "a retry topic takes no batches")
     queue_id = _queue_id(topic, header.queue_id)
     log = context.store.log(topic.name, queue_id)
-    write = connection.writer(topic.name, queue_id).write
-    sys_flag, born_ms = header.sys_flag, header.born_timestamp_ms
-    stored_ms = stored_now(context, log)
-    records, tags = [], []
     try:
-        for flag, body, properties in split_batch(request.body):
-            records.append(
-                write(
-                    body, properties, flag=flag, sys_flag=sys_flag, born_ms=born_ms,
-                    stored_ms=stored_ms,
-                )
-            )  # fmt: skip
-            tags.append(tag_of(properties))
-    except struct.error as error:
+        records = connection.writer(topic.name, queue_id).write_batch(
+            request.body,
+            sys_flag=header.sys_flag,
+            born_ms=header.born_timestamp_ms,
+            stored_ms=stored_now(context, log),
+        )
+    except ProtocolError as error:
+        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+    except OverflowError as error:
         raise _out_of_range(error) from None
-    if not records:
+    if not len(records):
         raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
-    _store(context, connection, request, Append(log, records, tags), queue_id)
-
-
-def split_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """(flag, body, properties) of each message of a batch body (protocol 2.5).
-
-    Raises: Refusal: it is torn, or a message of it wants what batches cannot have.
-    """
-    members = []
-    at, end = 0, len(data)
-    unpack, unpack_short = _MEMBER.unpack_from, _SHORT.unpack_from
-    try:
-        while at < end:
-            size, _, _, flag, body_size = unpack(data, at)
-            body_end = at + 20 + body_size
-            (properties_size,) = unpack_short(data, body_end)
-            next_at = body_end + 2 + properties_size
-            if body_size < 0 or properties_size < 0 or next_at - at != size or next_at > end:
-                raise Refusal(
-                    ResponseCode.MESSAGE_ILLEGAL, f"the batch is torn at byte {at} of {end}"
-                )
-            properties = data[body_end + 2 : next_at]
-            if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties:
-                raise Refusal(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    "messages of a batch can be neither delayed nor transactional",
-                )
-            members.append((flag, data[at + 20 : body_end], properties))
-            at = next_at
-    except struct.error:
-        raise Refusal(
-            ResponseCode.MESSAGE_ILLEGAL, f"the batch is torn at byte {at} of {end}"
-        ) from None
-    return members
+    _store(context, connection, request, Append(log, records), queue_id)
 
 
 def _writable_topic(context: BrokerContext, header: SendHeader) -> Topic:
@@ -153,7 +113,7 @@ def _check_body(context: BrokerContext, size: int, header: SendHeader) -> None:
         )
 
 
-def _out_of_range(error: struct.error) -> Refusal:
+def _out_of_range(error: OverflowError) -> Refusal:
     return Refusal(
         ResponseCode.INVALID_PARAMETER, f"a number of the header is out of its range: {error}"
     )

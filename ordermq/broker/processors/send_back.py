@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ordermq import core
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.group_commit import Append
@@ -10,7 +11,7 @@ from ordermq.broker.placing import place
 from ordermq.errors import StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import dead_letter_topic, retry_topic
-from ordermq.model.stored_message import RecordWriter, StoredMessage
+from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendBackHeader
@@ -65,10 +66,10 @@ def _again(
         properties[props.DELAY] = str(level)
     context.topics.ensure_internal(topic)
     target = place(context, topic, 0, props.encode(properties))
-    writer = RecordWriter(
+    writer = core.RecordWriter(
         target.log.topic, target.log.queue_id, message.born_host, message.store_host
     )
-    record = writer.write(
+    again = writer.write(
         message.body,
         target.properties,
         flag=message.flag,
@@ -76,8 +77,9 @@ def _again(
         born_ms=message.born_ms,
         stored_ms=target.stored_ms,
         reconsume_times=message.reconsume_times + 1,
+        tag=target.due_ms,
     )
-    return Append(target.log, (record,), (target.tag,))
+    return Append(target.log, again)
 
 
 HANDLERS: dict[int, Handler] = {RequestCode.CONSUMER_SEND_MSG_BACK: send_back}

@@ -14,16 +14,22 @@ from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
 from ordermq.broker.topics import Topic, TopicTable
 from ordermq.config import BrokerConfig
+from ordermq.core import RecordWriter
 from ordermq.errors import StoreError
-from ordermq.model.stored_message import RecordWriter, StoredMessage, host_bytes
+from ordermq.model.stored_message import StoredMessage, host_bytes
+from tests.component.broker.wire_client import batch_body
 
 HOST = host_bytes("127.0.0.1", 1)
 
 
 def records(store: Store, *bodies: bytes, tag: int = 0, topic: str = "t", queue: int = 0) -> Append:
-    write = RecordWriter(topic, queue, HOST, HOST).write
-    made = [write(body, b"", flag=0, sys_flag=0, born_ms=0, stored_ms=1) for body in bodies]
-    return Append(store.log(topic, queue), made, [tag] * len(made))
+    writer = RecordWriter(topic, queue, HOST, HOST)
+    if len(bodies) == 1:
+        made = writer.write(bodies[0], b"", flag=0, sys_flag=0, born_ms=0, stored_ms=1, tag=tag)
+    else:
+        assert tag == 0, "a batch's tags are those of its properties"
+        made = writer.write_batch(batch_body(bodies), sys_flag=0, born_ms=0, stored_ms=1)
+    return Append(store.log(topic, queue), made)
 
 
 def bodies(joined: bytes) -> list[bytes]:

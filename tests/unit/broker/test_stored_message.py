@@ -6,14 +6,9 @@ import hashlib
 
 import pytest
 
+from ordermq.core import RecordWriter
 from ordermq.errors import ProtocolError
-from ordermq.model.stored_message import (
-    RecordWriter,
-    StoredMessage,
-    host_bytes,
-    stamp,
-    stored_at,
-)
+from ordermq.model.stored_message import StoredMessage, host_bytes, stored_at
 
 V4 = (
     "000000c6daa320a73610a6860000000100000000000000000000002a0000000000001000000000000000018bcfe5"
@@ -32,7 +27,7 @@ def test_a_record_is_what_java_writes() -> None:
     writer = RecordWriter(
         "TopicTest", 1, host_bytes("10.0.0.1", 50_000), host_bytes("192.168.1.10", 10_911)
     )
-    record = writer.write(
+    written = writer.write(
         b"hello",
         PROPERTIES.encode(),
         flag=0,
@@ -40,7 +35,7 @@ def test_a_record_is_what_java_writes() -> None:
         born_ms=1_700_000_000_000,
         stored_ms=1_700_000_000_005,
     )
-    stamp(record, 42, 4_096)
+    ((_, _, record),) = written.rows(42, 4_096)
     assert record.hex() == V4
 
 
@@ -48,7 +43,7 @@ def test_a_long_topic_and_ipv6_hosts_are_what_java_writes() -> None:
     writer = RecordWriter(
         "%RETRY%" + "g" * 125, 0, host_bytes("2001:db8::1", 50_000), host_bytes("::1", 10_911)
     )
-    record = writer.write(
+    written = writer.write(
         b"x",
         b"",
         flag=0,
@@ -57,6 +52,7 @@ def test_a_long_topic_and_ipv6_hosts_are_what_java_writes() -> None:
         stored_ms=1_700_000_000_005,
         reconsume_times=3,
     )
+    ((_, _, record),) = written.rows(0, 0)
     assert record.hex().startswith("000000f9daa320ab0cdc1683")
     assert hashlib.sha256(record).hexdigest().startswith("55cddb6c409af6de")
     assert stored_at(record) == 1_700_000_000_005
@@ -83,8 +79,9 @@ def test_a_torn_record_is_refused(size: int) -> None:
 
 def test_the_width_of_a_host_overrides_what_the_sender_claims() -> None:
     host = host_bytes("127.0.0.1", 1)
-    record = RecordWriter("t", 0, host, host).write(
+    written = RecordWriter("t", 0, host, host).write(
         b"x", b"", flag=0, sys_flag=0x30 | 1, born_ms=0, stored_ms=7
     )
+    ((_, _, record),) = written.rows(0, 0)
     assert StoredMessage.read(bytes(record)).sys_flag == 1
     assert stored_at(record) == 7

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ordermq.core import RecordWriter
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.stored_message import RecordWriter, host_bytes, stamp
+from ordermq.model.stored_message import host_bytes
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 _WRITER = RecordWriter("T", 0, host_bytes("127.0.0.1", 1), host_bytes("127.0.0.1", 2))
@@ -15,7 +16,6 @@ _WRITER = RecordWriter("T", 0, host_bytes("127.0.0.1", 1), host_bytes("127.0.0.1
 def batch(offsets: Iterable[int]) -> MessageBatch:
     records = []
     for offset in offsets:
-        record = _WRITER.write(b"x", b"", flag=0, sys_flag=0, born_ms=1, stored_ms=2)
-        stamp(record, offset, 0)
-        records.append(bytes(record))
+        written = _WRITER.write(b"x", b"", flag=0, sys_flag=0, born_ms=1, stored_ms=2)
+        records += [record for _, _, record in written.rows(offset, 0)]
     return MessageBatch(QUEUE, b"".join(records))

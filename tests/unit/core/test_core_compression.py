@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from ordermq.core import RecordWriter
 from ordermq.core.compression import compress, decompress, require
 from ordermq.errors import ConfigError, ProtocolError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.stored_message import RecordWriter, host_bytes
+from ordermq.model.stored_message import host_bytes
 
 ZLIB = bytes.fromhex("785e4b4ca40c0000148d1841")
 LZ4 = bytes.fromhex("04224d186070730b0000001f6101002750616161616100000000")
@@ -51,9 +52,9 @@ def test_a_view_gives_the_plain_body_and_the_stored_one() -> None:
     writer = RecordWriter("t", 0, host, host)
     compressed = writer.write(ZLIB, b"", flag=0, sys_flag=0x301, born_ms=0, stored_ms=0)
     plain = writer.write(b"plain", b"", flag=0, sys_flag=0, born_ms=0, stored_ms=0)
-    compressed[20:28] = (0).to_bytes(8, "big")
-    plain[20:28] = (1).to_bytes(8, "big")
-    first, second = MessageBatch(MessageQueue("t", "b", 0), bytes(compressed + plain))
+    rows = [*compressed.rows(0, 0), *plain.rows(1, 0)]
+    body = b"".join(record for _, _, record in rows)
+    first, second = MessageBatch(MessageQueue("t", "b", 0), body)
     assert (bytes(first.body), bytes(first.stored_body)) == (PLAIN, ZLIB)
     assert bytes(second.body) == b"plain"
 

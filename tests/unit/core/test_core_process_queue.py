@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ordermq.core import RecordWriter
 from ordermq.errors import StateError
-from ordermq.model.stored_message import RecordWriter, host_bytes, stamp
+from ordermq.model.stored_message import host_bytes
 
 VECTORS = sorted((Path(__file__).parents[2] / "vectors" / "core").glob("process_queue_*.json"))
 MAX_OFFSET = 2**63 - 2
@@ -436,11 +437,10 @@ def pull_body(offsets, body_sizes):
     records = []
     for offset, size in zip(offsets, body_sizes, strict=True):
         tag = b"other" if offset % 3 == 0 else b"wanted"
-        record = writer.write(
+        written = writer.write(
             b"x" * size, b"TAGS\x01" + tag, flag=0, sys_flag=0, born_ms=1, stored_ms=2
         )
-        stamp(record, offset, 0)
-        records.append(bytes(record))
+        records += [record for _, _, record in written.rows(offset, 0)]
     return b"".join(records)
 
 

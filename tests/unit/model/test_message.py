@@ -7,16 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
+from ordermq.core import RecordWriter
 from ordermq.errors import ConfigError, ProtocolError
 from ordermq.model.message import Message, MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import decode
 from ordermq.model.stored_message import (
     MAGIC_LONG_TOPIC,
-    RecordWriter,
     StoredMessage,
     host_bytes,
-    stamp,
     stored_at,
 )
 
@@ -35,24 +34,24 @@ def v12() -> bytes:
     writer = RecordWriter(
         LONG_TOPIC, 0, host_bytes("2001:db8::1", 50_000), host_bytes("::1", 10_911)
     )
-    return bytes(
-        writer.write(
-            b"x",
-            b"",
-            flag=0,
-            sys_flag=0,
-            born_ms=1_700_000_000_000,
-            stored_ms=1_700_000_000_005,
-            reconsume_times=3,
-        )
+    written = writer.write(
+        b"x",
+        b"",
+        flag=0,
+        sys_flag=0,
+        born_ms=1_700_000_000_000,
+        stored_ms=1_700_000_000_005,
+        reconsume_times=3,
     )
+    ((_, _, record),) = written.rows(0, 0)
+    return bytes(record)
 
 
 def record(offset: int, body: bytes = b"b", properties: str = "") -> bytes:
     writer = RecordWriter("TopicTest", 1, host_bytes("10.0.0.1", 1), host_bytes("10.0.0.2", 2))
     written = writer.write(body, properties.encode(), flag=0, sys_flag=0, born_ms=1, stored_ms=2)
-    stamp(written, offset, 0)
-    return bytes(written)
+    ((_, _, placed),) = written.rows(offset, 0)
+    return bytes(placed)
 
 
 # -- received ------------------------------------------------------------------------------
@@ -91,8 +90,8 @@ def test_v4_is_written_byte_for_byte(vector: Callable[[str], bytes]) -> None:
         born_ms=1_700_000_000_000,
         stored_ms=1_700_000_000_005,
     )
-    stamp(written, 42, 4_096)
-    assert bytes(written) == expected
+    ((_, _, placed),) = written.rows(42, 4_096)
+    assert bytes(placed) == expected
     assert stored_at(expected) == 1_700_000_000_005
 
 

@@ -18,7 +18,7 @@ from ordermq.errors import BrokerError, KeyFailed, ProtocolError, RequestTimeout
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import encode
 from ordermq.model.status import SendStatus
-from ordermq.producer.lanes import Entry, QueueLane, encode_batch, take_batch
+from ordermq.producer.lanes import Entry, QueueLane, batch_body, take_batch
 
 from .fake_broker import FATES, FakeBroker
 
@@ -91,7 +91,7 @@ def test_a_batch_body_is_written_byte_for_byte_as_java_does(
         Entry(b"aa", "TAGS\x01TagA\x02", "1", 0, None, False, nothing),
         Entry(b"bb", "WAIT\x01true\x02", "2", 0, None, False, nothing),
     ]
-    assert encode_batch(entries) == vector("messages/batch_body")
+    assert batch_body(entries) == vector("messages/batch_body")
 
 
 def test_a_batch_ends_before_the_message_that_would_make_it_too_big() -> None:
