@@ -3,10 +3,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum { SLICES = 8 };
+enum { WORD = 8, CHAINS = 5, BLOCK = CHAINS * WORD, BLOCKS_MIN = 4 }; /* below, word by word */
 
-/* tables[k][b]: what byte b does to the checksum when k more bytes follow it. */
-static uint32_t tables[SLICES][256];
+/* What a byte of a word does to the checksum: tails[p][byte], p bytes of the word follow it, where
+ * the word ends; leaps[p][byte], p come before it, where the word one block further begins. */
+static uint32_t tails[WORD][256];
+static uint32_t leaps[WORD][256];
 
 enum { ABSENT, BEING_MADE, READY };
 static _Atomic int state = ABSENT;
@@ -20,12 +22,17 @@ static uint32_t of_byte(uint32_t byte) {
 
 static void make_tables(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
-        tables[0][byte] = of_byte(byte);
+        tails[0][byte] = of_byte(byte);
     }
-    for (int slice = 1; slice < SLICES; slice++) {
-        for (int byte = 0; byte < 256; byte++) {
-            uint32_t before = tables[slice - 1][byte];
-            tables[slice][byte] = before >> 8 ^ tables[0][before & 0xFF];
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = tails[0][byte];
+        for (int behind = 1; behind < BLOCK; behind++) { /* as many zero bytes follow */
+            value = value >> 8 ^ tails[0][value & 0xFF];
+            if (behind < WORD) {
+                tails[behind][byte] = value;
+            } else if (behind >= BLOCK - WORD) {
+                leaps[BLOCK - 1 - behind][byte] = value;
+            }
         }
     }
 }
@@ -42,20 +49,58 @@ static bool have_tables(void) {
     return seen == READY;
 }
 
+static uint64_t word_at(const uint8_t *at) { /* the first byte lowest; a load where it may be */
+    return (uint64_t)at[0] | (uint64_t)at[1] << 8 | (uint64_t)at[2] << 16 |
+           (uint64_t)at[3] << 24 | (uint64_t)at[4] << 32 | (uint64_t)at[5] << 40 |
+           (uint64_t)at[6] << 48 | (uint64_t)at[7] << 56;
+}
+
+/* Only the first half of a word waits for the checksum before it. */
+static uint32_t past_word(uint32_t crc, const uint8_t *at) {
+    crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    return tails[7][crc & 0xFF] ^ tails[6][crc >> 8 & 0xFF] ^ tails[5][crc >> 16 & 0xFF] ^
+           tails[4][crc >> 24] ^ tails[3][at[4]] ^ tails[2][at[5]] ^ tails[1][at[6]] ^
+           tails[0][at[7]];
+}
+
+static uint32_t past_block(uint64_t word) {
+    return leaps[0][word & 0xFF] ^ leaps[1][word >> 8 & 0xFF] ^ leaps[2][word >> 16 & 0xFF] ^
+           leaps[3][word >> 24 & 0xFF] ^ leaps[4][word >> 32 & 0xFF] ^ leaps[5][word >> 40 & 0xFF] ^
+           leaps[6][word >> 48 & 0xFF] ^ leaps[7][word >> 56];
+}
+
+/* The words of a block go their own ways, so that their look-ups need not wait for each other;
+ * only the last block is gone through word by word, and joins them. */
+static uint32_t past_blocks(uint32_t crc, const uint8_t *bytes, size_t blocks) {
+    uint32_t chains[CHAINS] = {crc};
+    for (; blocks > 1; blocks--, bytes += BLOCK) {
+        for (int i = 0; i < CHAINS; i++) {
+            chains[i] = past_block(chains[i] ^ word_at(bytes + WORD * i));
+        }
+    }
+    crc = 0;
+    for (int i = 0; i < CHAINS; i++) {
+        crc = past_word(crc ^ chains[i], bytes + WORD * i);
+    }
+    return crc;
+}
+
 uint32_t omq_crc32(const uint8_t *bytes, size_t size) {
     uint32_t crc = UINT32_MAX;
     bool is_ready = have_tables();
-    for (; is_ready && size >= SLICES; size -= SLICES, bytes += SLICES) {
-        uint32_t low = crc ^ ((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 |
-                              (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
-        crc = tables[7][low & 0xFF] ^ tables[6][low >> 8 & 0xFF] ^ tables[5][low >> 16 & 0xFF] ^
-              tables[4][low >> 24] ^ tables[3][bytes[4]] ^ tables[2][bytes[5]] ^
-              tables[1][bytes[6]] ^ tables[0][bytes[7]];
+    size_t blocks = size / BLOCK;
+    if (is_ready && blocks >= BLOCKS_MIN) {
+        crc = past_blocks(crc, bytes, blocks);
+        bytes += blocks * BLOCK;
+        size -= blocks * BLOCK;
+    }
+    for (; is_ready && size >= WORD; size -= WORD, bytes += WORD) {
+        crc = past_word(crc, bytes);
     }
     for (; size > 0; size--, bytes++) {
         uint32_t byte = (crc ^ *bytes) & 0xFF;
         /* A thread that meets another making the tables goes on without. */
-        crc = crc >> 8 ^ (is_ready ? tables[0][byte] : of_byte(byte));
+        crc = crc >> 8 ^ (is_ready ? tails[0][byte] : of_byte(byte));
     }
     return ~crc;
 }

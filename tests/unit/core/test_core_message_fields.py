@@ -1,6 +1,7 @@
 """Fields and columns of an index, inner batches, checksums: every core alike."""
 
 import gc
+import random
 import re
 import struct
 import zlib
@@ -249,6 +250,13 @@ def test_checksums_are_compared_on_request_only(core):
 def test_the_native_checksum_is_zlibs(native_core, bodies):
     body = b"".join(record(body=one) for one in bodies)
     assert len(native_core.MessageIndex(body, check_crc=True)) == len(bodies)
+
+
+def test_the_native_checksum_is_zlibs_at_every_size(native_core):
+    draw = random.Random(7)
+    sizes = [*range(500), 4_095, 65_536, 1_000_003]
+    body = b"".join(record(body=draw.randbytes(size)) for size in sizes)
+    assert len(native_core.MessageIndex(body, check_crc=True)) == len(sizes)
 
 
 # -- inner batches -------------------------------------------------------------------------
