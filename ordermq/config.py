@@ -7,7 +7,7 @@ Defaults come from `semantics.md` (the section is on each class).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -35,6 +35,17 @@ def _require_choice(config: object, **choices: type[StrEnum]) -> None:
             raise ConfigError(
                 f"{type(config).__name__}.{name}={value!r}: expected one of {allowed}"
             ) from None
+
+
+def _require_credentials(config: RemotingConfig) -> None:
+    texts = (config.access_key, config.secret_key, config.security_token)
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigError("RemotingConfig.access_key, secret_key, security_token: expected texts")
+    if bool(config.access_key) != bool(config.secret_key):
+        missing = "secret_key" if config.access_key else "access_key"
+        raise ConfigError(f"RemotingConfig.{missing} is missing: give both keys, or none")
+    if config.security_token and not config.access_key:
+        raise ConfigError("RemotingConfig.security_token needs access_key and secret_key beside it")
 
 
 class MessageModel(StrEnum):
@@ -85,8 +96,12 @@ class RemotingConfig:
     max_frame_bytes: int = 16_777_216  # a longer frame closes the connection
     heartbeat_interval_ms: int = 30_000
     route_interval_ms: int = 30_000  # how often known topics' routes are asked again
+    access_key: str = ""  # the account that signs requests (protocol 5); empty: none does
+    secret_key: str = field(default="", repr=False)
+    security_token: str = field(default="", repr=False)  # of a temporary account
 
     def __post_init__(self) -> None:
+        _require_credentials(self)
         _require_range(
             self,
             connect_timeout_ms=(1, DAY_MS),
@@ -302,8 +317,14 @@ class BrokerConfig:
     max_pull_bytes: int = 1_048_576  # likewise
     group_commit_max: int = 4_096  # writes joined into one transaction
     retry_max_times: int = 16  # of a group, before the dead-letter topic
+    # Access key -> secret key; not empty: only what one of these signed is served (protocol 5).
+    accounts: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if not all(
+            isinstance(text, str) and text for pair in self.accounts.items() for text in pair
+        ):
+            raise ConfigError("BrokerConfig.accounts: expected access keys and their secret keys")
         _require_choice(self, durability=Durability)
         _require_range(
             self,

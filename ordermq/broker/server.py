@@ -35,6 +35,7 @@ from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.events import Recorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.signing import refusal_of
 
 log = logging.getLogger("ordermq.broker")
 
@@ -146,6 +147,11 @@ class BrokerServer:
             connection.settle(request)
             return
         self._statistics.requests += 1
+        if self._config.accounts:
+            refusal = refusal_of(request, self._config.accounts)
+            if refusal is not None:
+                connection.reply(request, ResponseCode.NO_PERMISSION, remark=refusal)
+                return
         handler = HANDLERS.get(request.code)
         if handler is None:
             remark = f" request type {request.code} not supported"

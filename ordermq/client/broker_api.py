@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ordermq.client.connections import Connections
+from ordermq.client.connections import Connections, is_denied
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, Fenced
 from ordermq.model.message_queue import MessageQueue
@@ -248,7 +248,8 @@ class BrokerApi:
         )
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        if answer.code == ResponseCode.SYSTEM_ERROR:  # how brokers say: no members (protocol 3.7)
+        is_none = answer.code == ResponseCode.SYSTEM_ERROR  # how brokers say so (protocol 3.7)
+        if is_none and not is_denied(answer.code, answer.remark):
             return []
         self._check(answer, "the broker did not list the members", address, group=group)
         return client_ids_from_body(answer.body)

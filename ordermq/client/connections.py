@@ -63,7 +63,18 @@ class Connections:
         """Send to `address` and await the answer (see `Connection.request`)."""
         connection = await self.get(address)
         await connection.writable()
-        return await connection.begin_request(command, timeout_ms)
+        answer = await connection.begin_request(command, timeout_ms)
+        if is_denied(answer.code, answer.remark):
+            answer.remark = f"{answer.remark or 'no permission'}; {self._who_asked()}"
+        return answer
+
+    def _who_asked(self) -> str:
+        if not self._config.access_key:
+            return "the request was not signed: give access_key and secret_key if the server asks"
+        return (
+            f"the request was signed as access_key={self._config.access_key!r}: check that key, "
+            "its secret_key, and what the account may do there"
+        )
 
     async def close(self) -> None:
         """Close all; later calls raise `StateError`."""
@@ -112,6 +123,16 @@ class Connections:
         if not self._closed:
             _log.info("%s: connection lost (%s)", connection.address, error or "closed by peer")
             self._on_lost(connection.address)
+
+
+def is_denied(code: int, remark: str | None) -> bool:
+    """Whether an answer says that we may not; asking again changes nothing.
+
+    RocketMQ 5 has a code for it, the plain ACL of 4.x and 5.x answers an AclException.
+    """
+    if code == ResponseCode.SYSTEM_ERROR:
+        return "AclException" in (remark or "")
+    return code == ResponseCode.NO_PERMISSION
 
 
 _KNOWN = frozenset(RequestCode)

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable
 
 from ordermq.client.broker_api import BrokerApi
+from ordermq.client.connections import is_denied
 from ordermq.client.routes import Routes
-from ordermq.errors import RemotingError
+from ordermq.errors import BrokerError, RemotingError
 from ordermq.remoting.bodies import Heartbeat
 
 _log = logging.getLogger("ordermq.client")
@@ -27,14 +28,32 @@ class Heartbeats:
         self._describe = describe
 
     async def beat(self) -> None:
-        """One heartbeat to each master; a broker that cannot be reached is logged."""
+        """One heartbeat to each master; what one of them refuses is logged."""
+        for address, error in await self._beat_all():
+            _log.warning("%s: heartbeat failed: %s", address, error)
+
+    async def introduce(self) -> None:
+        """The first heartbeat: as `beat`, but a broker that denies us is an error.
+
+        Raises: BrokerError: wrong keys, or an account without this permission.
+        """
+        for address, error in await self._beat_all():
+            if isinstance(error, BrokerError) and is_denied(error.response_code, str(error)):
+                raise error
+            _log.warning("%s: heartbeat failed: %s", address, error)
+
+    async def _beat_all(self) -> list[tuple[str, RemotingError]]:
         heartbeat = self._describe()
-        await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(self._beat_one(address, heartbeat) for address in self._routes.masters())
         )
+        return [outcome for outcome in outcomes if outcome is not None]
 
-    async def _beat_one(self, address: str, heartbeat: Heartbeat) -> None:
+    async def _beat_one(
+        self, address: str, heartbeat: Heartbeat
+    ) -> tuple[str, RemotingError] | None:
         try:
             await self._api.heartbeat(address, heartbeat)
         except RemotingError as error:
-            _log.warning("%s: heartbeat failed: %s", address, error)
+            return address, error
+        return None

@@ -129,7 +129,7 @@ class Member:
     def start(self) -> None:
         """Announce ourselves and begin; returns once every topic's route was asked for.
 
-        Raises: RouteError: no name server answers.
+        Raises: RouteError: no name server answers. BrokerError: a broker denies us.
         """
         try:
             self._runtime.call(self._join())
@@ -173,7 +173,7 @@ class Member:
             # No topic exists yet. The brokers that will create it are known by this one, and
             # members that know each other share the queues from the first message on.
             await self._client.routes.get(AUTO_CREATE_TOPIC)
-        await self._client.heartbeats.beat()
+        await self._client.heartbeats.introduce()
         # The heartbeat created the retry topic at the broker; now its route exists.
         await self._client.routes.get(retry_topic(self._group))
         self._client.start_loops()

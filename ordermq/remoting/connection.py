@@ -18,6 +18,7 @@ from ordermq.errors import (
 )
 from ordermq.remoting.command import ONEWAY_FLAG, Command
 from ordermq.remoting.framing import Framer, encode
+from ordermq.remoting.signing import Credentials
 
 _log = logging.getLogger("ordermq.remoting")
 _EXPIRY_TICK_MS = 100  # how late a time-out may be noticed
@@ -68,6 +69,7 @@ class Connection(asyncio.Protocol):
         self.address = address
         self._clock = clock
         self._events = events
+        self._credentials = Credentials.of(config)
         self._framer = Framer(config.max_frame_bytes)
         self._pending: dict[int, _Pending] = {}
         self._transport: asyncio.Transport | None = None
@@ -122,7 +124,7 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             answer.set_exception(self._closed_error(ConnectFailed))
             return answer
-        frame = encode(command)  # first: what cannot be written must not stay pending
+        frame = self._frame(command)  # first: what cannot be written must not stay pending
         deadline = self._clock.now_ms() + timeout_ms
         self._pending[command.opaque] = _Pending(answer, command.code, deadline, self._heard_bytes)
         if self._expiry is None:
@@ -138,7 +140,7 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             raise self._closed_error(ConnectFailed)
         command.flag |= ONEWAY_FLAG
-        self._write(encode(command))
+        self._write(self._frame(command))
 
     def respond(self, command: Command) -> None:
         """Answer a request of the peer; dropped if the connection is gone, like the request."""
@@ -148,6 +150,11 @@ class Connection(asyncio.Protocol):
     async def writable(self) -> None:
         """Return once the peer takes bytes again (back-pressure)."""
         await self._writable.wait()
+
+    def _frame(self, request: Command) -> bytes:
+        if self._credentials is not None:
+            self._credentials.sign(request)
+        return encode(request)
 
     def _write(self, frame: bytes) -> None:
         # What one turn of the loop writes leaves joined: the answers to several queues' pulls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -210,3 +211,24 @@ def test_the_compression_level_has_the_range_of_its_type() -> None:
             ProducerConfig.of(compress_type=kind, compress_level=level)
     with pytest.raises(ConfigError, match="'zlib', 'lz4', 'zstd'"):
         ProducerConfig.of(compress_type="gzip")
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"access_key": "a"}, "secret_key is missing"),
+        ({"secret_key": "s"}, "access_key is missing"),
+        ({"security_token": "t"}, "security_token needs"),
+        ({"access_key": "a", "secret_key": b"s"}, "expected texts"),
+    ],
+)
+def test_an_account_is_given_whole(given: dict[str, Any], missing: str) -> None:
+    with pytest.raises(ConfigError, match=missing):
+        ProducerConfig.of(**given)
+
+
+def test_a_brokers_accounts_are_keys_with_secrets_and_not_shown() -> None:
+    assert "hidden" not in repr(BrokerConfig(accounts={"a": "hidden"}))
+    for wrong in ({"a": ""}, {"": "s"}, {"a": None}):
+        with pytest.raises(ConfigError, match="accounts"):
+            BrokerConfig(accounts=wrong)

@@ -6,12 +6,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * A producer; each line of its standard input sends: WAY TOPIC FIRST COUNT KEYS [TAG].
@@ -25,7 +28,10 @@ final class Sender {
 
     public static void main(String[] args) throws Exception {
         Map<String, String> given = Lines.arguments(args);
-        DefaultMQProducer producer = new DefaultMQProducer("java-sender");
+        SessionCredentials account =
+            new SessionCredentials(given.get("access_key"), given.get("secret_key"));
+        RPCHook signs = given.containsKey("access_key") ? new AclClientRPCHook(account) : null;
+        DefaultMQProducer producer = new DefaultMQProducer("java-sender", signs);
         producer.setInstanceName("java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(given.get("name_servers"));
         producer.start();

@@ -144,3 +144,33 @@ def test_after_the_close_nothing_is_opened_any_more() -> None:
                 await connections.get(server.address)
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (RemotingConfig(), "not signed: give access_key and secret_key"),
+        (
+            RemotingConfig(access_key="ak", secret_key="sk"),
+            "signed as access_key='ak': check that key",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [(16, "User:ak is not found."), (1, "org.x.AclException: Wrong"), (16, None)],
+)
+def test_a_denial_says_who_asked_and_what_to_check(
+    config: RemotingConfig, told: str, code: int, remark: str | None
+) -> None:
+    async def work() -> None:
+        deny = lambda line, command: line.send(command.reply(code, remark=remark))  # noqa: E731
+        async with WireServer(deny) as server:
+            connections = Connections(SystemClock(), config, lambda _: None, lambda _: None)
+            answer = await connections.request(server.address, Command.request(34), 5_000)
+            assert answer.code == code
+            assert (remark or "no permission") in str(answer.remark)
+            assert told in str(answer.remark)
+            await connections.close()
+
+    run(work())
