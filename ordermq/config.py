@@ -123,6 +123,7 @@ class PullConfig:
     pull_batch_bytes: int = 262_144  # asked for; RocketMQ's broker does not read it
     pull_threshold_for_queue: int = 1_000  # messages buffered; pulling pauses above it
     pull_threshold_size_for_queue_mib: int = 100  # MiB of bodies buffered, likewise
+    consume_concurrently_max_span: int = 2_000  # offsets from the oldest unfinished, likewise
     pull_delay_on_error_ms: int = 1_000  # pause after a failed pull
     broker_suspend_ms: int = 15_000  # how long the broker may hold an empty pull
     pull_timeout_ms: int = 30_000  # when an unanswered pull is given up
@@ -134,6 +135,7 @@ class PullConfig:
             pull_batch_bytes=(1, 16_000_000),
             pull_threshold_for_queue=(1, 65_535),
             pull_threshold_size_for_queue_mib=(1, 1_024),
+            consume_concurrently_max_span=(1, 65_535),
             pull_delay_on_error_ms=(1, DAY_MS),
             broker_suspend_ms=(1, DAY_MS),
             pull_timeout_ms=(1, DAY_MS),
@@ -175,7 +177,7 @@ class LeaseConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeConfig:
-    """The orderly consume service (semantics 4)."""
+    """The consume services: orderly (semantics 4), concurrent (semantics 5)."""
 
     consume_thread_count: int = 20  # worker threads that run listeners
     consume_message_batch_max_size: int = 1  # messages a listener call
@@ -185,6 +187,9 @@ class ConsumeConfig:
     suspend_current_queue_time_ms: int = 1_000  # pause after SUSPEND, clamped to 10..30000
     max_attempts: int = 0  # tries of one message before `on_failure`; 0 = without end
     drain_timeout_ms: int = 30_000  # a revoked queue still running after this is reported
+    max_reconsume_times: int = 16  # concurrent: how often a message is sent back, then dead letter
+    consume_timeout_ms: int = 900_000  # concurrent: a batch that runs longer is sent back
+    send_back_retry_ms: int = 5_000  # concurrent: when no broker took a message back, tried here
 
     def __post_init__(self) -> None:
         _require_range(
@@ -196,6 +201,9 @@ class ConsumeConfig:
             suspend_current_queue_time_ms=(10, 30_000),
             max_attempts=(0, 1 << 31),
             drain_timeout_ms=(1, DAY_MS),
+            max_reconsume_times=(0, (1 << 31) - 1),
+            consume_timeout_ms=(1, DAY_MS),
+            send_back_retry_ms=(1, DAY_MS),
         )
 
 

@@ -27,6 +27,7 @@ from ordermq.remoting.headers import (
     QueryOffsetHeader,
     QueueHeader,
     SearchOffsetHeader,
+    SendBackHeader,
     SendHeader,
     SendReplyHeader,
     UnregisterHeader,
@@ -94,6 +95,16 @@ class BrokerApi:
                 address=address,
             )
         return answer.code, SendReplyHeader.from_ext(answer.ext)
+
+    async def send_back(self, address: str, header: SendBackHeader) -> None:
+        """Have the broker store a message of its own again, for later (protocol 3.3).
+
+        Raises: BrokerError: it does not have the message, or does not know the group.
+        """
+        command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+        timeout_ms = self._config.offset_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker did not take the message back", address, group=header.group)
 
     async def send_oneway(self, address: str, header: SendHeader, body: bytes) -> None:
         """Send without an answer; nothing is known of the outcome."""

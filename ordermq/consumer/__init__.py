@@ -12,6 +12,7 @@
 | where to start, what is committed when | offsets.py |
 | fetching messages | pull.py |
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
+| calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |
 | messages that fail again and again | retry.py |
 | what is counted, what is recorded | statistics.py, group_history.py |
 

@@ -4,7 +4,7 @@ Everything that may race about a queue is decided here, under one lock a queue:
 
 * a batch starts only while the queue is ACTIVE and its lease is valid (semantics 10.3 a),
 * a finished batch counts only if the lease it started under still stands (10.3 b),
-* a revoked queue is drained exactly when no batch runs (10.1),
+* a revoked queue is drained exactly when no batch runs, of the many that may (10.1),
 * a pull answer counts only in the generation that asked for it (I14).
 
 Locks are taken in this order: `AssignedQueue._lock`, then the process queue's own mutex.
@@ -14,7 +14,7 @@ No request, hook, listener or log call happens under either.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -56,6 +56,14 @@ class Lease:
 
     def is_valid(self, now_ms: int) -> bool:
         return now_ms < self.deadline_ms
+
+    @property
+    def is_lock(self) -> bool:
+        """A broker granted it; False for a queue held without a lock."""
+        return self.epoch > 0
+
+
+UNLOCKED = Lease(epoch=0, deadline_ms=1 << 62, is_fenced=False)  # no lock is ever epoch 0
 
 
 @dataclass(slots=True)
@@ -105,7 +113,7 @@ class AssignedQueue:
         self._state = QueueState.ACTIVE
         self._lease: Lease | None = lease
         self._generation = 0
-        self._running = False
+        self._running = 0  # batches with listeners; at most one but in concurrent groups
         self._paused = False
         self._room_below = 0  # a puller waits until fewer messages than this are buffered
         self._next_pull_offset = start_offset
@@ -147,13 +155,23 @@ class AssignedQueue:
         return self._committed_offset
 
     @property
+    def unfinished_span(self) -> int:
+        """From the smallest offset buffered or with a listener to the greatest pulled; 0 if none.
+
+        What is done above the smallest is not committed yet (semantics 5).
+        """
+        queue = self.process_queue
+        oldest = [first for first in (queue.first_pending, queue.first_consuming) if first >= 0]
+        return max(queue.max_offset - min(oldest), 0) if oldest else 0
+
+    @property
     def is_paused(self) -> bool:
         return self._paused
 
     @property
     def is_running(self) -> bool:
         """A listener has a batch of this queue right now."""
-        return self._running
+        return self._running > 0
 
     def is_revoked(self) -> bool:
         """True as soon as the queue is to move away, or its lease is lost."""
@@ -187,7 +205,7 @@ class AssignedQueue:
                 segments = self.process_queue.take_segments(limit)
                 if not segments:
                     return Refusal.EMPTY
-                self._running = True
+                self._running += 1
                 return Claim(MessageRun(segments), lease, self._generation)
         self._on_lapse(self, "the lease ended before a batch could start")
         return Refusal.LAPSED
@@ -268,8 +286,8 @@ class AssignedQueue:
         return self._lease is not None and self._lease.is_valid(now_ms)
 
     def _leave_batch(self) -> bool:
-        self._running = False
-        return self._state is QueueState.DRAINING
+        self._running = max(self._running - 1, 0)
+        return self._state is QueueState.DRAINING and self._running == 0
 
     def _has_room(self) -> bool:
         if self._room_below and self.process_queue.message_count < self._room_below:
@@ -294,6 +312,37 @@ class AssignedQueue:
         self._generation += 1
         self._done_offset = self._committed_offset
         self.process_queue.clear()
+
+    # The worker's side in a concurrent group: many claims at once, finished in any order.
+
+    def has_more(self) -> bool:
+        """Whether the request that just claimed must have a successor; else it was the last."""
+        with self._lock:
+            if self.process_queue.pending_count:
+                return True
+            self.process_queue.end_dispatch()
+            return False
+
+    def finish(self, claim: Claim, offsets: Collection[int]) -> None:
+        """End a claim: these offsets of it are done, all others stay out (`bring_back`)."""
+        with self._lock:
+            if claim.generation == self._generation:
+                watermark = self.process_queue.remove(offsets)
+                self._done_offset = max(self._done_offset, watermark)
+            drained = self._leave_batch()
+            room = self._has_room()
+        self._tell(False, drained, room)
+
+    def bring_back(self, claim: Claim, offsets: Collection[int]) -> bool:
+        """Make unfinished offsets of an ended claim pending again.
+
+        Returns: True if a consume request must now be submitted.
+        """
+        with self._lock:
+            if claim.generation != self._generation or self._state is not QueueState.ACTIVE:
+                return False
+            self.process_queue.make_again(offsets)
+            return not self._paused and self.process_queue.begin_dispatch()
 
     # The puller's side.
 
@@ -439,7 +488,7 @@ class AssignedQueue:
         with self._lock:
             if self._state is QueueState.ACTIVE:
                 self._state = QueueState.DRAINING
-            return not self._running
+            return self._running == 0
 
     def discard(self) -> None:
         """The queue is no longer ours; nothing of it counts any more."""

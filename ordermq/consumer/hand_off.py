@@ -11,6 +11,7 @@ from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.unlocked import Unlocked
 
 _log = logging.getLogger("ordermq.consumer")
 _COMMIT_RETRY_MS = 100
@@ -27,7 +28,7 @@ class HandOff:
     def __init__(
         self,
         client: ClientInstance,
-        locks: Locks,
+        locks: Locks | Unlocked,
         offsets: Offsets,
         statistics: ConsumerStatistics,
         drain_timeout_ms: int,
@@ -50,6 +51,9 @@ class HandOff:
         event = self._drained.setdefault(assigned, asyncio.Event())
         try:
             if not assigned.revoke():
+                if (lease := assigned.lease) is not None and not lease.is_lock:
+                    # Nothing keeps the next owner waiting: what is done by now it need not repeat.
+                    await self._offsets.commit(assigned)
                 await self._await_drained(assigned, event)
             await self._commit_last(assigned)
             await self._locks.release(assigned)

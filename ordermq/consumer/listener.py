@@ -8,7 +8,7 @@ from enum import Enum, auto
 from functools import lru_cache
 
 from ordermq.consumer.assigned_queue import AssignedQueue, Claim
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
@@ -51,6 +51,34 @@ class ConsumeContext:
         remembers the greatest one seen can refuse a paused former owner.
         """
         return self.claim.lease.epoch, self.messages.first_offset
+
+
+class ConcurrentContext(ConsumeContext):
+    """The context in a concurrent group (semantics 5).
+
+    A listener may set, before it returns:
+        ack_index: the last message of the batch that is done, counted from 0, -1 for none;
+            None, the default, is all of them. An answer of SUSPEND or an int overrules it.
+        delay_level: how long the others wait: 0 = longer with each try, 1..18 = the broker's
+            levels, 1 s to 2 h, negative = to the dead-letter topic now.
+    """
+
+    __slots__ = ("ack_index", "delay_level")
+
+    def __init__(
+        self, assigned: AssignedQueue, claim: Claim, messages: MessageRun, attempt: int
+    ) -> None:
+        super().__init__(assigned, claim, messages, attempt)
+        self.ack_index: int | None = None
+        self.delay_level = 0
+
+    @property
+    def fence_token(self) -> tuple[int, int]:
+        raise StateError(
+            "a concurrent group holds no locks, so nothing fences its members; use "
+            "@consumer.orderly where a late writer must be told",
+            topic=self.message_queue.topic,
+        )
 
 
 ListenerAnswer = ConsumeResult | int | None
@@ -116,4 +144,26 @@ def judge(answer: object, size: int, auto_commit: bool) -> Verdict:
     raise ConfigError(
         f"the listener returned {answer!r}: expected None, a ConsumeResult, or how many of the "
         f"{size} messages are done"
+    )
+
+
+def judge_concurrent(answer: object, ack_index: int | None, size: int) -> int:
+    """How many of a concurrent batch's `size` messages, from the first, are done (semantics 5).
+
+    Raises: ConfigError: neither None, SUCCESS or SUSPEND, nor a count in 0..size; or an
+        `ack_index` that is no number.
+    """
+    if answer is ConsumeResult.SUSPEND:
+        return 0
+    if answer is None or answer is ConsumeResult.SUCCESS:
+        if ack_index is None:
+            return size
+        if isinstance(ack_index, int) and not isinstance(ack_index, bool):
+            return min(max(ack_index + 1, 0), size)
+        raise ConfigError(f"context.ack_index is {ack_index!r}: expected a number from -1, or None")
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer <= size:
+        return answer
+    raise ConfigError(
+        f"the concurrent listener returned {answer!r}: expected None, SUCCESS, SUSPEND, or how "
+        f"many of the {size} messages are done"
     )

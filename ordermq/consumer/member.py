@@ -14,6 +14,7 @@ from ordermq.client.timers import cancelled, repeat
 from ordermq.clock import Clock
 from ordermq.config import ConsumeFromWhere, ConsumerConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, Lease
+from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.listener import Listener
@@ -24,6 +25,7 @@ from ordermq.consumer.pull import Puller
 from ordermq.consumer.rebalance import Rebalancer
 from ordermq.consumer.retry import FailurePolicy
 from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.unlocked import Unlocked
 from ordermq.errors import OrderMQError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
@@ -53,6 +55,7 @@ class MemberSettings:
     config: ConsumerConfig
     subscriptions: Sequence[Subscription]
     listener: Listener
+    is_orderly: bool  # else concurrent
     on_failure: FailurePolicy
     on_assigned: Callable[[MessageQueue], None] | None
     on_revoked: Callable[[MessageQueue], None] | None
@@ -86,26 +89,34 @@ class Member:
             on_route_change=lambda _: self._rebalancer.wake(),
         )
         self._offsets = Offsets(client, group, config.rebalance, self._history, statistics)
-        self._service = OrderlyService(
-            client,
-            group,
-            config.consume,
-            settings.listener,
-            settings.on_failure,
-            self._offsets,
-            self._history,
-            statistics,
-        )
-        self._locks = Locks(
-            client,
-            group,
-            config.lease,
-            self._offsets,
-            self._history,
-            statistics,
-            held=lambda: self._rebalancer.assigned(),
-            on_regained=self._nudge,
-        )
+        self._service: OrderlyService | ConcurrentService
+        self._locks: Locks | Unlocked
+        if settings.is_orderly:
+            self._service = OrderlyService(
+                client,
+                group,
+                config.consume,
+                settings.listener,
+                settings.on_failure,
+                self._offsets,
+                self._history,
+                statistics,
+            )
+            self._locks = Locks(
+                client,
+                group,
+                config.lease,
+                self._offsets,
+                self._history,
+                statistics,
+                held=lambda: self._rebalancer.assigned(),
+                on_regained=self._nudge,
+            )
+        else:
+            self._service = ConcurrentService(
+                client, group, config.consume, settings.listener, statistics
+            )
+            self._locks = Unlocked()
         self._hand_off = HandOff(
             client, self._locks, self._offsets, statistics, config.consume.drain_timeout_ms
         )
@@ -142,9 +153,13 @@ class Member:
         """Leave: tell the group, hand every queue over, disconnect (semantics 10.9).
 
         The group is told first, so that the others already wait for our locks: each queue
-        moves when its own listener is done, whatever the slowest one does.
+        moves when its own listener is done, whatever the slowest one does. Without locks it is
+        told last: nothing else would keep the others from what we are still at.
         """
-        self._runtime.call(self._leave_group())
+        self._leaving = True
+        self._rebalancer.stop_acquiring()
+        if self._settings.is_orderly:
+            self._runtime.call(self._leave_group())
         self._releasing = self._runtime.submit(self._rebalancer.release_all())
         released = True
         try:
@@ -157,6 +172,8 @@ class Member:
                 "broker",
                 stuck,
             )
+        if not self._settings.is_orderly:
+            self._runtime.call(self._leave_group())
         self._runtime.call(self._disconnect())
         self._end(timeout_s if released else 0.0)
         return released
@@ -182,7 +199,7 @@ class Member:
             spawn(self._keep_running(work, f"{name} {self._group}"), f"{name} {self._group}")
             for name, work in (
                 ("rebalance", self._rebalancer.run),
-                ("locks", self._locks.run),
+                self._watch(),
                 (
                     "commits",
                     lambda: repeat(
@@ -193,6 +210,13 @@ class Member:
                 ),
             )
         ]
+
+    def _watch(self) -> tuple[str, Callable[[], Awaitable[None]]]:
+        """The loop of our mode: leases to be renewed, or listeners that do not return."""
+        if isinstance(self._service, ConcurrentService):
+            return "timeouts", self._service.run
+        assert isinstance(self._locks, Locks)
+        return "locks", self._locks.run
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """Run one of our loops until it ends by itself; a defect in it stops no consumer."""
@@ -206,9 +230,7 @@ class Member:
                 await self._client.clock.sleep_ms(_RESTART_DELAY_MS)
 
     async def _leave_group(self) -> None:
-        self._leaving = True
         await self._client.stop_loops()  # a heartbeat would make us a member again
-        self._rebalancer.stop_acquiring()
         for address in self._client.routes.masters():
             try:
                 await self._client.api.unregister(address, consumer_group=self._group)
@@ -272,7 +294,7 @@ class Member:
     def _on_connection_lost(self, address: str) -> None:
         for assigned in self._rebalancer.assigned():
             lease = assigned.lease
-            if lease is None or lease.is_fenced:
+            if lease is None or lease.is_fenced or not lease.is_lock:
                 continue  # a broker that keeps epochs tells at the next renewal
             if self._client.routes.master_of(assigned.queue.broker_name) == address:
                 # A plain broker keeps locks in memory: after a restart another member may

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ordermq.client.instance import ClientInstance
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, Lease
+from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import Fenced, RemotingError, RouteError
@@ -102,7 +102,8 @@ class Offsets:
         queue = assigned.queue
         self._history.record(EventType.COMMIT_SENT, queue, lease.epoch, off=offset)
         try:
-            await self._store(queue, offset, lease)
+            if lease.is_lock or not await self._is_ahead(assigned, offset):
+                await self._store(queue, offset, lease)
         except Fenced as error:
             self._statistics.add("fenced_commits")
             _log.warning("%s", error)
@@ -116,6 +117,14 @@ class Offsets:
         self._history.record(EventType.COMMIT_ACK, queue, lease.epoch, off=offset)
         self._statistics.add("commits")
         return True
+
+    async def _is_ahead(self, assigned: AssignedQueue, offset: int) -> bool:
+        """Whether the next owner of a queue without a lock has committed further than we."""
+        if assigned.state is QueueState.ACTIVE:
+            return False
+        address = self._client.routes.master_of(assigned.queue.broker_name)
+        stored = await self._client.api.query_offset(address, self._group, assigned.queue)
+        return stored is not None and stored >= offset
 
     async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> None:
         """Go on from `offset`, either way, and commit it as a wanted move (semantics 10.6).

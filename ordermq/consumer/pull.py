@@ -10,6 +10,7 @@ from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.orderly import OrderlyService
 from ordermq.consumer.statistics import ConsumerStatistics
@@ -22,25 +23,44 @@ from ordermq.remoting.headers import PullHeader, PullReplyHeader
 _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20
 _ROOM_RECHECK_MS = 1_000
+_SIZE_RECHECK_MS = 50
 
 
 class Flow(Enum):
     """Whether to pull now."""
 
     PULL = auto()
+    WAIT_FOR_COUNT = auto()  # the buffer tells when it is half empty
     WAIT = auto()
 
 
 def decide_flow(config: PullConfig, messages: int, pending: int, size_bytes: int) -> Flow:
-    """Flow control of one queue.
+    """Flow control of one queue of an orderly group.
 
     With nothing pending it always pulls: in manual mode the whole buffer may be handed out
     and only another call could commit it (semantics 4.4 R).
     """
     if pending == 0:
         return Flow.PULL
-    if messages > config.pull_threshold_for_queue:
+    return _decide_by_fill(config, messages, size_bytes)
+
+
+def decide_concurrent_flow(config: PullConfig, messages: int, size_bytes: int, span: int) -> Flow:
+    """Flow control of one queue of a concurrent group.
+
+    Args:
+        span: from the oldest unfinished offset to the newest. One message that does not end
+            holds the commit of all behind it, so that only so many can come again.
+    """
+    flow = _decide_by_fill(config, messages, size_bytes)
+    if flow is Flow.PULL and span > config.consume_concurrently_max_span:
         return Flow.WAIT
+    return flow
+
+
+def _decide_by_fill(config: PullConfig, messages: int, size_bytes: int) -> Flow:
+    if messages > config.pull_threshold_for_queue:
+        return Flow.WAIT_FOR_COUNT
     if size_bytes > config.pull_threshold_size_for_queue_mib << 20:
         return Flow.WAIT
     return Flow.PULL
@@ -57,7 +77,7 @@ class Puller:
         assigned: AssignedQueue,
         subscription: Subscription,
         offsets: Offsets,
-        service: OrderlyService,
+        service: OrderlyService | ConcurrentService,
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
@@ -86,16 +106,25 @@ class Puller:
                 await self._pull_once()
 
     async def _wait_for_room(self) -> bool:
-        buffered = self._assigned.process_queue
-        flow = decide_flow(
-            self._config, buffered.message_count, buffered.pending_count, buffered.size_bytes
-        )
+        flow = self._flow()
         if flow is Flow.PULL:
             return False
+        if flow is Flow.WAIT:
+            # Nobody tells when bytes or the span have shrunk.
+            await wait_until_set(self._nudge, self._client.clock, _SIZE_RECHECK_MS)
+            return True
         # Half empty before going on: waking for each message costs more than it gives.
         if self._assigned.wait_for_room(self._config.pull_threshold_for_queue // 2 + 1):
             await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
         return True
+
+    def _flow(self) -> Flow:
+        buffered = self._assigned.process_queue
+        count, size_bytes = buffered.message_count, buffered.size_bytes
+        if isinstance(self._service, ConcurrentService):
+            span = self._assigned.unfinished_span
+            return decide_concurrent_flow(self._config, count, size_bytes, span)
+        return decide_flow(self._config, count, buffered.pending_count, size_bytes)
 
     async def _pull_once(self) -> None:
         assigned, config = self._assigned, self._config

@@ -31,7 +31,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class PushConsumer:
-    """A member of a consumer group that is called with messages, in order, queue by queue.
+    """A member of a consumer group that is called with messages.
+
+    In order, queue by queue (`orderly`), or many batches at once (`concurrently`); all members
+    of a group must choose alike.
 
     Args:
         group: the consumer group; all its members must subscribe alike.
@@ -69,12 +72,13 @@ class PushConsumer:
         self.config = config if config is not None else ConsumerConfig.of(**settings)
         self.statistics = ConsumerStatistics()
         self._clock = clock if clock is not None else SystemClock()
-        self._on_failure = on_failure if on_failure is not None else Retry()
+        self._on_failure = on_failure
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._history_path = history
         self._subscriptions: dict[str, Subscription] = {}
         self._listener: Listener | None = None
+        self._is_orderly = True
         self._running: Member | None = None
         self._closed = False
         # A simple queue, because its put may be called from a signal handler.
@@ -101,10 +105,44 @@ class PushConsumer:
         It is called as `listener(messages, context)`, with messages of one queue, ascending;
         see `ConsumeResult` for what it may return.
         """
+        self._register(listener, is_orderly=True)
+        return listener
+
+    def concurrently(self, listener: _L) -> _L:
+        """Register the listener, plain or `async def`, for many batches at once (semantics 5).
+
+        No order is kept, not within a queue either, and no lock: a queue that moves to another
+        member may have messages repeated there. What fails comes again later, from the retry
+        topic, each time after a longer pause; after `max_reconsume_times` it is in the
+        dead-letter topic.
+
+        It is called as `listener(messages, context)`, by up to `consume_thread_count` threads
+        (tasks, if `async def`). It returns None or SUCCESS, SUSPEND if all failed, or how many
+        are done; `context.ack_index` and `context.delay_level` as in `ConcurrentContext`.
+
+        Raises: ConfigError: a setting that is for ordered groups only.
+        """
+        consume = self.config.consume
+        ordered_only = {
+            "history": self._history_path is not None,
+            "on_failure": self._on_failure is not None,
+            "max_attempts": consume.max_attempts != 0,
+            "auto_commit=False": not consume.auto_commit,
+        }
+        if wrong := ", ".join(name for name, is_given in ordered_only.items() if is_given):
+            raise ConfigError(
+                f"{wrong}: for @consumer.orderly only; a concurrent group has "
+                "max_reconsume_times and its retry topic",
+                group=self.group,
+            )
+        self._register(listener, is_orderly=False)
+        return listener
+
+    def _register(self, listener: Listener, *, is_orderly: bool) -> None:
         if self._listener is not None:
             raise StateError("this consumer has a listener already", group=self.group)
         self._listener = listener
-        return listener
+        self._is_orderly = is_orderly
 
     def start(self) -> None:
         """Join the group and begin; returns once the first shares were asked for.
@@ -116,7 +154,9 @@ class PushConsumer:
         if self._running is not None or self._closed:
             raise StateError("a consumer starts once", group=self.group)
         if self._listener is None:
-            raise StateError("no listener: decorate one with @consumer.orderly", group=self.group)
+            raise StateError(
+                "no listener: decorate one with @consumer.orderly or concurrently", group=self.group
+            )
         if not self._subscriptions:
             raise StateError("no subscription: call subscribe(topic) first", group=self.group)
         member = Member(
@@ -127,7 +167,8 @@ class PushConsumer:
                 config=self.config,
                 subscriptions=self.subscriptions(),
                 listener=self._listener,
-                on_failure=self._on_failure,
+                is_orderly=self._is_orderly,
+                on_failure=self._on_failure if self._on_failure is not None else Retry(),
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
                 clock=self._clock,

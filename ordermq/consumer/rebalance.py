@@ -16,6 +16,7 @@ from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.strategies import allocate
+from ordermq.consumer.unlocked import Unlocked
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import TopicRoute
@@ -77,7 +78,7 @@ class Rebalancer:
         group: str,
         config: ConsumerConfig,
         topics: Iterable[str],
-        locks: Locks,
+        locks: Locks | Unlocked,
         offsets: Offsets,
         hand_off: HandOff,
         make: Callable[[MessageQueue, Lease, int], AssignedQueue],

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from ordermq.client.instance import ClientInstance
+from ordermq.errors import RemotingError, RouteError
 from ordermq.model import properties as props
 from ordermq.model.message import MessageView
 from ordermq.model.names import retry_topic
-from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.headers import SendBackHeader, SendHeader
+
+_log = logging.getLogger("ordermq.consumer")
+_FIRST_RETRY_LEVEL = 3  # try n waits at level 3 + n, 10 s at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,63 @@ async def send_dead_letter(
 
     Raises: RemotingError: not stored, as far as we know; the message must stay.
     """
+    await _store_again(client, group, message, attempts, attempts - 1)
+
+
+async def send_back(
+    client: ClientInstance, group: str, message: MessageView, delay_level: int, most: int
+) -> None:
+    """Have a failed message of a concurrent group stored again, to come later (semantics 5).
+
+    The broker that has it does so without its body on the way; if that fails, we send it, as
+    Java does. After a time-out both may happen: then it comes twice.
+
+    Args:
+        delay_level: as in `ConcurrentContext`.
+        most: times it may be sent back before the dead-letter topic.
+    Raises: RemotingError, RouteError: not stored, as far as we know; the message must stay.
+    """
+    queue = message.message_queue
+    header = SendBackHeader(
+        message.physical_offset,
+        group,
+        delay_level,
+        origin_message_id=message.message_id,
+        origin_topic=message.topic,
+        unit_mode=False,
+        max_reconsume_times=most,
+        broker_name=queue.broker_name,
+    )
+    try:
+        await client.api.send_back(client.routes.master_of(queue.broker_name), header)
+        return
+    except (RemotingError, RouteError) as error:
+        _log.info("%s: sending offset %d ourselves: %s", queue, message.queue_offset, error)
+    times = most + 1 if delay_level < 0 else message.reconsume_times + 1
+    level = max(delay_level, 0) or _FIRST_RETRY_LEVEL + message.reconsume_times
+    await _store_again(client, group, message, times, most, level)
+
+
+async def _store_again(
+    client: ClientInstance,
+    group: str,
+    message: MessageView,
+    times: int,
+    most: int,
+    delay_level: int = 0,
+) -> None:
+    """Send a copy to the group's retry topic; `times` above `most` makes it a dead letter."""
     queue = message.message_queue
     # A copy: a failed send must not leave its marks on the live message (semantics 4.5).
     properties = dict(message.properties)
     properties[props.RETRY_TOPIC] = message.topic
     properties.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
-    properties[props.RECONSUME_TIME] = str(attempts)
-    properties[props.MAX_RECONSUME_TIMES] = str(attempts - 1)
+    properties[props.RECONSUME_TIME] = str(times)
+    properties[props.MAX_RECONSUME_TIMES] = str(most)
     for name in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
         properties.pop(name, None)
+    if delay_level:
+        properties[props.DELAY] = str(delay_level)
     header = SendHeader(
         producer_group="CLIENT_INNER_PRODUCER",
         topic=retry_topic(group),
@@ -78,8 +131,8 @@ async def send_dead_letter(
         born_timestamp_ms=message.born_timestamp_ms,
         flag=message.flag,
         properties=props.encode(properties),
-        reconsume_times=attempts,
-        max_reconsume_times=attempts - 1,
+        reconsume_times=times,
+        max_reconsume_times=most,
         broker_name=queue.broker_name,
     )
     address = client.routes.master_of(queue.broker_name)

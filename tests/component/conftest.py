@@ -89,11 +89,13 @@ def make_consumer(broker: EmbeddedBroker) -> Iterator[Callable[..., PushConsumer
     """Consumers of group "g" on topic "orders", started by the test, closed after it."""
     made: list[PushConsumer] = []
 
-    def make(listener: Any, *, tags: str = "*", **settings: Any) -> PushConsumer:
+    def make(
+        listener: Any, *, tags: str = "*", concurrent: bool = False, **settings: Any
+    ) -> PushConsumer:
         settings = {"consume_from_where": "first_offset", "commit_interval_ms": 50} | settings
         consumer = PushConsumer("g", name_servers=broker.name_servers, **settings)
         consumer.subscribe("orders", tags)
-        consumer.orderly(listener)
+        (consumer.concurrently if concurrent else consumer.orderly)(listener)
         made.append(consumer)
         return consumer
 

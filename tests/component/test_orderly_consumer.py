@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -308,3 +309,34 @@ def test_a_raising_callback_stops_no_queue_and_every_queue_is_told_of_its_end(
         seen.wait_for_count(40)
     assert sorted(revoked) == [0, *range(8)]  # the group's retry queue among them
     assert consumer.statistics["callback_errors"] == 9
+
+
+def test_a_buffer_full_of_bytes_leaves_the_io_thread_free(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    body = random.Random(1).randbytes(100_000)  # nothing a producer could compress
+    for _ in range(30):
+        producer.send(Message("orders", body), sharding_key="k")
+    let_go = threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        assert let_go.wait(20)
+        seen.take(messages, context)
+
+    consumer = make_consumer(listen, pull_threshold_size_for_queue_mib=1)
+    with consumer:
+        member = consumer._live()
+        try:
+            eventually(
+                lambda: any(
+                    a.process_queue.size_bytes > 1 << 20
+                    for a in list(member._rebalancer.assigned())
+                ),
+                "the buffer is full",
+            )
+            # Ten round trips through the loop: it goes on while the buffer stays full.
+            for _ in range(10):
+                member._runtime.call(asyncio.sleep(0), timeout_s=5)
+        finally:
+            let_go.set()
+        seen.wait_for_count(30)

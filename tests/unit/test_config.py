@@ -41,6 +41,7 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "pull_batch_bytes": (1, 16_000_000),
         "pull_threshold_for_queue": (1, 65_535),
         "pull_threshold_size_for_queue_mib": (1, 1_024),
+        "consume_concurrently_max_span": (1, 65_535),
         "pull_delay_on_error_ms": (1, DAY_MS),
         "broker_suspend_ms": (1, DAY_MS),
         "pull_timeout_ms": (1, DAY_MS),
@@ -59,6 +60,9 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "suspend_current_queue_time_ms": (10, 30_000),
         "max_attempts": (0, 1 << 31),
         "drain_timeout_ms": (1, DAY_MS),
+        "max_reconsume_times": (0, (1 << 31) - 1),
+        "consume_timeout_ms": (1, DAY_MS),
+        "send_back_retry_ms": (1, DAY_MS),
     },
     RebalanceConfig: {
         "consume_timestamp_ms": (0, 1 << 62),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ordermq.config import PullConfig
-from ordermq.consumer.pull import Flow, decide_flow
+from ordermq.consumer.pull import Flow, decide_concurrent_flow, decide_flow
 
 CONFIG = PullConfig(pull_threshold_for_queue=1_000, pull_threshold_size_for_queue_mib=2)
 MIB = 1 << 20
@@ -16,7 +16,7 @@ MIB = 1 << 20
     [
         (0, 0, 0, Flow.PULL),
         (1_000, 1, 0, Flow.PULL),
-        (1_001, 1, 0, Flow.WAIT),
+        (1_001, 1, 0, Flow.WAIT_FOR_COUNT),
         (1, 1, 2 * MIB, Flow.PULL),
         (1, 1, 2 * MIB + 1, Flow.WAIT),
     ],
@@ -31,3 +31,19 @@ def test_a_buffer_that_is_all_handed_out_never_stops_pulling() -> None:
     # Manual mode: only another listener call can commit what is held; waiting for room
     # here would wait for ever (semantics 4.4).
     assert decide_flow(CONFIG, 5_000, 0, 500 * MIB) is Flow.PULL
+
+
+@pytest.mark.parametrize(
+    ("messages", "size_bytes", "span", "flow"),
+    [
+        (1_000, 2 * MIB, 2_000, Flow.PULL),
+        (1_001, 0, 0, Flow.WAIT_FOR_COUNT),
+        (1, 2 * MIB + 1, 0, Flow.WAIT),
+        (1, 0, 2_001, Flow.WAIT),
+        (0, 0, 0, Flow.PULL),
+    ],
+)
+def test_a_concurrent_group_also_waits_for_its_oldest_unfinished_message(
+    messages: int, size_bytes: int, span: int, flow: Flow
+) -> None:
+    assert decide_concurrent_flow(CONFIG, messages, size_bytes, span) is flow

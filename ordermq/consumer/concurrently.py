@@ -1,0 +1,252 @@
+"""The concurrent consume service: batches of a queue on many threads at once (semantics 5).
+
+A queue is in the pool at most once, by its dispatch flag. Whoever serves it claims one batch,
+hands the queue on to the next thread if there is more, and only then calls the listener: so
+as many batches run as there are threads, of whichever queues have messages. What is done is
+committed up to the smallest offset that is not; what failed is first stored again by the
+broker, for later, in the group's retry topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.runtime import Runtime
+from ordermq.client.timers import repeat
+from ordermq.config import ConsumeConfig
+from ordermq.consumer.assigned_queue import AssignedQueue, Refusal
+from ordermq.consumer.listener import ConcurrentContext, Listener, judge_concurrent
+from ordermq.consumer.retry import send_back
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.worker_pool import WorkerPool
+from ordermq.errors import ConfigError, RemotingError, RouteError
+from ordermq.model.message import MessageView
+from ordermq.model.names import RETRY_PREFIX
+
+_log = logging.getLogger("ordermq.consumer")
+_TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java
+_LOOKS_A_TIMEOUT = 10  # how often a consume timeout the running batches are looked at
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A batch with the listener: where it came from, and since when it runs."""
+
+    assigned: AssignedQueue
+    context: ConcurrentContext
+    started_ms: int
+
+
+class ConcurrentService:
+    """Consumes assigned queues that have messages; `submit` comes from any thread."""
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        group: str,
+        config: ConsumeConfig,
+        listener: Listener,
+        statistics: ConsumerStatistics,
+    ) -> None:
+        self._client = client
+        self._clock = client.clock
+        self._group = group
+        self._config = config
+        self._listener = listener
+        self._statistics = statistics
+        self._lock = threading.Lock()
+        self._flights: set[Flight] = set()
+        self._listener_loop: Runtime | None = None
+        self._workers: WorkerPool | None = None
+        if inspect.iscoroutinefunction(listener):
+            self._listener_loop = Runtime("ordermq-listeners")
+            self._slots = asyncio.Semaphore(config.consume_thread_count)
+        else:
+            self._workers = WorkerPool(config.consume_thread_count, self._serve, f"ordermq-{group}")
+
+    def submit(self, assigned: AssignedQueue) -> None:
+        """Claim the queue's next batch as soon as a thread is free; the caller holds its flag."""
+        if self._workers is not None:
+            self._workers.submit(assigned)
+        elif self._listener_loop is not None:
+            loop = self._listener_loop
+            loop.post(lambda: loop.spawn(self._serve_async(assigned), str(assigned.queue)))
+
+    def close(self, timeout_s: float) -> bool:
+        """End the threads; False if a listener still ran after `timeout_s`."""
+        if self._workers is not None:
+            return self._workers.close(timeout_s)
+        if self._listener_loop is not None:
+            self._listener_loop.release()
+        return True
+
+    async def run(self) -> None:
+        """Take batches away from listeners that do not return, for ever; on the I/O thread."""
+        interval_ms = max(self._config.consume_timeout_ms // _LOOKS_A_TIMEOUT, 1)
+        await repeat(self.send_back_overdue, self._clock, lambda: interval_ms)
+
+    # The course of a batch; on a worker, or on the listeners' loop.
+
+    def _serve(self, assigned: AssignedQueue) -> None:
+        flight = self._take_off(assigned)
+        if flight is None:
+            return
+        value: object = None
+        raised: BaseException | None = None
+        try:
+            value = self._listener(flight.context.messages, flight.context)
+        # BaseException: a listener's sys.exit() must fail its batch, not end our thread.
+        except BaseException as error:  # noqa: BLE001 - judged as the outcome
+            raised = error
+        self._land(flight, value, raised)
+
+    async def _serve_async(self, assigned: AssignedQueue) -> None:
+        async with self._slots:
+            flight = self._take_off(assigned)
+            if flight is None:
+                return
+            value: object = None
+            raised: BaseException | None = None
+            try:
+                answer = self._listener(flight.context.messages, flight.context)
+                value = await answer if inspect.isawaitable(answer) else answer
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - judged as the outcome
+                raised = error
+            self._land(flight, value, raised)
+
+    def _take_off(self, assigned: AssignedQueue) -> Flight | None:
+        now_ms = self._clock.now_ms()
+        claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)
+        if isinstance(claim, Refusal):
+            return None
+        if assigned.has_more():
+            self.submit(assigned)
+        run = claim.messages
+        attempt = assigned.attempts.get(run.first_offset, 0)
+        if assigned.queue.topic.startswith(RETRY_PREFIX):
+            attempt += run[0].reconsume_times
+        flight = Flight(assigned, ConcurrentContext(assigned, claim, run, attempt), now_ms)
+        with self._lock:
+            self._flights.add(flight)
+        return flight
+
+    def _land(self, flight: Flight, value: object, raised: BaseException | None) -> None:
+        if not self._end(flight):
+            return  # it ran out of time and was sent back: the answer comes too late
+        context, assigned = flight.context, flight.assigned
+        done = self._done(flight, value, raised)
+        self._statistics.add("batches")
+        if done == len(context.messages):
+            self._statistics.add("messages_done", done)
+            assigned.finish(context.claim, context.messages.offsets())
+            return
+        self._statistics.add("batches_failed")
+        self._settle_soon(flight, done, context.delay_level)
+
+    def _done(self, flight: Flight, value: object, raised: BaseException | None) -> int:
+        context, queue = flight.context, flight.assigned.queue
+        if raised is None:
+            try:
+                return judge_concurrent(value, context.ack_index, len(context.messages))
+            except ConfigError as error:
+                _log.error("%s: %s", queue, error)
+                return 0
+        self._statistics.add("listener_errors")
+        _log.error(
+            "%s: the listener raised at offsets %d..%d; they come again later",
+            queue,
+            context.messages.first_offset,
+            context.messages.last_offset,
+            exc_info=raised,
+        )
+        return 0
+
+    def _end(self, flight: Flight) -> bool:
+        """Take the flight off the list; False if someone else did: one settles it, not two."""
+        with self._lock:
+            if flight not in self._flights:
+                return False
+            self._flights.remove(flight)
+            return True
+
+    def _settle_soon(self, flight: Flight, done: int, delay_level: int) -> None:
+        runtime, name = self._client.runtime, f"send back {flight.assigned.queue}"
+        runtime.post(lambda: runtime.spawn(self._settle(flight, done, delay_level), name))
+
+    # What failed; on the I/O thread.
+
+    async def send_back_overdue(self) -> None:
+        """Send back what listeners have had for longer than `consume_timeout_ms`.
+
+        Such a listener is not stopped, so a slow message can be consumed twice at once
+        (rmq#1600); without this a hung one would hold the queue's offset back for ever.
+        """
+        oldest_ms = self._clock.now_ms() - self._config.consume_timeout_ms
+        with self._lock:
+            overdue = [flight for flight in self._flights if flight.started_ms < oldest_ms]
+        for flight in overdue:
+            if not self._end(flight):
+                continue  # it has just returned
+            messages = flight.context.messages
+            self._statistics.add("timed_out", len(messages))
+            _log.error(
+                "%s: the listener has not returned for %d ms at offsets %d..%d; sending them back",
+                flight.assigned.queue,
+                self._config.consume_timeout_ms,
+                messages.first_offset,
+                messages.last_offset,
+            )
+            self._settle_soon(flight, 0, _TIMED_OUT_DELAY_LEVEL)
+
+    async def _settle(self, flight: Flight, done: int, delay_level: int) -> None:
+        """Finish a batch of which only the first `done` messages succeeded."""
+        assigned, claim, run = flight.assigned, flight.context.claim, flight.context.messages
+        failed = list(run)[done:]
+        kept = set(await self._send_back(failed, delay_level))
+        finished = [offset for offset in run.offsets() if offset not in kept]
+        self._statistics.add("messages_done", done)
+        for offset in finished:
+            assigned.attempts.pop(offset, None)
+        for offset in kept:
+            assigned.attempts[offset] = assigned.attempts.get(offset, 0) + 1
+        assigned.finish(claim, finished)
+        if kept:
+            # Not done and not given back: they hold the offset, and are tried here again.
+            await self._clock.sleep_ms(self._config.send_back_retry_ms)
+            if assigned.bring_back(claim, kept):
+                self.submit(assigned)
+
+    async def _send_back(self, messages: Sequence[MessageView], delay_level: int) -> list[int]:
+        """Store messages again for later; the offsets of those that could not be."""
+        stored = await asyncio.gather(*(self._send_back_one(m, delay_level) for m in messages))
+        return [
+            m.queue_offset for m, is_stored in zip(messages, stored, strict=True) if not is_stored
+        ]
+
+    async def _send_back_one(self, message: MessageView, delay_level: int) -> bool:
+        most = self._config.max_reconsume_times
+        try:
+            await send_back(self._client, self._group, message, delay_level, most)
+        except (RemotingError, RouteError) as error:
+            self._statistics.add("send_back_errors")
+            _log.warning(
+                "%s: offset %d was not sent back, it is tried here again: %s",
+                message.message_queue,
+                message.queue_offset,
+                error,
+            )
+            return False
+        except Exception:  # noqa: BLE001 - a defect of ours; the message must not be lost by it
+            self._statistics.add("internal_errors")
+            _log.exception("%s: error while sending a message back", message.message_queue)
+            return False
+        self._statistics.add("sent_back")
+        return True

@@ -1,0 +1,152 @@
+"""Many batches of a queue at once: what is done, what comes again, what moves (semantics 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordermq.consumer.assigned_queue import UNLOCKED, AssignedQueue, Claim, QueueState, Refusal
+from ordermq.consumer.listener import ConcurrentContext, judge_concurrent
+from ordermq.errors import ConfigError, StateError
+from ordermq.model.status import ConsumeResult
+
+from .batches import QUEUE, batch
+
+LATE_MS = 1 << 50  # no clock reading ends the lease of a queue without a lock
+
+
+def assigned_with(count: int, drained: list[AssignedQueue] | None = None) -> AssignedQueue:
+    assigned = AssignedQueue(
+        QUEUE,
+        "G",
+        UNLOCKED,
+        0,
+        on_lapse=lambda *_: None,
+        on_drained=(drained if drained is not None else []).append,
+        on_room=lambda *_: None,
+    )
+    assert assigned.accept(0, batch(range(count)), count)
+    return assigned
+
+
+def claim(assigned: AssignedQueue, limit: int = 1) -> Claim:
+    found = assigned.begin_batch(limit, LATE_MS)
+    assert isinstance(found, Claim)
+    return found
+
+
+@given(st.permutations(range(12)))
+def test_only_offsets_below_the_smallest_unfinished_one_are_done(order: list[int]) -> None:
+    assigned = assigned_with(12)
+    claims = [claim(assigned) for _ in range(12)]
+    unfinished = set(range(12))
+    for offset in order:
+        assigned.finish(claims[offset], [offset])
+        unfinished.remove(offset)
+        assert assigned.done_offset == min(unfinished, default=12)
+        assert assigned.unfinished_span == (11 - min(unfinished) if unfinished else 0)
+        assigned.process_queue._check()
+
+
+def test_the_request_that_claims_the_last_message_has_no_successor() -> None:
+    assigned = assigned_with(2)
+    claim(assigned)
+    assert assigned.has_more()
+    claim(assigned)
+    assert not assigned.has_more()
+    assert assigned.accept(0, batch([2]), 3)  # so the next message begins a new one
+    claim(assigned)
+    assert not assigned.accept(0, batch([3]), 4)  # and none is begun beside it
+    assert assigned.has_more()
+
+
+def test_what_was_not_sent_back_holds_the_offset_and_comes_again() -> None:
+    assigned = assigned_with(4)
+    first, second = claim(assigned, 2), claim(assigned, 2)
+    assert not assigned.has_more()
+    assigned.finish(first, [1])
+    assigned.finish(second, [2, 3])
+    assert assigned.done_offset == 0
+    assert assigned.bring_back(first, [0])
+    again = claim(assigned, 2)
+    assert again.messages.offsets() == [0]
+    assigned.finish(again, [0])
+    assert assigned.done_offset == 4
+
+
+def test_what_was_not_sent_back_stays_out_of_a_paused_queue_until_it_is_resumed() -> None:
+    assigned = assigned_with(1)
+    only = claim(assigned)
+    assert not assigned.has_more()
+    assigned.finish(only, [])
+    assigned.pause()
+    assert not assigned.bring_back(only, [0])
+    assert assigned.resume()
+    assert claim(assigned).messages.offsets() == [0]
+
+
+def test_a_revoked_queue_is_drained_when_the_last_of_its_batches_ends() -> None:
+    drained: list[AssignedQueue] = []
+    assigned = assigned_with(3, drained)
+    claims = [claim(assigned) for _ in range(3)]
+    assert not assigned.revoke()
+    assigned.finish(claims[2], [2])
+    assigned.finish(claims[0], [0])
+    assert drained == []
+    assigned.finish(claims[1], [1])
+    assert drained == [assigned]
+    assert assigned.uncommitted(LATE_MS) == (3, UNLOCKED)
+    assert assigned.begin_batch(1, LATE_MS) is Refusal.REVOKED
+    assert assigned.state is QueueState.DRAINING
+
+
+def test_a_queue_that_moved_takes_nothing_back() -> None:
+    assigned = assigned_with(2)
+    first = claim(assigned)
+    assigned.finish(first, [])
+    assigned.revoke()
+    assert not assigned.bring_back(first, [0])
+    assigned.discard()
+    assert not assigned.bring_back(first, [0])
+    assert assigned.uncommitted(LATE_MS) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "ack_index", "done"),
+    [
+        (None, None, 4),
+        (ConsumeResult.SUCCESS, None, 4),
+        (None, 1, 2),
+        (None, -1, 0),
+        (None, -5, 0),
+        (None, 99, 4),
+        (ConsumeResult.SUSPEND, 3, 0),
+        (3, None, 3),
+        (0, 2, 0),
+    ],
+)
+def test_an_answer_for_four_messages(answer: object, ack_index: int | None, done: int) -> None:
+    assert judge_concurrent(answer, ack_index, 4) == done
+
+
+@pytest.mark.parametrize("answer", [ConsumeResult.COMMIT, ConsumeResult.ROLLBACK, True, 5, -1, "x"])
+def test_any_other_answer_says_what_was_expected(answer: object) -> None:
+    with pytest.raises(ConfigError, match="expected None, SUCCESS, SUSPEND, or how many of the 4"):
+        judge_concurrent(answer, None, 4)
+
+
+@pytest.mark.parametrize("ack_index", [True, "1", 1.0])
+def test_an_acknowledged_index_is_a_number(ack_index: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a number from -1, or None"):
+        judge_concurrent(None, ack_index, 4)
+
+
+def test_a_group_without_locks_has_no_token_to_fence_with() -> None:
+    assigned = assigned_with(1)
+    only = claim(assigned)
+    context = ConcurrentContext(assigned, only, only.messages, 0)
+    with pytest.raises(StateError, match="holds no locks"):
+        _ = context.fence_token
