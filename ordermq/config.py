@@ -84,6 +84,14 @@ class Durability(StrEnum):
     OS = "os"  # after the operating system has it: survives kill -9, not a power cut
 
 
+class TlsVerify(StrEnum):
+    """What a client asks of a server's certificate."""
+
+    FULL = "full"  # a trusted one, and for the host we connect to
+    CA = "ca"  # a trusted one, whatever its host, as Java's client
+    NONE = "none"  # any: what is sent cannot be read by others, but whose server it is stays open
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotingConfig:
     """Connections and requests (protocol 1.6)."""
@@ -99,9 +107,20 @@ class RemotingConfig:
     access_key: str = ""  # the account that signs requests (protocol 5); empty: none does
     secret_key: str = field(default="", repr=False)
     security_token: str = field(default="", repr=False)  # of a temporary account
+    tls: bool = False
+    tls_verify: TlsVerify = TlsVerify.FULL
+    tls_ca_file: str = ""  # PEM; who may sign servers' certificates; empty: who the system trusts
+    tls_certificate: str = ""  # PEM; ours, where servers ask for one
+    tls_key: str = ""  # PEM; of tls_certificate, if that file does not hold it too
 
     def __post_init__(self) -> None:
         _require_credentials(self)
+        _require_choice(self, tls_verify=TlsVerify)
+        for name in ("tls_ca_file", "tls_certificate", "tls_key"):
+            if getattr(self, name) and not self.tls:
+                raise ConfigError(f"RemotingConfig.{name} is given without tls=True")
+        if self.tls_key and not self.tls_certificate:
+            raise ConfigError("RemotingConfig.tls_key is given without tls_certificate")
         _require_range(
             self,
             connect_timeout_ms=(1, DAY_MS),
@@ -327,8 +346,14 @@ class BrokerConfig:
     retry_max_times: int = 16  # of a group, before the dead-letter topic
     # Access key -> secret key; not empty: only what one of these signed is served (protocol 5).
     accounts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls_certificate: str = ""  # PEM; not empty: only TLS connections are taken
+    tls_key: str = ""  # PEM; of tls_certificate, if that file does not hold it too
+    tls_client_ca_file: str = ""  # PEM; not empty: clients need a certificate signed by one of it
 
     def __post_init__(self) -> None:
+        for name in ("tls_key", "tls_client_ca_file"):
+            if getattr(self, name) and not self.tls_certificate:
+                raise ConfigError(f"BrokerConfig.{name} is given without tls_certificate")
         if not all(
             isinstance(text, str) and text for pair in self.accounts.items() for text in pair
         ):

@@ -36,6 +36,7 @@ from ordermq.events import Recorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import refusal_of
+from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, server_context
 
 log = logging.getLogger("ordermq.broker")
 
@@ -87,13 +88,22 @@ class BrokerServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port.
 
-        Raises: OSError: the address cannot be listened on.
+        Raises: OSError: the address cannot be listened on. ConfigError: nor with these
+            certificates.
         """
         context, loop = self._context, asyncio.get_running_loop()
         context.store.on_append(context.held_pulls.on_append)
         delays = DelayedDelivery(context)
         context.store.start(loop, self._statistics)
-        self._server = await loop.create_server(self._connection, host, port, backlog=1024)
+        tls = server_context(self._config)
+        self._server = await loop.create_server(
+            self._connection,
+            host,
+            port,
+            backlog=1024,
+            ssl=tls,
+            ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
+        )
         jobs = (context.held_pulls.run(), delays.run(), self._sweep())
         self._timers = [loop.create_task(job) for job in jobs]
         for timer in self._timers:

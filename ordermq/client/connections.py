@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 
 from ordermq.clock import Clock
@@ -12,6 +13,7 @@ from ordermq.errors import ConnectFailed, StateError
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
+from ordermq.remoting.tls import client_context
 
 _log = logging.getLogger("ordermq.client")
 _MAX_BACKOFF = 16
@@ -36,6 +38,7 @@ class Connections:
         self._config = config
         self._on_request = on_request
         self._on_lost = on_lost
+        self._tls: ssl.SSLContext | None = None
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._not_before_ms: dict[str, tuple[int, int]] = {}  # address -> (when, pause)
@@ -45,6 +48,7 @@ class Connections:
         """The connection to `address`, opened if need be; after a failed try, after a pause.
 
         Raises: ConnectFailed: it cannot be opened. StateError: the client is closed.
+            ConfigError: a file of the TLS settings cannot be used.
         """
         if self._closed:
             raise StateError("the client is closed", address=address)
@@ -90,8 +94,10 @@ class Connections:
         when, pause = self._not_before_ms.get(address, (0, self._config.reconnect_delay_ms))
         if (wait := when - self._clock.now_ms()) > 0:
             await self._clock.sleep_ms(wait)
+        if self._config.tls and self._tls is None:
+            self._tls = client_context(self._config)
         try:
-            connection = await Connection.open(address, self._clock, self._config, self)
+            connection = await Connection.open(address, self._clock, self._config, self, self._tls)
         except ConnectFailed:
             longest = self._config.reconnect_delay_ms * _MAX_BACKOFF
             self._not_before_ms[address] = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
+import ssl
 from typing import Protocol, cast
 
 from ordermq.clock import Clock
@@ -19,6 +21,7 @@ from ordermq.errors import (
 from ordermq.remoting.command import ONEWAY_FLAG, Command
 from ordermq.remoting.framing import Framer, encode
 from ordermq.remoting.signing import Credentials
+from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words_for_silence
 
 _log = logging.getLogger("ordermq.remoting")
 _EXPIRY_TICK_MS = 100  # how late a time-out may be noticed
@@ -70,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._clock = clock
         self._events = events
         self._credentials = Credentials.of(config)
+        self._config = config
         self._framer = Framer(config.max_frame_bytes)
         self._pending: dict[int, _Pending] = {}
         self._transport: asyncio.Transport | None = None
@@ -79,24 +83,40 @@ class Connection(asyncio.Protocol):
         self._expiry: asyncio.Task[None] | None = None
         self._heard_bytes = 0
         self._error: Exception | None = None
+        self._is_closing = False
         self._ended = asyncio.Event()
 
     @classmethod
     async def open(
-        cls, address: str, clock: Clock, config: RemotingConfig, events: ConnectionEvents
+        cls,
+        address: str,
+        clock: Clock,
+        config: RemotingConfig,
+        events: ConnectionEvents,
+        tls: ssl.SSLContext | None = None,
     ) -> Connection:
         """Connect.
 
-        Raises: ConnectFailed: refused, unknown host, or no answer in `connect_timeout_ms`.
+        Args:
+            tls: of `tls.client_context`; None speaks without.
+        Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or no
+            agreement on TLS.
         """
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
+        opening = loop.create_connection(
+            lambda: cls(address, clock, config, events),
+            host,
+            port,
+            ssl=tls,
+            ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
+        )
         try:
-            _, connection = await asyncio.wait_for(
-                loop.create_connection(lambda: cls(address, clock, config, events), host, port),
-                config.connect_timeout_ms / 1000,
-            )
+            _, connection = await asyncio.wait_for(opening, config.connect_timeout_ms / 1000)
         except (OSError, TimeoutError) as error:
+            is_refused = isinstance(error, ConnectionRefusedError | socket.gaierror)
+            if tls is not None and not is_refused:
+                raise ConnectFailed(words_for(error, host), address=address) from error
             raise ConnectFailed(
                 f"cannot connect: {str(error) or type(error).__name__}; is the server running "
                 "there, and the address right?",
@@ -171,6 +191,7 @@ class Connection(asyncio.Protocol):
     async def close(self) -> None:
         """Close, once what was written is out; pending requests fail with `ConnectionLost`."""
         if self._transport is not None:
+            self._is_closing = True
             self._flush()
             self._transport.close()
             await self._ended.wait()
@@ -187,12 +208,15 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # not so by type in uvloop
 
     def data_received(self, data: bytes) -> None:
+        is_first = not self._heard_bytes
         self._heard_bytes += len(data)
         broken: ProtocolError | None = None
         try:
             commands = self._framer.feed(data)
         except ProtocolError as error:
             commands, broken = self._framer.completed, error
+            if is_first and is_record(data):
+                broken = ProtocolError("the server speaks TLS there: give tls=True")
         for command in commands:
             if command.is_response:
                 self._settle(command)
@@ -209,7 +233,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._error = self._error or error
+        self._error = self._error or self._explained(error)
         self._writable.set()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -228,6 +252,14 @@ class Connection(asyncio.Protocol):
             _log.debug("%s: answer to no pending request, opaque %d", self.address, command.opaque)
         elif not waiting.answer.done():
             waiting.answer.set_result(command)
+
+    def _explained(self, error: Exception | None) -> Exception | None:
+        if isinstance(error, ssl.SSLError):
+            return ConnectionError(words_for(error, self.address))
+        if self._heard_bytes or self._is_closing:
+            return error
+        what = f"{error}" if error else "the server closed it"
+        return ConnectionError(f"{what} before it said anything: {words_for_silence(self._config)}")
 
     def _closed_error(
         self, kind: type[ConnectFailed | ConnectionLost]

@@ -236,3 +236,16 @@ def test_a_brokers_accounts_are_keys_with_secrets_and_not_shown() -> None:
     for wrong in ({"a": ""}, {"": "s"}, {"a": None}):
         with pytest.raises(ConfigError, match="accounts"):
             BrokerConfig(accounts=wrong)
+
+
+def test_tls_files_are_refused_where_nothing_would_read_them() -> None:
+    for name in ("tls_ca_file", "tls_certificate", "tls_key"):
+        with pytest.raises(ConfigError, match=f"{name} is given without tls=True"):
+            RemotingConfig(**{name: "file.pem"})
+    with pytest.raises(ConfigError, match="tls_key is given without tls_certificate"):
+        RemotingConfig(tls=True, tls_key="file.pem")
+    for name in ("tls_key", "tls_client_ca_file"):
+        with pytest.raises(ConfigError, match=f"{name} is given without tls_certificate"):
+            BrokerConfig(**{name: "file.pem"})
+    with pytest.raises(ConfigError, match="'full', 'ca', 'none'"):
+        RemotingConfig(tls=True, tls_verify="yes")

@@ -1,0 +1,56 @@
+"""Certificates for tests, made by the `openssl` tool."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate and its key, both PEM."""
+
+    certificate: str
+    key: str
+
+
+class Authority:
+    """Signs certificates; its own is what others trust.
+
+    Args:
+        folder: where the files go; must exist.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._own = self._paths(name)
+        self.file = self._own.certificate
+        _openssl(
+            "req", "-x509", *_KEY, "-subj", f"/CN={name}", "-days", "2",
+            "-keyout", self._own.key, "-out", self._own.certificate,
+        )  # fmt: skip
+
+    def sign(self, name: str, host: str = "IP:127.0.0.1") -> Certificate:
+        """A new certificate for `host`, as `IP:127.0.0.1` or `DNS:broker`."""
+        made = self._paths(name)
+        request, extensions = f"{made.certificate}.csr", f"{made.certificate}.ext"
+        Path(extensions).write_text(f"subjectAltName={host}\n")
+        _openssl(
+            "req", *_KEY, "-subj", f"/CN={name}", "-keyout", made.key, "-out", request
+        )  # fmt: skip
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", self.file, "-CAkey", self._own.key,
+            "-CAcreateserial", "-days", "2", "-extfile", extensions, "-out", made.certificate,
+        )  # fmt: skip
+        return made
+
+    def _paths(self, name: str) -> Certificate:
+        return Certificate(str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key"))
+
+
+def _openssl(*arguments: str) -> None:
+    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,142 @@
+"""TLS between our clients and the embedded broker, and what is said when the two disagree."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from ordermq.errors import ConfigError, OrderMQError
+from tests.component.certificates import Authority, Certificate
+from tests.component.conftest import Seen
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority(folder, "authority")
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Certificate:
+    return authority.sign("server")
+
+
+@pytest.fixture(params=["asyncio", "uvloop"], autouse=True)
+def event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERMQ_EVENT_LOOP", request.param)
+
+
+def tls_broker(of: Certificate, **more: Any) -> EmbeddedBroker:
+    config = BrokerConfig(durability="os", tls_certificate=of.certificate, tls_key=of.key, **more)
+    return EmbeddedBroker(config=config)
+
+
+@pytest.fixture
+def broker(server: Certificate) -> Iterator[EmbeddedBroker]:
+    with tls_broker(server) as running:
+        yield running
+
+
+def sent(broker: EmbeddedBroker, body: bytes = b"x", **settings: Any) -> None:
+    settings = {"retry_times": 0, "connect_timeout_ms": 5_000} | settings
+    with Producer("p", name_servers=broker.name_servers, **settings) as producer:
+        producer.send(Message("orders", body), sharding_key="k")
+
+
+def test_messages_pass_and_a_consumer_leaves_in_order(
+    broker: EmbeddedBroker, authority: Authority, seen: Seen
+) -> None:
+    tls = {"tls": True, "tls_ca_file": authority.file}
+    large = bytes(range(256)) * 8_000
+    with Producer("p", name_servers=broker.name_servers, **tls) as producer:
+        receipts = list(producer.send_many((Message("orders", b"%d" % n), "k") for n in range(500)))
+        producer.send(Message("orders", large), sharding_key="k")
+    assert [receipt.queue_offset for receipt in receipts] == list(range(500))
+    consumer = PushConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset", **tls
+    )
+    consumer.subscribe("orders")
+    consumer.orderly(seen.take)
+    with consumer:
+        seen.wait_for_count(501)
+    assert seen.bodies_of("k") == [b"%d" % n for n in range(500)] + [large]
+
+
+def test_a_server_nobody_vouches_for_is_not_talked_to(broker: EmbeddedBroker, folder: Path) -> None:
+    stranger = Authority(folder, "stranger")
+    for settings in ({}, {"tls_ca_file": stranger.file}):
+        with pytest.raises(OrderMQError, match=r"certificate is not trusted.*give tls_ca_file="):
+            sent(broker, tls=True, **settings)
+    sent(broker, tls=True, tls_verify="none")
+    assert broker.statistics.messages_stored == 1
+
+
+def test_a_certificate_of_another_host_is_refused_unless_that_check_is_off(
+    authority: Authority,
+) -> None:
+    with tls_broker(authority.sign("elsewhere", "DNS:elsewhere.example")) as broker:
+        with pytest.raises(OrderMQError, match=r"not for the host 127\.0\.0\.1.*tls_verify='ca'"):
+            sent(broker, tls=True, tls_ca_file=authority.file)
+        sent(broker, tls=True, tls_ca_file=authority.file, tls_verify="ca")
+        assert broker.statistics.messages_stored == 1
+
+
+def test_a_broker_may_ask_for_a_certificate_of_one_it_trusts(
+    authority: Authority, server: Certificate, folder: Path
+) -> None:
+    ours, foreign = authority.sign("client"), Authority(folder, "foreign").sign("foreigner")
+    trusted = {"tls": True, "tls_ca_file": authority.file}
+    with tls_broker(server, tls_client_ca_file=authority.file) as broker:
+        with pytest.raises(
+            OrderMQError, match=r"a client certificate \(tls_certificate=, tls_key=\)\?"
+        ):
+            sent(broker, **trusted)
+        with pytest.raises(OrderMQError, match="trust the authority that signed tls_certificate"):
+            sent(broker, tls_certificate=foreign.certificate, tls_key=foreign.key, **trusted)
+        sent(broker, tls_certificate=ours.certificate, tls_key=ours.key, **trusted)
+        assert broker.statistics.messages_stored == 1
+
+
+def test_one_side_without_tls_is_told_so(broker: EmbeddedBroker, authority: Authority) -> None:
+    with pytest.raises(OrderMQError, match=r"does it want TLS \(tls=True\)\?"):
+        sent(broker)
+    with EmbeddedBroker() as plain:
+        with pytest.raises(OrderMQError, match=r"does the server speak TLS there.*tls=False"):
+            sent(plain, tls=True, tls_ca_file=authority.file)
+        sent(plain)
+
+
+def test_nobody_listening_is_told_as_without_tls(authority: Authority) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with (
+        Producer("p", name_servers=address, tls=True, tls_ca_file=authority.file) as producer,
+        pytest.raises(OrderMQError, match="is the server running there"),
+    ):
+        producer.send(Message("orders", b"x"))
+
+
+def test_files_that_are_no_certificates_are_refused_before_anything_is_sent(
+    tmp_path: Path, broker: EmbeddedBroker, server: Certificate, authority: Authority
+) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("no certificate")
+    for wrong in (str(text), str(tmp_path / "absent.pem")):
+        with pytest.raises(ConfigError, match=r"tls_ca_file='.*' cannot be used"):
+            sent(broker, tls=True, tls_ca_file=wrong)
+        with pytest.raises(ConfigError, match=r"tls_certificate='.*' cannot be used"):
+            tls_broker(Certificate(wrong, "")).start()
+    with pytest.raises(ConfigError, match=r"tls_key='.*' cannot be used"):
+        tls_broker(Certificate(server.certificate, authority.sign("other").key)).start()
