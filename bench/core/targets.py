@@ -164,8 +164,8 @@ _OBJECTS = (
     "Pair, offset and message of each put are three Python objects made ahead, and cold: the same "
     "16 batches again and again, all in cache, take 11 ns a message, 4,096 batches 18, and half "
     "of a profile's samples are put's walk over the pairs. The rest is three calls a batch and "
-    "the list that take makes. Done: the walk copies nothing, take loads ahead. Next: put loads "
-    "the pairs ahead, as take does."
+    "the list that take makes. Done: the walk copies nothing and checks a pair once. Tried: put "
+    "loads the pairs ahead: no gain, the processor overlaps these misses by itself."
 )
 _BATCHES = (
     "Half of a profile's samples are CPython: three calls a batch, two attributes of the batch, "
@@ -176,7 +176,7 @@ _RECEIVED = _BATCHES
 _FLATNESS_OF_OBJECTS = (
     "A message that waited behind so many others is no longer in cache: take's reference to it "
     "and commit's release cost a miss a message. The core's own entries are a run a batch and "
-    "cost the same at every depth, which the batches show. Done: take loads messages ahead."
+    "cost the same at every depth, which the batches show."
 )
 _FLATNESS = (
     "What is taken was put so long ago that the run, the sizes and the batch's object come from "
@@ -194,7 +194,12 @@ _MAP_OF_SPARSE_KEYS = (
 _LOCKS = ""
 _FLATNESS_OF_LOCKS = (
     "The places of a million locks do not fit into a cache: each queue renewed is a miss, eight "
-    "of them on their way at once."
+    "of them on their way at once. Done: four ids given out in turn lie in two lines side by side "
+    "(41 to 18 ns). Next: longer runs of ids, which make probing of others longer."
 )
-_CODEC = ""
+_CODEC = (
+    "Of 1,020 ns for a body of 32 messages the index takes 225, the four column objects with "
+    "their memory 240, the tags' scan and hash 260, the call and the rest of the pass the others. "
+    "At 1,024 messages a call it is 19 ns a message. Next: one piece of memory for all columns."
+)
 _MEMORY = ""
