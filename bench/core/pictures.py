@@ -83,6 +83,7 @@ def picture(
     axes.set_ylabel(up)
     axes.set_title(title, loc="left")
     axes.minorticks_off()
+    axes.xaxis.set_major_locator(LogLocator(numticks=6))
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     for axis in (axes.xaxis, axes.yaxis):
