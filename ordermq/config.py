@@ -52,6 +52,7 @@ class MessageModel(StrEnum):
     """Who gets a message: one member of the group, or every member."""
 
     CLUSTERING = "clustering"
+    BROADCASTING = "broadcasting"
 
 
 class ConsumeFromWhere(StrEnum):
@@ -253,6 +254,7 @@ class ConsumerConfig:
     """Everything a push consumer can be told, by duty."""
 
     message_model: MessageModel = MessageModel.CLUSTERING
+    local_offset_store_dir: str = "~/.rocketmq_offsets"  # of broadcasting members; as in Java
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     pull: PullConfig = field(default_factory=PullConfig)
     lease: LeaseConfig = field(default_factory=LeaseConfig)

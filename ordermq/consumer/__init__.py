@@ -10,6 +10,7 @@
 | taking, renewing, losing locks | locks.py |
 | giving a queue up: drain, commit, unlock | hand_off.py |
 | where to start, what is committed when | offsets.py |
+| offsets of a broadcasting member, in a file | local_offsets.py |
 | fetching messages | pull.py |
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
 | calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |

@@ -44,7 +44,11 @@ class Flight:
 
 
 class ConcurrentService:
-    """Consumes assigned queues that have messages; `submit` comes from any thread."""
+    """Consumes assigned queues that have messages; `submit` comes from any thread.
+
+    Args:
+        is_broadcasting: what fails is dropped, as in Java: a copy would come to all members.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,9 @@ class ConcurrentService:
         config: ConsumeConfig,
         listener: Listener,
         statistics: ConsumerStatistics,
+        is_broadcasting: bool,
     ) -> None:
+        self._is_broadcasting = is_broadcasting
         self._client = client
         self._clock = client.clock
         self._group = group
@@ -226,6 +232,15 @@ class ConcurrentService:
 
     async def _send_back(self, messages: Sequence[MessageView], delay_level: int) -> list[int]:
         """Store messages again for later; the offsets of those that could not be."""
+        if self._is_broadcasting:
+            self._statistics.add("dropped", len(messages))
+            _log.error(
+                "%s: offsets %d..%d failed and are dropped: broadcasting has no retry topic",
+                messages[0].message_queue,
+                messages[0].queue_offset,
+                messages[-1].queue_offset,
+            )
+            return []
         stored = await asyncio.gather(*(self._send_back_one(m, delay_level) for m in messages))
         return [
             m.queue_offset for m, is_stored in zip(messages, stored, strict=True) if not is_stored

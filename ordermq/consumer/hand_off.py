@@ -8,6 +8,7 @@ import logging
 from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import wait_until_set
 from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
@@ -29,7 +30,7 @@ class HandOff:
         self,
         client: ClientInstance,
         locks: Locks | Unlocked,
-        offsets: Offsets,
+        offsets: Offsets | LocalOffsets,
         statistics: ConsumerStatistics,
         drain_timeout_ms: int,
     ) -> None:
@@ -75,9 +76,13 @@ class HandOff:
 
     async def _commit_last(self, assigned: AssignedQueue) -> None:
         # A commit that fails is tried until the lease ends: giving up early would only
-        # repeat messages at the next owner, and the lock is still ours anyway.
+        # repeat messages at the next owner, and the lock is still ours anyway. Without a lock
+        # the lease never ends.
+        last_try_ms = self._client.clock.now_ms() + self._drain_timeout_ms
         while not await self._offsets.commit(assigned):
-            lease = assigned.lease
-            if lease is None or not lease.is_valid(self._client.clock.now_ms()):
+            lease, now_ms = assigned.lease, self._client.clock.now_ms()
+            if lease is None or not lease.is_valid(now_ms):
+                return
+            if not lease.is_lock and now_ms > last_try_ms:
                 return
             await self._client.clock.sleep_ms(_COMMIT_RETRY_MS)

@@ -18,6 +18,7 @@ from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.listener import Listener
+from ordermq.consumer.local_offsets import LocalOffsets, OffsetFile
 from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.orderly import OrderlyService
@@ -56,6 +57,7 @@ class MemberSettings:
     subscriptions: Sequence[Subscription]
     listener: Listener
     is_orderly: bool  # else concurrent
+    offset_file: OffsetFile | None  # of a broadcasting member
     on_failure: FailurePolicy
     on_assigned: Callable[[MessageQueue], None] | None
     on_revoked: Callable[[MessageQueue], None] | None
@@ -88,7 +90,12 @@ class Member:
             on_lost=self._on_connection_lost,
             on_route_change=lambda _: self._rebalancer.wake(),
         )
-        self._offsets = Offsets(client, group, config.rebalance, self._history, statistics)
+        self._offset_file = settings.offset_file
+        self._offsets: Offsets | LocalOffsets
+        if settings.offset_file is None:
+            self._offsets = Offsets(client, group, config.rebalance, self._history, statistics)
+        else:
+            self._offsets = LocalOffsets(client, settings.offset_file, config.rebalance, statistics)
         self._service: OrderlyService | ConcurrentService
         self._locks: Locks | Unlocked
         if settings.is_orderly:
@@ -102,6 +109,16 @@ class Member:
                 self._history,
                 statistics,
             )
+        else:
+            self._service = ConcurrentService(
+                client,
+                group,
+                config.consume,
+                settings.listener,
+                statistics,
+                is_broadcasting=settings.offset_file is not None,
+            )
+        if settings.is_orderly and isinstance(self._offsets, Offsets):
             self._locks = Locks(
                 client,
                 group,
@@ -113,10 +130,9 @@ class Member:
                 on_regained=self._nudge,
             )
         else:
-            self._service = ConcurrentService(
-                client, group, config.consume, settings.listener, statistics
+            self._locks = Unlocked(
+                held=lambda: self._rebalancer.assigned(), on_regained=self._nudge
             )
-            self._locks = Unlocked()
         self._hand_off = HandOff(
             client, self._locks, self._offsets, statistics, config.consume.drain_timeout_ms
         )
@@ -158,7 +174,7 @@ class Member:
         """
         self._leaving = True
         self._rebalancer.stop_acquiring()
-        if self._settings.is_orderly:
+        if isinstance(self._locks, Locks):
             self._runtime.call(self._leave_group())
         self._releasing = self._runtime.submit(self._rebalancer.release_all())
         released = True
@@ -172,7 +188,7 @@ class Member:
                 "broker",
                 stuck,
             )
-        if not self._settings.is_orderly:
+        if isinstance(self._locks, Unlocked):
             self._runtime.call(self._leave_group())
         self._runtime.call(self._disconnect())
         self._end(timeout_s if released else 0.0)
@@ -191,15 +207,16 @@ class Member:
             # members that know each other share the queues from the first message on.
             await self._client.routes.get(AUTO_CREATE_TOPIC)
         await self._client.heartbeats.introduce()
-        # The heartbeat created the retry topic at the broker; now its route exists.
-        await self._client.routes.get(retry_topic(self._group))
+        if (retry := retry_topic(self._group)) in self._subscriptions:
+            # The heartbeat created it at the broker; now its route exists.
+            await self._client.routes.get(retry)
         self._client.start_loops()
         spawn, clock, consume = self._runtime.spawn, self._client.clock, self._config.consume
         self._loops = [
             spawn(self._keep_running(work, f"{name} {self._group}"), f"{name} {self._group}")
             for name, work in (
                 ("rebalance", self._rebalancer.run),
-                self._watch(),
+                *self._watches(),
                 (
                     "commits",
                     lambda: repeat(
@@ -211,12 +228,14 @@ class Member:
             )
         ]
 
-    def _watch(self) -> tuple[str, Callable[[], Awaitable[None]]]:
-        """The loop of our mode: leases to be renewed, or listeners that do not return."""
+    def _watches(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """The loops of our mode: leases to be renewed, listeners that do not return."""
+        loops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         if isinstance(self._service, ConcurrentService):
-            return "timeouts", self._service.run
-        assert isinstance(self._locks, Locks)
-        return "locks", self._locks.run
+            loops.append(("timeouts", self._service.run))
+        if isinstance(self._locks, Locks):
+            loops.append(("locks", self._locks.run))
+        return loops
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """Run one of our loops until it ends by itself; a defect in it stops no consumer."""
@@ -247,6 +266,8 @@ class Member:
     def _end(self, timeout_s: float) -> None:
         self._service.close(timeout_s)
         self._history.close()
+        if self._offset_file is not None:
+            self._offset_file.close()
         self._runtime.release()
 
     def assigned_queues(self) -> list[MessageQueue]:
@@ -281,6 +302,7 @@ class Member:
         data = ConsumerData(
             self._group,
             tuple(self._subscriptions.values()),
+            message_model=self._config.message_model.name,
             consume_from_where=_FROM_WHERE[self._config.rebalance.consume_from_where],
         )
         return Heartbeat(self._client.client_id, (data,), ("CLIENT_INNER_PRODUCER",))

@@ -19,6 +19,22 @@ from ordermq.model.names import RETRY_PREFIX
 _log = logging.getLogger("ordermq.consumer")
 
 
+async def first_offset(client: ClientInstance, config: RebalanceConfig, queue: MessageQueue) -> int:
+    """Where a queue without a stored offset begins (semantics 6).
+
+    Raises: RemotingError, RouteError: the broker could not be asked.
+    """
+    where, api = config.consume_from_where, client.api
+    if queue.topic.startswith(RETRY_PREFIX):
+        return 0
+    address = client.routes.master_of(queue.broker_name)
+    if where is ConsumeFromWhere.FIRST_OFFSET:
+        return await api.min_offset(address, queue)
+    if where is ConsumeFromWhere.TIMESTAMP:
+        return await api.search_offset(address, queue, config.consume_timestamp_ms)
+    return await api.max_offset(address, queue)
+
+
 class Offsets:
     """Reads and commits the group's offsets; on the I/O thread.
 
@@ -57,22 +73,11 @@ class Offsets:
             stored = await self._client.api.query_offset(address, self._group, queue)
             if stored is not None and stored >= 0:
                 return stored
-            offset = await self._first_offset(address, queue)
+            offset = await first_offset(self._client, self._config, queue)
             await self._client.api.update_offset(
                 address, self._group, queue, offset, epoch if is_fenced else 0
             )
             return offset
-
-    async def _first_offset(self, address: str, queue: MessageQueue) -> int:
-        where = self._config.consume_from_where
-        api = self._client.api
-        if queue.topic.startswith(RETRY_PREFIX):
-            return 0
-        if where is ConsumeFromWhere.FIRST_OFFSET:
-            return await api.min_offset(address, queue)
-        if where is ConsumeFromWhere.TIMESTAMP:
-            return await api.search_offset(address, queue, self._config.consume_timestamp_ms)
-        return await api.max_offset(address, queue)
 
     async def commit(self, assigned: AssignedQueue) -> bool:
         """Commit what is done of one queue and await the acknowledgement.

@@ -26,6 +26,7 @@ from ordermq.consumer.listener import (
     judge,
     verdict_of,
 )
+from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.retry import (
     FailurePolicy,
@@ -75,7 +76,7 @@ class OrderlyService:
         config: ConsumeConfig,
         listener: Listener,
         on_failure: FailurePolicy,
-        offsets: Offsets,
+        offsets: Offsets | LocalOffsets,
         history: GroupHistory,
         statistics: ConsumerStatistics,
     ) -> None:

@@ -11,6 +11,7 @@ from ordermq.client.timers import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.concurrently import ConcurrentService
+from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.orderly import OrderlyService
 from ordermq.consumer.statistics import ConsumerStatistics
@@ -76,7 +77,7 @@ class Puller:
         config: PullConfig,
         assigned: AssignedQueue,
         subscription: Subscription,
-        offsets: Offsets,
+        offsets: Offsets | LocalOffsets,
         service: OrderlyService | ConcurrentService,
         statistics: ConsumerStatistics,
     ) -> None:

@@ -7,13 +7,15 @@ import os
 import queue
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.clock import Clock, SystemClock
-from ordermq.config import ConsumerConfig
+from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.listener import Listener
+from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.member import Member, MemberSettings
 from ordermq.consumer.retry import FailurePolicy, Retry
 from ordermq.consumer.statistics import ConsumerStatistics
@@ -40,7 +42,9 @@ class PushConsumer:
         group: the consumer group; all its members must subscribe alike.
         name_servers: `host:port`, several joined by `;` or in a list.
         instance_name: fixed part of the client id; default unique. Two live consumers of one
-            id would both "own" a queue, so leave it alone unless you know why.
+            id would both "own" a queue, so leave it alone unless you know why. With
+            `message_model="broadcasting"` the offset file is found by it: default "DEFAULT",
+            and each member of a host needs one of its own.
         config: all settings at once; else give them flat, as `pull_batch_size=64`.
         on_failure: what happens to a message after `max_attempts`.
         on_assigned, on_revoked: called with a queue when it became ours, and after it is not.
@@ -68,8 +72,14 @@ class PushConsumer:
             raise ConfigError("give `config` or flat settings, not both")
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
-        self.client_id = new_client_id(instance_name)
         self.config = config if config is not None else ConsumerConfig.of(**settings)
+        self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
+        if self._is_broadcasting and history is not None:
+            raise ConfigError("history: for ordered groups only, not for broadcasting", group=group)
+        # A broadcasting member must find its offsets again, so it keeps its name; Java's default.
+        self.client_id = new_client_id(
+            "DEFAULT" if self._is_broadcasting and instance_name is None else instance_name
+        )
         self.statistics = ConsumerStatistics()
         self._clock = clock if clock is not None else SystemClock()
         self._on_failure = on_failure
@@ -148,7 +158,9 @@ class PushConsumer:
         """Join the group and begin; returns once the first shares were asked for.
 
         Raises:
-            StateError: no listener or subscription, or started before.
+            StateError: no listener or subscription, or started before; another member uses
+                this broadcasting member's offset file.
+            StoreError: that file cannot be used.
             RouteError: no name server answers.
         """
         if self._running is not None or self._closed:
@@ -168,6 +180,7 @@ class PushConsumer:
                 subscriptions=self.subscriptions(),
                 listener=self._listener,
                 is_orderly=self._is_orderly,
+                offset_file=self._open_offsets(),
                 on_failure=self._on_failure if self._on_failure is not None else Retry(),
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
@@ -180,6 +193,12 @@ class PushConsumer:
         )
         member.start()
         self._running = member
+
+    def _open_offsets(self) -> OffsetFile | None:
+        if not self._is_broadcasting:
+            return None
+        folder = Path(self.config.local_offset_store_dir).expanduser()
+        return OffsetFile(folder / self.client_id / self.group / "offsets.json")
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Leave the group: hand every queue over, then disconnect (semantics 10.9).
@@ -246,9 +265,11 @@ class PushConsumer:
         self._live().resume(message_queue)
 
     def subscriptions(self) -> list[Subscription]:
-        """What is subscribed, the group's retry topic included, sorted by topic."""
+        """What is subscribed, sorted by topic; the retry topic too, but for broadcasting."""
         retry = retry_topic(self.group)
-        mine = {retry: Subscription(retry, EVERYTHING, (), 0)} | self._subscriptions
+        mine = dict(self._subscriptions)
+        if not self._is_broadcasting:
+            mine.setdefault(retry, Subscription(retry, EVERYTHING, (), 0))
         return [mine[topic] for topic in sorted(mine)]
 
     def _live(self) -> Member:

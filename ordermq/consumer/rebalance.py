@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from ordermq.client.instance import ClientInstance
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.timers import cancelled, wait_until_set
-from ordermq.config import ConsumerConfig
+from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
 from ordermq.consumer.hand_off import HandOff
+from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.strategies import allocate
@@ -51,6 +52,8 @@ def share_of(
 
     Raises: ConfigError: a strategy of the user's gave queues the topic does not have.
     """
+    if config.message_model is MessageModel.BROADCASTING:
+        return list(queues)
     if own_id not in member_ids:
         return None
     share = allocate(config.rebalance.allocation, queues, sorted(member_ids), own_id)
@@ -79,7 +82,7 @@ class Rebalancer:
         config: ConsumerConfig,
         topics: Iterable[str],
         locks: Locks | Unlocked,
-        offsets: Offsets,
+        offsets: Offsets | LocalOffsets,
         hand_off: HandOff,
         make: Callable[[MessageQueue, Lease, int], AssignedQueue],
         on_assigned: Callable[[AssignedQueue], None],
@@ -193,6 +196,8 @@ class Rebalancer:
         await self._acquire([queue for queue in todo.acquire if queue not in self._assigned])
 
     async def _member_ids(self) -> list[str]:
+        if self._config.message_model is MessageModel.BROADCASTING:
+            return [self._own_id]  # whoever else there is takes nothing away from us
         failure: OrderMQError | None = None
         for address in self._client.routes.masters():
             try:

@@ -1,20 +1,34 @@
-"""Queues held without the broker's locks: concurrent groups, as in Java (semantics 1, 5).
+"""Queues held without the broker's locks: concurrent and broadcasting groups (semantics 1, 5).
 
-Nobody is kept out: around a rebalance the old and the new owner may both call their listeners
-with the same messages. A lock would do worse than that: brokers take a group that holds one
-for an ordered group, and give its failed messages up at the first try (semantics 4.5).
+As in Java. Nobody is kept out of a concurrent group's queues: around a rebalance the old and
+the new owner may both call their listeners with the same messages. A lock would do worse than
+that: brokers take a group that holds one for an ordered group, and give its failed messages up
+at the first try (semantics 4.5). A broadcasting member has nobody to keep out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ordermq.consumer.assigned_queue import UNLOCKED, AssignedQueue, Lease
 from ordermq.model.message_queue import MessageQueue
 
 
 class Unlocked:
-    """Takes the place of `Locks`: every queue is granted at once, and for ever."""
+    """Takes the place of `Locks`: every queue is granted at once, and for ever.
+
+    Args:
+        held: the queues that are ours now.
+        on_regained: called with a queue that begins again, after an error of ours.
+    """
+
+    def __init__(
+        self,
+        held: Callable[[], Iterable[AssignedQueue]],
+        on_regained: Callable[[AssignedQueue], None],
+    ) -> None:
+        self._held = held
+        self._on_regained = on_regained
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         """All of them."""
@@ -28,4 +42,7 @@ class Unlocked:
         """There is nothing to give."""
 
     def renew_soon(self) -> None:
-        """There is nothing to renew."""
+        """A queue whose turn broke begins again at its committed offset."""
+        for assigned in self._held():
+            if assigned.lease is None and assigned.regain(UNLOCKED, assigned.committed_offset):
+                self._on_regained(assigned)
