@@ -106,6 +106,7 @@ class AssignedQueue:
         self.attempts: dict[int, int] = {}  # failed tries of buffered offsets; worker only
         self.isolate_until = -1  # up to this offset, one message a batch; worker only
         self.burst = 1  # batches to claim at once; worker only
+        self.last_claim_ms = -1  # when a listener last got a batch, on the monotonic clock
         self._on_lapse = on_lapse
         self._on_drained = on_drained
         self._on_room = on_room
@@ -206,6 +207,7 @@ class AssignedQueue:
                 if not segments:
                     return Refusal.EMPTY
                 self._running += 1
+                self.last_claim_ms = now_ms
                 return Claim(MessageRun(segments), lease, self._generation)
         self._on_lapse(self, "the lease ended before a batch could start")
         return Refusal.LAPSED

@@ -180,10 +180,12 @@ class LocalOffsets:
         """Write every queue that has something new, all at once."""
         await self._commit(list(queues))
 
-    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> None:
+    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> bool:
         """Go on from `offset`, either way, as `Offsets.reset`; the next commit writes it."""
-        assigned.reposition(generation, offset)
+        if not assigned.reposition(generation, offset):
+            return False
         await self._commit([assigned])
+        return True
 
     def forget(self, queue: MessageQueue) -> None:
         """The file keeps what it has: the queue may come back."""

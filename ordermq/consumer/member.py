@@ -17,6 +17,7 @@ from ordermq.consumer.assigned_queue import AssignedQueue, Lease
 from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.hand_off import HandOff
+from ordermq.consumer.inquiries import Inquiries
 from ordermq.consumer.listener import Listener
 from ordermq.consumer.local_offsets import LocalOffsets, OffsetFile
 from ordermq.consumer.locks import Locks
@@ -147,6 +148,18 @@ class Member:
             make=self._make,
             on_assigned=self._on_assigned,
             on_released=self._on_released,
+        )
+        self._inquiries = Inquiries(
+            client,
+            group,
+            settings.subscriptions,
+            self._offsets,
+            statistics,
+            is_orderly=settings.is_orderly,
+            thread_count=config.consume.consume_thread_count,
+            assigned=self._rebalancer.assigned,
+            last_pull_ms=self._last_pull_ms,
+            submit=self._service.submit,
         )
         self._pullers: dict[MessageQueue, tuple[Puller, asyncio.Task[None]]] = {}
         self._loops: list[asyncio.Task[object]] = []
@@ -311,7 +324,11 @@ class Member:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalancer.wake()
             return command.reply(ResponseCode.SUCCESS)
-        return None
+        return self._inquiries.answer(command)
+
+    def _last_pull_ms(self, queue: MessageQueue) -> int:
+        found = self._pullers.get(queue)
+        return 0 if found is None else found[0].last_pull_ms
 
     def _on_connection_lost(self, address: str) -> None:
         for assigned in self._rebalancer.assigned():
@@ -356,6 +373,7 @@ class Member:
 
     def _on_lapse(self, assigned: AssignedQueue, reason: str) -> None:
         # Any thread.
+        self._inquiries.on_lapse(assigned.queue)
         self._settings.statistics.add("leases_lost")
         _log.warning("%s: lease lost, %s; asking for it again", assigned.queue, reason)
         self._history.record(EventType.LOCK_LOST, assigned.queue, detail=reason)

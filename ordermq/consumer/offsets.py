@@ -131,22 +131,22 @@ class Offsets:
         stored = await self._client.api.query_offset(address, self._group, assigned.queue)
         return stored is not None and stored >= offset
 
-    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> None:
+    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> bool:
         """Go on from `offset`, either way, and commit it as a wanted move (semantics 10.6).
 
-        Nothing happens if a batch runs or the queue was lost meanwhile.
-
+        Returns: False, and nothing happens, if a batch runs or the queue was lost meanwhile.
         Raises: RemotingError, RouteError: the broker did not take it yet; the next commit
             tells it again.
         """
         lease = assigned.lease
         if lease is None or not assigned.reposition(generation, offset):
-            return
+            return False
         busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
         async with busy:
             self._history.record(EventType.RESET, assigned.queue, lease.epoch, off=offset)
             await self._store(assigned.queue, offset, lease, reset=True)
             assigned.committed(offset, lease)
+        return True
 
     async def _store(
         self, queue: MessageQueue, offset: int, lease: Lease, *, reset: bool = False

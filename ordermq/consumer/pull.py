@@ -91,6 +91,7 @@ class Puller:
         self._service = service
         self._statistics = statistics
         self._nudge = asyncio.Event()
+        self.last_pull_ms = 0  # since 1970
 
     def nudge(self) -> None:
         """There is room again, or a lease: look now."""
@@ -130,6 +131,7 @@ class Puller:
     async def _pull_once(self) -> None:
         assigned, config = self._assigned, self._config
         generation, offset = assigned.generation, assigned.next_pull_offset
+        self.last_pull_ms = self._client.clock.wall_ms()
         header = PullHeader(
             self._group,
             assigned.queue.topic,

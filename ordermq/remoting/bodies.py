@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from ordermq.model.subscription import Subscription
 
 _T = TypeVar("_T")
 _NOTHING: tuple[Any, ...] = ()
+_QUEUE_AS_NAME = re.compile(rb"([{,]\s*)(\{[^{}]*\})\s*:")
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
@@ -66,6 +68,24 @@ def queue_table_to_json(table: Mapping[MessageQueue, Any]) -> bytes:
     """
     rows = (orjson.dumps(queue_to_json(q)) + b":" + orjson.dumps(v) for q, v in table.items())
     return b"{" + b",".join(rows) + b"}"
+
+
+def queue_table_from_body(body: bytes, name: str) -> dict[MessageQueue, int]:
+    """A table of numbers by message queue: as Java writes it, or the list that C++ gets.
+
+    Raises: ProtocolError: neither.
+    """
+    # No name of a queue can hold a brace, so the objects that are names are easily found.
+    text = _QUEUE_AS_NAME.sub(lambda m: m[1] + orjson.dumps(m[2].decode()) + b":", body)
+    table = load_object(text, name).get(name)
+    if isinstance(table, list):
+        return {queue_from_json(row, name): _member(row, "offset", int, name) for row in table}
+    if not isinstance(table, dict):
+        raise ProtocolError(f"{name}: {table!r}, expected a table by message queue")
+    return {
+        queue_from_json(load_object(queue.encode(), name), name): _member(table, queue, int, name)
+        for queue in table
+    }
 
 
 def queue_from_json(value: object, what: str) -> MessageQueue:

@@ -25,6 +25,8 @@ from ordermq.remoting.bodies import (
     client_ids_to_body,
     locked_queues_from_body,
     locked_queues_to_body,
+    queue_table_from_body,
+    queue_table_to_json,
 )
 
 QUEUES = (MessageQueue("T", "b", 0), MessageQueue("T", "b", 1))
@@ -177,3 +179,21 @@ def test_a_body_with_one_member_spoilt_is_read_or_a_protocol_error(data: st.Data
     container[key] = data.draw(WRONG)
     with contextlib.suppress(ProtocolError):
         read(json.dumps(value).encode())
+
+
+def test_a_table_by_queue_is_read_as_java_writes_it_and_as_cpp_gets_it() -> None:
+    table = {QUEUES[0]: 5, QUEUES[1]: 1 << 40, MessageQueue("%RETRY%G", "b-1", 2): 0}
+    java = b'{"other":{"a":{"b":1}},"offsetTable":' + queue_table_to_json(table) + b"}"
+    assert queue_table_from_body(java, "offsetTable") == table
+    rows = ",".join(
+        f'{{"brokerName":"{q.broker_name}","offset":{n},"queueId":{q.queue_id},"topic":"{q.topic}"}}'
+        for q, n in table.items()
+    )
+    assert queue_table_from_body(f'{{"offsetTable":[{rows}]}}'.encode(), "offsetTable") == table
+    assert queue_table_from_body(b'{"offsetTable": {}}', "offsetTable") == {}
+
+
+@given(st.binary(max_size=60) | st.text('{}[]:,"01 offsetTable', max_size=60).map(str.encode))
+def test_a_table_by_queue_of_any_bytes_is_read_or_a_protocol_error(body: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        queue_table_from_body(body, "offsetTable")

@@ -1,0 +1,213 @@
+"""What a member answers to an admin tool that asks it through the broker (protocol 3.8)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Message, MessageQueue, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.remoting.bodies import queue_table_from_body, queue_table_to_json
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from tests.component.broker.wire_client import WireClient, queue_table
+from tests.component.conftest import Seen, eventually
+
+
+@pytest.fixture
+def tool(broker: EmbeddedBroker) -> Iterator[WireClient]:
+    with WireClient(broker.port) as client:
+        yield client
+
+
+def send(producer: Producer, count: int) -> dict[MessageQueue, int]:
+    """Send that many of one key; the queue it went to and its next offset."""
+    receipts = [
+        producer.send(Message("orders", str(n).encode()), sharding_key="k") for n in range(count)
+    ]
+    return {receipts[-1].message_queue: receipts[-1].queue_offset + 1}
+
+
+def ask(consumer: PushConsumer, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+    """What the member makes of a request that only RocketMQ's own brokers send."""
+    member = consumer._live()
+
+    async def work() -> Command | None:
+        return member._on_request(Command.request(code, ext, body))
+
+    answer = member._runtime.call(work())
+    assert answer is not None
+    return answer
+
+
+def test_a_member_tells_what_it_holds_and_how_far_it_is(
+    producer: Producer, tool: WireClient, seen: Seen, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    [(queue, end)] = send(producer, 20).items()
+    with make_consumer(seen.take, tags="*") as consumer:
+        seen.wait_for_count(20)
+        ext = {"consumerGroup": "g", "clientId": consumer.client_id, "jstackEnable": "true"}
+
+        def told() -> dict[str, Any]:
+            answer = tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+            assert answer.code == 0, answer.remark
+            return queue_table(answer.body)
+
+        def of_queue() -> dict[str, Any]:
+            name = f'{{"brokerName":"b","queueId":{queue.queue_id},"topic":"orders"}}'
+            found: dict[str, Any] = told()["mqTable"][name]
+            return found
+
+        eventually(lambda: of_queue()["commitOffset"] == end, "all is committed")
+        info, row = told(), of_queue()
+        status = ask(
+            consumer,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            {"group": "g", "topic": "orders"},
+        )
+    assert row["locked"] is True
+    assert row["droped"] is False
+    assert (row["cachedMsgCount"], row["transactionMsgCount"]) == (0, 0)
+    started_ms = int(info["properties"]["PROP_CONSUMER_START_TIMESTAMP"])
+    assert started_ms <= row["lastConsumeTimestamp"] <= row["lastLockTimestamp"]
+    assert started_ms <= row["lastPullTimestamp"]
+    assert info["properties"]["PROP_CONSUMEORDERLY"] == "true"
+    assert info["userConsumerInfo"]["messages_done"] == "20"
+    assert {item["topic"] for item in info["subscriptionSet"]} >= {"orders"}
+    assert "MainThread" in info["jstack"]
+    table = queue_table_from_body(status.body, "messageQueueTable")
+    assert table[queue] == end
+    assert len(table) == 8
+
+
+def test_what_a_listener_holds_is_told_while_it_runs(
+    producer: Producer, tool: WireClient, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    [(queue, _)] = send(producer, 5).items()
+    entered, leave = threading.Event(), threading.Event()
+
+    def listen(messages: object, context: object) -> None:
+        entered.set()
+        leave.wait(20.0)
+
+    with make_consumer(listen, consume_message_batch_max_size=2) as consumer:
+        assert entered.wait(20.0)
+        ext = {"consumerGroup": "g", "clientId": consumer.client_id}
+
+        def row() -> dict[str, Any]:
+            answer = tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+            table: dict[str, dict[str, Any]] = queue_table(answer.body)["mqTable"]
+            return next(r for q, r in table.items() if f'"queueId":{queue.queue_id},' in q)
+
+        eventually(lambda: row()["cachedMsgCount"] == 5, "all of them are buffered")
+        found = row()
+        leave.set()
+    assert found["transactionMsgMinOffset"] == found["cachedMsgMinOffset"] == 0
+    assert found["cachedMsgMaxOffset"] == 4
+    assert found["transactionMsgCount"] >= 1
+    assert found["commitOffset"] == 0
+
+
+def test_a_message_to_consume_directly_is_refused_with_the_reason(
+    producer: Producer, tool: WireClient, seen: Seen, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    receipt = producer.send(Message("orders", b"x"), sharding_key="k")
+    with make_consumer(seen.take) as consumer:
+        seen.wait_for_count(1)
+        ext = {
+            "consumerGroup": "g",
+            "clientId": consumer.client_id,
+            "msgId": receipt.offset_message_id,
+        }
+        answer = tool.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "reset the group's offset" in str(answer.remark)
+    assert len(seen.deliveries) == 1
+
+
+@pytest.mark.parametrize("form", ["Java", "C++"])
+def test_a_reset_moves_a_busy_queue_back_after_its_listener(
+    form: str, producer: Producer, seen: Seen, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    [(queue, end)] = send(producer, 10).items()
+    busy, go_on = threading.Event(), threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        seen.take(messages, context)
+        if messages[-1].queue_offset == end - 1:
+            busy.set()
+            go_on.wait(20.0)
+
+    with make_consumer(listen, broker_suspend_ms=100) as consumer:
+        assert busy.wait(20.0)
+        if form == "Java":
+            body = b'{"offsetTable":' + queue_table_to_json({queue: 5}) + b"}"
+        else:
+            body = (
+                b'{"offsetTable":[{"brokerName":"b","offset":5,"queueId":%d,"topic":"orders"}]}'
+                % queue.queue_id
+            )
+        ext = {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true"}
+        answer = ask(consumer, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
+        assert answer.code == ResponseCode.SUCCESS
+        go_on.set()
+        seen.wait_for_count(15)
+        producer.send(Message("orders", b"new"), sharding_key="k")
+        seen.wait_for_count(16)
+    assert [offset for _, offset, _, _ in seen.deliveries] == [*range(10), *range(5, 11)]
+
+
+def test_a_reset_leaves_a_pause_of_the_user_as_it_is(
+    producer: Producer, seen: Seen, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    [(queue, _)] = send(producer, 10).items()
+    with make_consumer(seen.take, broker_suspend_ms=100) as consumer:
+        seen.wait_for_count(10)
+        consumer.pause(queue)
+        body = b'{"offsetTable":' + queue_table_to_json({queue: 0}) + b"}"
+        ext = {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true"}
+        ask(consumer, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
+        assigned = consumer._live()._find(queue)
+        eventually(lambda: assigned.process_queue.message_count == 10, "pulled again")
+        assert assigned.is_paused
+        assert len(seen.deliveries) == 10
+        consumer.resume(queue)
+        seen.wait_for_count(20)
+
+
+def test_a_question_to_another_group_or_without_sense_is_refused(
+    producer: Producer, seen: Seen, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    send(producer, 1)
+    with make_consumer(seen.take) as consumer:
+        wrong = ask(consumer, RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "other"})
+        assert wrong.code == ResponseCode.SYSTEM_ERROR
+        assert "member of 'g' only" in str(wrong.remark)
+        for body in (b"", b"{}", b'{"offsetTable":7}', b'{"offsetTable":{"x":1}}', b"{{}:1}"):
+            garbled = ask(consumer, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, {"group": "g"}, body)
+            assert garbled.code == ResponseCode.SYSTEM_ERROR, body
+
+
+def test_a_reset_moves_a_broadcasting_member_alone(
+    producer: Producer,
+    seen: Seen,
+    make_consumer: Callable[..., PushConsumer],
+    tmp_path: Path,
+) -> None:
+    [(queue, _)] = send(producer, 10).items()
+    broadcasting = {
+        "message_model": "broadcasting",
+        "local_offset_store_dir": str(tmp_path / "offsets"),
+        "broker_suspend_ms": 100,
+    }
+    with make_consumer(seen.take, **broadcasting) as consumer:
+        seen.wait_for_count(10)
+        body = b'{"offsetTable":' + queue_table_to_json({queue: 4}) + b"}"
+        ext = {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true"}
+        ask(consumer, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
+        seen.wait_for_count(16)
+    assert [offset for _, offset, _, _ in seen.deliveries] == [*range(10), *range(4, 10)]
