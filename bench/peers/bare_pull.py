@@ -11,6 +11,7 @@ import json
 import struct
 import sys
 import time
+from typing import cast
 
 from ordermq.remoting.codes import PullFlag, RequestCode
 from ordermq.remoting.command import Command
@@ -37,8 +38,7 @@ class BarePull(asyncio.Protocol):
         self.finished = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # not so by type in uvloop
         for queue in range(self._open_queues):
             self._pull(queue, 0)
 
