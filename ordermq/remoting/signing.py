@@ -13,6 +13,7 @@ from ordermq.remoting.command import Command
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
+SIGNED_BY = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _SIGNS_IT_FROM = 400  # Java's clients up to this version added that field after they had signed
 

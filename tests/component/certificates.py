@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
@@ -52,5 +55,9 @@ class Authority:
 
 
 def _openssl(*arguments: str) -> None:
+    if shutil.which("openssl") is None:
+        pytest.fail(
+            "openssl not found: these tests make certificates (Debian: apt install openssl)"
+        )
     done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -11,8 +11,11 @@ from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import ONEWAY_FLAG, Command
+from ordermq.remoting.framing import encode
 from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.signing import Credentials
 from tests.component.broker.wire_client import WireClient
@@ -83,3 +86,26 @@ def test_a_request_of_nobody_does_nothing_also_if_it_asks_for_no_answer(
         answer = stranger.call(asked.code, asked.ext)
     assert answer.code != ResponseCode.NO_PERMISSION
     assert broker.statistics.messages_stored == 0
+
+
+def test_a_question_passed_on_to_a_member_carries_no_signature(broker: EmbeddedBroker) -> None:
+    account = Credentials("shop", "the secret")
+    group = ConsumerData("g", (Subscription.parse("orders", "*", 1),))
+
+    def signed(code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+        command = Command.request(code, ext, body)
+        account.sign(command)
+        return command
+
+    with WireClient(broker.port) as member, WireClient(broker.port) as tool:
+        told = signed(RequestCode.HEART_BEAT, {}, Heartbeat("m", (group,), ()).to_body())
+        assert member.call(told.code, told.ext, told.body).code == 0
+        ext = {"consumerGroup": "g", "clientId": "m"}
+        asked = signed(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+        question = tool.start(asked.code, asked.ext)
+        passed_on = member.notice()
+        while passed_on.code != asked.code:  # that the group has a member now comes first
+            passed_on = member.notice()
+        assert dict(passed_on.ext) == ext
+        member.socket.sendall(encode(passed_on.reply(0, body=b"{}")))
+        assert tool.wait(question).code == 0

@@ -8,6 +8,7 @@ from ordermq.broker.groups import Member
 from ordermq.broker.processors.topics import required
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.signing import SIGNED_BY
 
 _MEMBER_TIMEOUT_MS = 10_000
 _OFFSET_AT = -16  # a stored message's id ends with its physical offset, 16 hex digits
@@ -35,7 +36,9 @@ def _pass_on(
     context: BrokerContext, connection: BrokerConnection, request: Command, body: bytes
 ) -> None:
     member = _member(context, required(request, "consumerGroup"), required(request, "clientId"))
-    forwarded = Command.request(request.code, request.ext, body)
+    # Without the signature: whoever has a signed request may send it again.
+    ext = {name: value for name, value in request.ext.items() if name not in SIGNED_BY}
+    forwarded = Command.request(request.code, ext, body)
 
     def answered(answer: Command | None) -> None:
         if answer is None:
