@@ -21,7 +21,7 @@ from ordermq.client.runtime import Runtime
 from ordermq.client.timers import repeat
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, Refusal
-from ordermq.consumer.listener import ConcurrentContext, Listener, judge_concurrent
+from ordermq.consumer.listener import ConcurrentContext, ConcurrentListener, judge_concurrent
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.consumer.worker_pool import WorkerPool
@@ -55,7 +55,7 @@ class ConcurrentService:
         client: ClientInstance,
         group: str,
         config: ConsumeConfig,
-        listener: Listener,
+        listener: ConcurrentListener,
         statistics: ConsumerStatistics,
         is_broadcasting: bool,
     ) -> None:

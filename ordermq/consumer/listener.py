@@ -85,6 +85,9 @@ ListenerAnswer = ConsumeResult | int | None
 Listener = Callable[
     [Sequence[MessageView], ConsumeContext], ListenerAnswer | Awaitable[ListenerAnswer]
 ]
+ConcurrentListener = Callable[
+    [Sequence[MessageView], ConcurrentContext], ListenerAnswer | Awaitable[ListenerAnswer]
+]
 
 
 class Settlement(Enum):

@@ -18,7 +18,7 @@ from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.inquiries import Inquiries
-from ordermq.consumer.listener import Listener
+from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.local_offsets import LocalOffsets, OffsetFile
 from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets
@@ -56,8 +56,8 @@ class MemberSettings:
     name_servers: Sequence[str]
     config: ConsumerConfig
     subscriptions: Sequence[Subscription]
-    listener: Listener
-    is_orderly: bool  # else concurrent
+    listener: Listener | None  # of an orderly group; else there is a concurrent one
+    concurrent_listener: ConcurrentListener | None
     offset_file: OffsetFile | None  # of a broadcasting member
     on_failure: FailurePolicy
     on_assigned: Callable[[MessageQueue], None] | None
@@ -99,7 +99,7 @@ class Member:
             self._offsets = LocalOffsets(client, settings.offset_file, config.rebalance, statistics)
         self._service: OrderlyService | ConcurrentService
         self._locks: Locks | Unlocked
-        if settings.is_orderly:
+        if settings.listener is not None:
             self._service = OrderlyService(
                 client,
                 group,
@@ -111,15 +111,16 @@ class Member:
                 statistics,
             )
         else:
+            assert settings.concurrent_listener is not None
             self._service = ConcurrentService(
                 client,
                 group,
                 config.consume,
-                settings.listener,
+                settings.concurrent_listener,
                 statistics,
                 is_broadcasting=settings.offset_file is not None,
             )
-        if settings.is_orderly and isinstance(self._offsets, Offsets):
+        if settings.listener is not None and isinstance(self._offsets, Offsets):
             self._locks = Locks(
                 client,
                 group,
@@ -155,7 +156,7 @@ class Member:
             settings.subscriptions,
             self._offsets,
             statistics,
-            is_orderly=settings.is_orderly,
+            is_orderly=settings.listener is not None,
             thread_count=config.consume.consume_thread_count,
             assigned=self._rebalancer.assigned,
             last_pull_ms=self._last_pull_ms,

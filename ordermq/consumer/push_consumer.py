@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import ConsumerConfig, MessageModel
-from ordermq.consumer.listener import Listener
+from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.member import Member, MemberSettings
 from ordermq.consumer.retry import FailurePolicy, Retry
@@ -28,6 +28,7 @@ from ordermq.model.subscription import EVERYTHING, Subscription
 
 _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
+_C = TypeVar("_C", bound=ConcurrentListener)
 _CLOSE_TIMEOUT_S = 60.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -88,7 +89,7 @@ class PushConsumer:
         self._history_path = history
         self._subscriptions: dict[str, Subscription] = {}
         self._listener: Listener | None = None
-        self._is_orderly = True
+        self._concurrent_listener: ConcurrentListener | None = None
         self._running: Member | None = None
         self._closed = False
         # A simple queue, because its put may be called from a signal handler.
@@ -115,10 +116,11 @@ class PushConsumer:
         It is called as `listener(messages, context)`, with messages of one queue, ascending;
         see `ConsumeResult` for what it may return.
         """
-        self._register(listener, is_orderly=True)
+        self._require_no_listener()
+        self._listener = listener
         return listener
 
-    def concurrently(self, listener: _L) -> _L:
+    def concurrently(self, listener: _C) -> _C:
         """Register the listener, plain or `async def`, for many batches at once (semantics 5).
 
         No order is kept, not within a queue either, and no lock: a queue that moves to another
@@ -145,14 +147,13 @@ class PushConsumer:
                 "max_reconsume_times and its retry topic",
                 group=self.group,
             )
-        self._register(listener, is_orderly=False)
+        self._require_no_listener()
+        self._concurrent_listener = listener
         return listener
 
-    def _register(self, listener: Listener, *, is_orderly: bool) -> None:
-        if self._listener is not None:
+    def _require_no_listener(self) -> None:
+        if self._listener is not None or self._concurrent_listener is not None:
             raise StateError("this consumer has a listener already", group=self.group)
-        self._listener = listener
-        self._is_orderly = is_orderly
 
     def start(self) -> None:
         """Join the group and begin; returns once the first shares were asked for.
@@ -165,7 +166,7 @@ class PushConsumer:
         """
         if self._running is not None or self._closed:
             raise StateError("a consumer starts once", group=self.group)
-        if self._listener is None:
+        if self._listener is None and self._concurrent_listener is None:
             raise StateError(
                 "no listener: decorate one with @consumer.orderly or concurrently", group=self.group
             )
@@ -179,7 +180,7 @@ class PushConsumer:
                 config=self.config,
                 subscriptions=self.subscriptions(),
                 listener=self._listener,
-                is_orderly=self._is_orderly,
+                concurrent_listener=self._concurrent_listener,
                 offset_file=self._open_offsets(),
                 on_failure=self._on_failure if self._on_failure is not None else Retry(),
                 on_assigned=self._on_assigned,

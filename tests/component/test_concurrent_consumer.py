@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from ordermq import ConsumeResult, DeadLetter, Message, Producer, PushConsumer
+from ordermq import ConsumeResult, DeadLetter, Message, MessageView, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker, placing
 from ordermq.client.broker_api import BrokerApi
-from ordermq.errors import BrokerError, ConfigError, RequestTimeout
+from ordermq.consumer.listener import ConcurrentContext
+from ordermq.errors import BrokerError, ConfigError, RequestTimeout, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import SCHEDULE_TOPIC, dead_letter_topic
 from tests.component.conftest import DEADLINE_S, Seen, eventually, numbered
@@ -157,7 +158,7 @@ def test_the_part_of_a_batch_that_is_not_acknowledged_comes_again_at_the_level_a
     for number in range(40):
         producer.send(Message("orders", str(number).encode()), sharding_key="k")
 
-    def listen(messages: Any, context: Any) -> ConsumeResult:
+    def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> ConsumeResult:
         done = len(messages) if context.attempt else len(messages) // 2
         context.ack_index = done - 1
         context.delay_level = 9
@@ -376,3 +377,16 @@ def test_what_is_for_ordered_groups_only_is_refused(settings: dict[str, Any], na
     consumer = PushConsumer("g", name_servers="127.0.0.1:1", **settings)
     with pytest.raises(ConfigError, match=f"{name}.*for @consumer.orderly only"):
         consumer.concurrently(lambda messages, context: None)
+
+
+def test_a_consumer_has_one_listener_of_either_kind() -> None:
+    consumer = PushConsumer("g", name_servers="127.0.0.1:1")
+
+    @consumer.concurrently
+    def listen(messages: Sequence[MessageView], context: ConcurrentContext) -> None:
+        context.delay_level = 3
+
+    with pytest.raises(StateError, match="a listener already"):
+        consumer.orderly(lambda messages, context: None)
+    with pytest.raises(StateError, match="a listener already"):
+        consumer.concurrently(listen)
