@@ -259,13 +259,21 @@ def page() -> str:
 def readme_figures() -> str:
     lines = []
     catch_up, hand_off = load("catch_up_embedded"), load("hand_off_embedded")
-    take_over = load("take_over_embedded")
+    take_over, rocketmq = load("take_over_embedded"), load("catch_up_rocketmq")
     if catch_up is not None:
         row = catch_up["rows"]["ordermq, batch 32"]
         lines.append(
             f"- Catch-up from the embedded broker, orderly listener, batches of 32: "
             f"{row['messages_per_second']:,} messages/s in one process, "
             f"{row['share_of_bare']:.0%} of a bare pull loop beside it."
+        )
+    if rocketmq is not None:
+        whole, each = rocketmq["ratios"]["32"], rocketmq["ratios"]["1"]
+        lines.append(
+            f"- Catch-up from RocketMQ {rocketmq['workload']['rocketmq']} beside Java's client, "
+            f"warmed up: batches of 32 {whole['rate']:.1f} times its messages/s at "
+            f"{whole['cpu']:.2f} of its CPU a message, one by one {each['rate']:.1f} times at "
+            f"{each['cpu']:.2f}."
         )
     if hand_off is not None:
         fast = hand_off["rows"][0]

@@ -60,6 +60,9 @@ class ObjectQueue:
 class ObjectRun(list[Any]):
     """The messages of one listener call; what the consumer asks of a MessageRun."""
 
+    def parts(self, size: int) -> Iterator[ObjectRun]:
+        return (ObjectRun(self[first : first + size]) for first in range(0, len(self), size))
+
     def offsets(self) -> list[int]:
         return [message.queue_offset for message in self]
 
