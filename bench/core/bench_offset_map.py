@@ -13,13 +13,13 @@ from typing import Any
 
 from bench import workloads
 from bench.core.figures import Work, ours
-from bench.core.offset_work import ORDERS, PAIRS, by_block, by_key, measure, parts, plan
+from bench.core.offset_work import ORDERS, PAIRS, DictLike, by_block, by_key, measure, parts, plan
 from ordermq.core import OffsetMap
 
 
-class Ours:
+class Ours(DictLike):
     def __init__(self) -> None:
-        self._map = OffsetMap()
+        super().__init__(OffsetMap())
 
     def fill(self, keys: Iterable[int]) -> None:
         entries = self._map
@@ -34,12 +34,6 @@ class Ours:
             total += pop_first(1)[0][0]
         return total
 
-    def put_and_remove(self, come: list[int], go: list[int]) -> None:
-        entries = self._map
-        for key, gone in zip(come, go, strict=True):
-            entries[key] = key
-            del entries[gone]
-
     def blocks(self, come: list[int], go: list[int]) -> list[tuple[Any, Any]]:
         return [
             ((array("q", keys), array("Q", keys)), array("q", gone))
@@ -51,9 +45,6 @@ class Ours:
         for (offsets, tokens), gone in blocks:
             put_columns(offsets, tokens)
             remove_columns(gone)
-
-    def keys(self) -> list[int]:
-        return list(self._map)
 
 
 def looked_up(operation: str, order: str, size: int) -> Work:

@@ -41,6 +41,40 @@ class Subject(Protocol):
     def keys(self) -> list[int]: ...
 
 
+class DictLike:
+    """What maps with a dict's interface do alike.
+
+    Args:
+        entries: the empty map.
+    """
+
+    def __init__(self, entries: Any) -> None:
+        self._map = entries
+
+    def put_and_remove(self, come: list[int], go: list[int]) -> None:
+        entries = self._map
+        for key, gone in zip(come, go, strict=True):
+            entries[key] = key
+            del entries[gone]
+
+    def blocks(self, come: list[int], go: list[int]) -> list[tuple[Any, Any]]:
+        return [
+            (list(zip(keys, keys, strict=True)), gone)
+            for keys, gone in zip(parts(come), parts(go), strict=True)
+        ]
+
+    def put_and_remove_blocks(self, blocks: list[tuple[Any, Any]]) -> None:
+        entries = self._map
+        update = entries.update
+        for pairs, gone in blocks:
+            update(pairs)
+            for key in gone:
+                del entries[key]
+
+    def keys(self) -> list[int]:
+        return list(self._map)
+
+
 def parts(keys: list[int]) -> Iterator[list[int]]:
     """The keys, a block at a time."""
     return (keys[start : start + BLOCK] for start in range(0, len(keys), BLOCK))

@@ -5,18 +5,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from importlib.metadata import version
-from typing import Any
 
 from bench import workloads
 from bench.core.figures import Figures
-from bench.core.offset_work import measure, parts
+from bench.core.offset_work import DictLike, measure
 
 _library = importlib.import_module("BTrees.LOBTree")
 
 
-class LOBTree:
+class LOBTree(DictLike):
     def __init__(self) -> None:
-        self._map = _library.LOBTree()
+        super().__init__(_library.LOBTree())
 
     def fill(self, keys: Iterable[int]) -> None:
         entries = self._map
@@ -33,29 +32,6 @@ class LOBTree:
             del entries[smallest]
             total += smallest
         return total
-
-    def put_and_remove(self, come: list[int], go: list[int]) -> None:
-        entries = self._map
-        for key, gone in zip(come, go, strict=True):
-            entries[key] = key
-            del entries[gone]
-
-    def blocks(self, come: list[int], go: list[int]) -> list[tuple[Any, Any]]:
-        return [
-            (list(zip(keys, keys, strict=True)), gone)
-            for keys, gone in zip(parts(come), parts(go), strict=True)
-        ]
-
-    def put_and_remove_blocks(self, blocks: list[tuple[Any, Any]]) -> None:
-        entries = self._map
-        update = entries.update
-        for pairs, gone in blocks:
-            update(pairs)
-            for key in gone:
-                del entries[key]
-
-    def keys(self) -> list[int]:
-        return list(self._map)
 
 
 def main() -> None:
