@@ -6,6 +6,7 @@ import statistics
 from typing import Any
 
 from bench.core.targets import Row, rows
+from bench.markdown import source_line, table, verdict
 
 PICTURES = {  # by work; drawn by pictures.py
     "process_queue": ("core_depth.png", "time against depth"),
@@ -72,7 +73,7 @@ def met(result: dict[str, Any], row: Row) -> bool | None:
 def answer(met: bool | None, row: Row) -> str:
     if met is None:
         return "not measured" if row.target else ""
-    return "yes" if met else "**no**"
+    return verdict(met)
 
 
 def misses(result: dict[str, Any]) -> list[str]:
@@ -165,3 +166,39 @@ def cffi_factor(result: dict[str, Any]) -> float:
     cython: dict[str, float] = result["medians"]["cython"]
     cffi: dict[str, float] = result["medians"]["cffi"]
     return statistics.median(cffi[case] / cython[case] for case in cython)
+
+
+def core_section(result: dict[str, Any]) -> str:
+    """Ours beside the peers."""
+    said = "## The core beside its peers\n\n" + text(result) + "\n" + table(HEAD, lines(result))
+    reasons = misses(result)
+    if reasons:
+        said += "\nWhere the time of what misses goes, and what is next:\n\n"
+        said += "".join(f"{number}. {reason}\n" for number, reason in enumerate(reasons, 1))
+    return (
+        said
+        + source_line(result)
+        + "".join(
+            f"\n![{said}](pictures/{file})\n"
+            for work, (file, said) in PICTURES.items()
+            if work in result["medians"]
+        )
+    )
+
+
+def core_matrix_section(result: dict[str, Any]) -> str:
+    """Every operation of ours."""
+    return (
+        "## The core alone: every operation of the process queue\n\n"
+        "Nanoseconds of processor time a message on Cython, medians; the queue is brought back "
+        "to its depth before each timing. Through cffi the same takes "
+        f"{cffi_factor(result):.1f} times as long in the middle of all cases. The "
+        "offset map, the codec and every other size: `bench/results/core_matrix.json`.\n\n"
+        + table(*depth_table(result))
+        + "\n"
+        + table(*batch_table(result))
+        + source_line(result)
+    )
+
+
+SECTIONS = {"core": core_section, "core_matrix": core_matrix_section}

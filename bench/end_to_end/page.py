@@ -1,0 +1,168 @@
+"""The end-to-end sections of docs/benchmarks.md; bench/report.py puts them in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.markdown import source_line, table, verdict
+
+
+def catch_up_section(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    rows = [
+        [
+            peer,
+            f"{row['messages_per_second']:,}",
+            f"{row['share_of_bare']:.2f}",
+            f"{row['cpu_us_per_message']:.2f}",
+            f"{row['broker_cpu_us_per_message']:.2f}",
+        ]
+        for peer, row in result["rows"].items()
+    ]
+    return (
+        "## Catch-up on the embedded broker\n\n"
+        f"{work['messages']:,} waiting messages of {work['body_bytes']} bytes in "
+        f"{work['queues']} queues, one consumer process with a trivial orderly listener, pulls "
+        f"of {work['pull_size']}. The bare pull loop counts frames and throws them away. "
+        "Medians of alternating rounds.\n\n"
+        + table(
+            ["who", "messages/s", "of the bare loop", "CPU us/message", "broker CPU us/message"],
+            rows,
+        )
+        + source_line(result)
+        + "\n![catch-up](pictures/catch_up.png)\n"
+    )
+
+
+# batch: at least so many times Java's messages a second, at most so much of its CPU a message.
+_ROCKETMQ_TARGETS = {"1": (1.5, 0.45), "32": (2.0, 0.35)}
+
+
+def rocketmq_section(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    rows = []
+    for batch, ratio in result["ratios"].items():
+        rate, cpu = _ROCKETMQ_TARGETS[batch]
+        ours, java = (result["rows"][f"{who}, batch {batch}"] for who in ("ordermq", "Java client"))
+        rows.append([
+            batch,
+            f"{ours['messages_per_second']:,}", f"{java['messages_per_second']:,}",
+            f"{ratio['rate']:.2f}x", f">= {rate}x", verdict(ratio["rate"] >= rate),
+            f"{ours['cpu_us_per_message']:.2f}", f"{java['cpu_us_per_message']:.2f}",
+            f"{ratio['cpu']:.2f}x", f"<= {cpu}x", verdict(ratio["cpu"] <= cpu),
+        ])  # fmt: skip
+    return (
+        "## Catch-up from a real RocketMQ broker, beside Java's client\n\n"
+        f"RocketMQ {work['rocketmq']}, name server and broker as they come; "
+        f"{work['messages']:,} waiting messages of {work['body_bytes']} bytes in "
+        f"{work['queues']} queues, pulls of {work['pull_size']}, an orderly listener that counts. "
+        "The clock starts when half is read, for Java's compiler; ratios are medians of the "
+        "rounds' own.\n\n"
+        + table(
+            [
+                "batch",
+                "ours, messages/s",
+                "Java's",
+                "ratio",
+                "target",
+                "met",
+                "ours, CPU us/message",
+                "Java's",
+                "ratio",
+                "target",
+                "met",
+            ],
+            rows,
+        )
+        + source_line(result)
+    )
+
+
+def shape_section(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    rows = []
+    for name, row in result["rows"].items():
+        batch, listener, shape = name.split(", ")
+        whole = result["rows"][f"{batch}, {listener}, batches"]
+        rate = row["messages_per_second"]
+        cpu = row["cpu_us_per_message"]
+        rows.append([
+            batch, listener, shape, f"{rate:,}", f"{cpu:.2f}",
+            f"{whole['messages_per_second'] / rate:.2f}x",
+            f"{cpu / whole['cpu_us_per_message']:.2f}x",
+        ])  # fmt: skip
+    return (
+        "## What the batch shape gains end to end\n\n"
+        f"The catch-up above ({work['messages']:,} messages with a tag and a key), the consumer's "
+        "process queue fed in three shapes: the pull answer as it is and runs of it to the "
+        "listener (batches, the product); an object a message, decoded when read (views); an "
+        "object a message, decoded on arrival (objects). The listener counts, or reads body, "
+        "tags and keys of every message. Gains are of batches over that row.\n\n"
+        + table(
+            ["batch", "listener", "shape", "messages/s", "CPU us/message", "gain", "gain, CPU"],
+            rows,
+        )
+        + source_line(result)
+    )
+
+
+def hand_off_section(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    rows = [
+        [
+            f"{row['listener_ms']} ms",
+            kind,
+            str(row[kind]["moves"]),
+            f"{row[kind]['median_ms']:.0f}",
+            f"{row[kind]['worst_ms']:.0f}",
+            str(row["duplicates"]),
+        ]
+        for row in result["rows"]
+        for kind in ("join", "leave")
+    ]
+    return (
+        "## Hand-off under load\n\n"
+        f"{work['messages_per_second']} messages/s over {work['queues']} queues, members as "
+        f"processes: {work['members']}, on the embedded broker. Silence is the time from the "
+        "old owner's last listener call on a queue to the new owner's first, the pace's own "
+        "gap between two messages of a queue included.\n\n"
+        + table(
+            ["listener", "move", "queues moved", "median ms", "worst ms", "duplicates in all"],
+            rows,
+        )
+        + source_line(result)
+    )
+
+
+def take_over_section(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{row['lease_ms'] / 1000:.0f} s",
+            str(row["kills"]),
+            f"{row['median_ms'] / 1000:.1f}",
+            f"{row['worst_ms'] / 1000:.1f}",
+            str(row["lost"]),
+            str(row["duplicates_per_kill"]),
+        ]
+        for row in result["rows"]
+    ]
+    return (
+        "## Take-over after kill -9\n\n"
+        "Half of the queues belong to a member that is killed; the time until the other one "
+        "holds them. Duplicates are what was finished within the commit interval (here the "
+        "default of 5 s) and not yet committed.\n\n"
+        + table(
+            ["lease", "kills", "median s", "worst s", "lost", "duplicates a kill"],
+            rows,
+        )
+        + source_line(result)
+    )
+
+
+SECTIONS = {
+    "catch_up_rocketmq": rocketmq_section,
+    "catch_up_embedded": catch_up_section,
+    "shape_embedded": shape_section,
+    "hand_off_embedded": hand_off_section,
+    "take_over_embedded": take_over_section,
+}
