@@ -106,6 +106,17 @@ class BrokerContext:
             tags=[properties.get(props.TAGS) for properties in found],
         )
 
+    def when_written(self, connection: BrokerConnection, request: Command) -> Done:
+        """What answers a request once its write is durable, or has failed."""
+
+        def finish(error: StoreError | None) -> None:
+            if error is not None:
+                self.refuse_write(connection, request, error)
+                return
+            connection.reply(request, ResponseCode.SUCCESS)
+
+        return finish
+
     def refuse_write(
         self, connection: BrokerConnection, request: Command, error: StoreError
     ) -> None:

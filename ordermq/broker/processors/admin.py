@@ -8,7 +8,6 @@ from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.group_commit import QueueLog, Write
 from ordermq.broker.processors.topics import DATA_VERSION, existing_topic, required
-from ordermq.errors import StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import stored_at
 from ordermq.remoting.bodies import load_object, queue_table_to_json, subscription_to_json
@@ -40,13 +39,8 @@ def runtime_info(context: BrokerContext, connection: BrokerConnection, request: 
 def put_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     _, statements = context.groups.put(load_object(request.body, "group configuration"))
 
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
-        connection.reply(request, ResponseCode.SUCCESS)
-
-    context.store.submit(Write(finish, statements=statements))
+    done = context.when_written(connection, request)
+    context.store.submit(Write(done, statements=statements))
 
 
 def all_groups(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -72,13 +66,8 @@ def delete_group(context: BrokerContext, connection: BrokerConnection, request: 
     if request.ext.get("cleanOffset", "").lower() == "true":
         statements.append(context.offsets.forget_group(name))
 
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
-        connection.reply(request, ResponseCode.SUCCESS)
-
-    context.store.submit(Write(finish, statements=statements))
+    done = context.when_written(connection, request)
+    context.store.submit(Write(done, statements=statements))
 
 
 def topic_statistics(

@@ -8,7 +8,6 @@ from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.group_commit import Append
 from ordermq.broker.groups import Group
 from ordermq.broker.placing import place
-from ordermq.errors import StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import dead_letter_topic, retry_topic
 from ordermq.model.stored_message import StoredMessage
@@ -36,13 +35,7 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
         )
     append = _again(context, header, group, StoredMessage.read(record))
 
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
-        connection.reply(request, ResponseCode.SUCCESS)
-
-    context.append((append,), finish)
+    context.append((append,), context.when_written(connection, request))
 
 
 def _again(

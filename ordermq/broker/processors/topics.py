@@ -103,13 +103,8 @@ def delete(context: BrokerContext, connection: BrokerConnection, request: Comman
     context.topics.remove(name)
     context.offsets.forget_topic(name)
 
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
-        connection.reply(request, ResponseCode.SUCCESS)
-
-    context.store.submit(Write(finish, statements=context.store.forget_topic(name)))
+    done = context.when_written(connection, request)
+    context.store.submit(Write(done, statements=context.store.forget_topic(name)))
 
 
 def delete_route(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
