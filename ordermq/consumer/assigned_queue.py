@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from enum import Enum, auto
 
+from ordermq.consumer.claim import Claim, Refusal
+from ordermq.consumer.lease import Lease
 from ordermq.core import ProcessQueue
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
@@ -29,53 +30,6 @@ class QueueState(Enum):
     ACTIVE = auto()
     DRAINING = auto()  # no new batch, no new pull; the running batch may finish and commit
     GONE = auto()
-
-
-class Refusal(Enum):
-    """Why no batch was handed out; each leaves the dispatch flag cleared."""
-
-    EMPTY = auto()  # nothing pending
-    REVOKED = auto()  # draining or gone
-    PAUSED = auto()
-    LAPSED = auto()  # the lease is over; the buffer was dropped
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to work a queue: an epoch and an end on the monotonic clock.
-
-    Args:
-        epoch: grows with each change of owner; the fence token's first half.
-        deadline_ms: counted from the *send* of the granting request (semantics 3.2 R).
-        is_fenced: the broker knows epochs and refuses commits of older ones.
-    """
-
-    epoch: int
-    deadline_ms: int
-    is_fenced: bool
-
-    def is_valid(self, now_ms: int) -> bool:
-        return now_ms < self.deadline_ms
-
-    @property
-    def is_lock(self) -> bool:
-        """A broker granted it; False for a queue held without a lock."""
-        return self.epoch > 0
-
-
-UNLOCKED = Lease(epoch=0, deadline_ms=1 << 62, is_fenced=False)  # no lock is ever epoch 0
-
-
-@dataclass(slots=True)
-class Claim:
-    """What is being consumed, one batch or several in turn, with the lease it started under.
-
-    Never changed.
-    """
-
-    messages: MessageRun
-    lease: Lease
-    generation: int
 
 
 class AssignedQueue:

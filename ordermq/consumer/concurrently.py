@@ -20,7 +20,8 @@ from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
 from ordermq.client.timers import repeat
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, Refusal
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.claim import Refusal
 from ordermq.consumer.listener import ConcurrentContext, ConcurrentListener, judge_concurrent
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.statistics import ConsumerStatistics

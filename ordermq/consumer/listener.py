@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 
-from ordermq.consumer.assigned_queue import AssignedQueue, Claim
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.claim import Claim
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue

@@ -12,8 +12,9 @@ from ordermq.client.broker_api import LockGrant
 from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import wait_until_set
 from ordermq.config import LeaseConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.group_history import GroupHistory
+from ordermq.consumer.lease import Lease
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import OrderMQError, RemotingError, RouteError

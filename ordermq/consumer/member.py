@@ -13,11 +13,12 @@ from ordermq.client.runtime import Runtime
 from ordermq.client.timers import cancelled, repeat
 from ordermq.clock import Clock
 from ordermq.config import ConsumeFromWhere, ConsumerConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, Lease
+from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.inquiries import Inquiries
+from ordermq.consumer.lease import Lease
 from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.local_offsets import LocalOffsets, OffsetFile
 from ordermq.consumer.locks import Locks

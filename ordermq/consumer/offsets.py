@@ -8,8 +8,9 @@ from collections.abc import Iterable
 
 from ordermq.client.instance import ClientInstance
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.group_history import GroupHistory
+from ordermq.consumer.lease import Lease
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import Fenced, RemotingError, RouteError
 from ordermq.events import EventType

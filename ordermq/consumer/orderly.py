@@ -16,7 +16,8 @@ from typing import Any
 from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Refusal
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.claim import Claim, Refusal
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.listener import (
     ConsumeContext,

@@ -11,8 +11,9 @@ from ordermq.client.instance import ClientInstance
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.timers import cancelled, wait_until_set
 from ordermq.config import ConsumerConfig, MessageModel
-from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.hand_off import HandOff
+from ordermq.consumer.lease import Lease
 from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.locks import Locks
 from ordermq.consumer.offsets import Offsets

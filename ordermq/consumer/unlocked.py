@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ordermq.consumer.assigned_queue import UNLOCKED, AssignedQueue, Lease
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.lease import UNLOCKED, Lease
 from ordermq.model.message_queue import MessageQueue
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Lease, QueueState, Refusal
+from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.claim import Claim, Refusal
+from ordermq.consumer.lease import Lease
 
 from .batches import QUEUE, batch
 

@@ -17,7 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Lease, QueueState, Refusal
+from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.claim import Claim, Refusal
+from ordermq.consumer.lease import Lease
 
 from .batches import QUEUE, batch
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.consumer.assigned_queue import UNLOCKED, AssignedQueue, Claim, QueueState, Refusal
+from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.claim import Claim, Refusal
+from ordermq.consumer.lease import UNLOCKED
 from ordermq.consumer.listener import ConcurrentContext, judge_concurrent
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.status import ConsumeResult

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Lease
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.claim import Claim
+from ordermq.consumer.lease import Lease
 from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict, judge
 from ordermq.errors import ConfigError
 from ordermq.model.status import ConsumeResult

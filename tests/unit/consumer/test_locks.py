@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.config import LeaseConfig
-from ordermq.consumer.assigned_queue import Lease
+from ordermq.consumer.lease import Lease
 from ordermq.consumer.locks import LeaseTimes
 
 

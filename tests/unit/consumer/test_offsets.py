@@ -8,8 +8,10 @@ from typing import Any
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, Claim, Lease
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.claim import Claim
 from ordermq.consumer.group_history import GroupHistory
+from ordermq.consumer.lease import Lease
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import Fenced, RequestTimeout

@@ -10,8 +10,9 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.group_history import GroupHistory
+from ordermq.consumer.lease import Lease
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.orderly import OnIoThread, OrderlyService

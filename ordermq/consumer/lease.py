@@ -1,0 +1,31 @@
+"""The right to work a queue, and how long it lasts (semantics 3.2, 10.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work a queue: an epoch and an end on the monotonic clock.
+
+    Args:
+        epoch: grows with each change of owner; the fence token's first half.
+        deadline_ms: counted from the *send* of the granting request (semantics 3.2 R).
+        is_fenced: the broker knows epochs and refuses commits of older ones.
+    """
+
+    epoch: int
+    deadline_ms: int
+    is_fenced: bool
+
+    def is_valid(self, now_ms: int) -> bool:
+        return now_ms < self.deadline_ms
+
+    @property
+    def is_lock(self) -> bool:
+        """A broker granted it; False for a queue held without a lock."""
+        return self.epoch > 0
+
+
+UNLOCKED = Lease(epoch=0, deadline_ms=1 << 62, is_fenced=False)  # no lock is ever epoch 0
