@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ordermq.client.instance import ClientInstance
-from ordermq.client.runtime import Runtime
 from ordermq.client.timers import repeat
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.assigned_queue import AssignedQueue
@@ -25,7 +24,7 @@ from ordermq.consumer.claim import Refusal
 from ordermq.consumer.listener import ConcurrentContext, ConcurrentListener, judge_concurrent
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.consumer.worker_pool import WorkerPool
+from ordermq.consumer.worker_pool import pool_for
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.model.message import MessageView
 from ordermq.model.names import RETRY_PREFIX
@@ -69,29 +68,22 @@ class ConcurrentService:
         self._statistics = statistics
         self._lock = threading.Lock()
         self._flights: set[Flight] = set()
-        self._listener_loop: Runtime | None = None
-        self._workers: WorkerPool | None = None
-        if inspect.iscoroutinefunction(listener):
-            self._listener_loop = Runtime("ordermq-listeners")
-            self._slots = asyncio.Semaphore(config.consume_thread_count)
-        else:
-            self._workers = WorkerPool(config.consume_thread_count, self._serve, f"ordermq-{group}")
+        self._slots = asyncio.Semaphore(config.consume_thread_count)  # of coroutines
+        self._pool = pool_for(
+            listener,
+            config.consume_thread_count,
+            self._serve,
+            self._serve_async,
+            f"ordermq-{group}",
+        )
 
     def submit(self, assigned: AssignedQueue) -> None:
         """Claim the queue's next batch as soon as a thread is free; the caller holds its flag."""
-        if self._workers is not None:
-            self._workers.submit(assigned)
-        elif self._listener_loop is not None:
-            loop = self._listener_loop
-            loop.post(lambda: loop.spawn(self._serve_async(assigned), str(assigned.queue)))
+        self._pool.submit(assigned)
 
     def close(self, timeout_s: float) -> bool:
         """End the threads; False if a listener still ran after `timeout_s`."""
-        if self._workers is not None:
-            return self._workers.close(timeout_s)
-        if self._listener_loop is not None:
-            self._listener_loop.release()
-        return True
+        return self._pool.close(timeout_s)
 
     async def run(self) -> None:
         """Take batches away from listeners that do not return, for ever; on the I/O thread."""

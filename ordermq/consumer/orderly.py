@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ordermq.client.instance import ClientInstance
-from ordermq.client.runtime import Runtime
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.claim import Claim, Refusal
@@ -37,7 +36,7 @@ from ordermq.consumer.retry import (
     send_dead_letter,
 )
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.consumer.worker_pool import WorkerPool
+from ordermq.consumer.worker_pool import pool_for
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.message import MessageRun, MessageView
@@ -91,30 +90,21 @@ class OrderlyService:
         self._history = history
         self._statistics = statistics
         self._rollback_warned = False
-        self._listener_loop: Runtime | None = None
-        self._workers: WorkerPool | None = None
-        if inspect.iscoroutinefunction(listener):
-            self._listener_loop = Runtime("ordermq-listeners")
-        else:
-            self._workers = WorkerPool(
-                config.consume_thread_count, self._take_turn, f"ordermq-{group}"
-            )
+        self._pool = pool_for(
+            listener,
+            config.consume_thread_count,
+            self._take_turn,
+            self._take_turn_async,
+            f"ordermq-{group}",
+        )
 
     def submit(self, assigned: AssignedQueue) -> None:
         """Give the queue a turn; the caller holds its dispatch flag."""
-        if self._workers is not None:
-            self._workers.submit(assigned)
-        elif self._listener_loop is not None:
-            loop = self._listener_loop
-            loop.post(lambda: loop.spawn(self._take_turn_async(assigned), str(assigned.queue)))
+        self._pool.submit(assigned)
 
     def close(self, timeout_s: float) -> bool:
         """End the threads; False if a listener still ran after `timeout_s`."""
-        if self._workers is not None:
-            return self._workers.close(timeout_s)
-        if self._listener_loop is not None:
-            self._listener_loop.release()
-        return True
+        return self._pool.close(timeout_s)
 
     # Drivers.
 

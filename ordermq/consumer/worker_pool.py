@@ -1,12 +1,41 @@
-"""Threads that run listeners; a queue is in here at most once, by its dispatch flag."""
+"""Where listeners run: on threads, or, those that are coroutines, on an event loop of their own.
+
+A queue is in a pool at most once, by its dispatch flag.
+"""
 
 from __future__ import annotations
 
+import inspect
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
+from ordermq.client.runtime import Runtime
 from ordermq.consumer.assigned_queue import AssignedQueue
+
+
+class ListenerPool(Protocol):
+    """What a consume service needs of either."""
+
+    def submit(self, assigned: AssignedQueue) -> None:
+        """Serve a queue soon; any thread."""
+
+    def close(self, timeout_s: float) -> bool:
+        """End the threads; False if a listener still ran after `timeout_s` seconds."""
+
+
+def pool_for(
+    listener: Callable[..., object],
+    size: int,
+    serve: Callable[[AssignedQueue], None],
+    serve_async: Callable[[AssignedQueue], Coroutine[Any, Any, None]],
+    name: str,
+) -> ListenerPool:
+    """Make the pool a listener needs: `size` threads, or a loop for an `async def` one."""
+    if inspect.iscoroutinefunction(listener):
+        return ListenerLoop(serve_async, f"{name}-listeners")
+    return WorkerPool(size, serve, name)
 
 
 class WorkerPool:
@@ -56,3 +85,29 @@ class WorkerPool:
             if assigned is None:
                 return
             self._run(assigned)
+
+
+class ListenerLoop:
+    """A thread with an event loop for listeners that are coroutines; a task a queue.
+
+    Args:
+        run: consumes one queue until it is empty, revoked or out of its time slice.
+    """
+
+    def __init__(
+        self, run: Callable[[AssignedQueue], Coroutine[Any, Any, None]], name: str
+    ) -> None:
+        self._run = run
+        self._runtime = Runtime(name)
+
+    def submit(self, assigned: AssignedQueue) -> None:
+        """Start a task for a queue; any thread."""
+        self._runtime.post(self._start, assigned)
+
+    def close(self, timeout_s: float) -> bool:
+        """Cancel what runs and end the thread; always True."""
+        self._runtime.release()
+        return True
+
+    def _start(self, assigned: AssignedQueue) -> None:
+        self._runtime.spawn(self._run(assigned), str(assigned.queue))
