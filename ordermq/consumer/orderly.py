@@ -90,6 +90,7 @@ class OrderlyService:
         self._history = history
         self._statistics = statistics
         self._rollback_warned = False
+        self._most_burst = _most_burst(config)
         self._pool = pool_for(
             listener,
             config.consume_thread_count,
@@ -207,7 +208,8 @@ class OrderlyService:
                         attempts.clear()
                 messages += done
                 now_ms = clock_ms()
-                assigned.burst = self._next_burst(assigned.burst, now_ms - begun_ms)
+                is_quick = now_ms - begun_ms <= _QUICK_MS
+                assigned.burst = min(2 * assigned.burst, self._most_burst) if is_quick else 1
                 if not assigned.end_batch(claim, done, now_ms, hold=hold):
                     return
                 if self._config.commit_interval_ms == 0 and not hold:
@@ -217,19 +219,6 @@ class OrderlyService:
         finally:
             self._statistics.add("batches", batches)
             self._statistics.add("messages_done", messages)
-
-    def _next_burst(self, burst: int, spent_ms: int) -> int:
-        """How many batches to claim next, when the last claim's calls took `spent_ms`.
-
-        More than one only where nobody could tell: a claim's offsets are done when it ends, so
-        a slow listener, or a commit wanted after each batch, has one batch a claim.
-        """
-        if spent_ms > _QUICK_MS or not self._config.auto_commit:
-            return 1
-        if self._config.commit_interval_ms == 0:
-            return 1
-        most = _BURST_MESSAGES // self._config.consume_message_batch_max_size
-        return max(1, min(2 * burst, most))
 
     def _judge(self, assigned: AssignedQueue, run: MessageRun, outcome: Outcome) -> Verdict:
         value, raised = outcome
@@ -376,6 +365,17 @@ class OrderlyService:
         self, event: EventType, assigned: AssignedQueue, claim: Claim, **members: Any
     ) -> None:
         self._history.record(event, assigned.queue, claim.lease.epoch, **members)
+
+
+def _most_burst(config: ConsumeConfig) -> int:
+    """The most batches a claim may have; more than one only where nobody could tell.
+
+    A claim's offsets are done when it ends: where a commit is wanted after each batch, or is
+    the listener's own, it has one batch.
+    """
+    if not config.auto_commit or config.commit_interval_ms == 0:
+        return 1
+    return max(1, _BURST_MESSAGES // config.consume_message_batch_max_size)
 
 
 def _contents(messages: MessageRun) -> dict[str, Any]:
