@@ -7,8 +7,6 @@ and codec; prints what bench/peers/java prints. Needs a JDK (17 or later) and Ma
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -18,10 +16,11 @@ from pathlib import Path
 
 from bench import workloads
 from bench.core.pull_bodies import case, pull_body, sizes
+from bench.machine import ROOT
 
 WORKS = ("process_queue", "offset_map", "lock_table", "codec")
 SOURCES = Path(__file__).parent / "java"
-VERSION = re.findall(r"<version>(\d+\.\d+\.\d+)</version>", (SOURCES / "pom.xml").read_text())[0]
+VERSION = "5.3.3"
 
 
 def missing() -> list[str]:
@@ -34,19 +33,15 @@ def class_path() -> str:
 
     Raises: subprocess.CalledProcessError: Maven or javac failed and said why.
     """
-    files = sorted([SOURCES / "pom.xml", *SOURCES.glob("*.java")])
+    script = [str(ROOT / "ci" / "rocketmq.sh"), "jars", VERSION]
+    jars = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    files = sorted(SOURCES.glob("*.java"))
     mark = zlib.crc32(b"".join(file.read_bytes() for file in files))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq-bench"
-    jars, classes = cache / f"rocketmq-{VERSION}", cache / f"classes-{mark:08x}"
-    if not (jars / "done").exists():
-        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
-        subprocess.run(["mvn", "-q", "-B", "-f", SOURCES / "pom.xml", *goal], check=True)
-        (jars / "done").touch()
+    classes = Path(jars).parent.parent / f"bench-{VERSION}-{mark:08x}"
     if not (classes / "done").exists():
-        sources = [file for file in files if file.suffix == ".java"]
-        subprocess.run(["javac", "-cp", f"{jars}/*", "-d", classes, *sources], check=True)
+        subprocess.run(["javac", "-cp", jars, "-d", classes, *files], check=True)
         (classes / "done").touch()
-    return f"{SOURCES}:{classes}:{jars}/*"  # our logging settings first
+    return f"{SOURCES}:{classes}:{jars}"  # our logging settings first
 
 
 def arguments(work: str, folder: Path) -> list[str]:

@@ -1,0 +1,109 @@
+"""What each part of an instance is told: its port, its settings, its options for java."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from telling import Trouble
+
+PORTS = range(20_000, 32_000)  # below what systems hand out to outgoing connections
+BROKER_SETTINGS = {  # a laptop's sizes; --set and --properties override them
+    "brokerClusterName": "DefaultCluster",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "flushDiskType": "ASYNC_FLUSH",
+    "mappedFileSizeCommitLog": "67108864",
+    "maxHashSlotNum": "100000",
+    "maxIndexNum": "400000",
+    "diskMaxUsedSpaceRatio": "99",
+}
+
+
+def facts_of(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """By part: what it is started with. Ports are chosen here."""
+    ports = free_ports()
+    heap = options.heap
+    broker_java = [f"-Xms{heap // 2}m", f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={heap}m"]
+    name_server_port = next(ports)
+    facts: dict[str, dict[str, Any]] = {
+        "name-server": {
+            "main": "org.apache.rocketmq.namesrv.NamesrvStartup",
+            "port": name_server_port,
+            "java": ["-Xms64m", "-Xmx128m"],
+            "settings": {"listenPort": str(name_server_port)},
+        }
+    }
+    for letter in "abcdefgh"[: options.brokers]:
+        for slave in (False, True) if options.slave else (False,):
+            port = next(ports)
+            name = f"broker-{letter}"
+            part = f"{name}-slave" if slave else name
+            settings = {
+                **BROKER_SETTINGS,
+                "brokerName": name,
+                "brokerId": "1" if slave else "0",
+                "brokerRole": "SLAVE" if slave else "ASYNC_MASTER",
+                "listenPort": str(port),
+                "haListenPort": str(port + 1),
+                "namesrvAddr": f"127.0.0.1:{name_server_port}",
+                "storePathRootDir": str(folder / part / "store"),
+                "storePathCommitLog": str(folder / part / "store" / "commitlog"),
+                **settings_of(options),
+            }
+            facts[part] = {
+                "main": "org.apache.rocketmq.broker.BrokerStartup",
+                "port": port,
+                "java": broker_java,
+                "settings": settings,
+            }
+    for name, of_part in facts.items():
+        own = [option_for(name, option) for option in options.java]
+        of_part["java"] = [*of_part["java"], *filter(None, own)]
+    return facts
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, str]:
+    lines = [line for file in options.properties for line in file.read_text().splitlines()]
+    found = {}
+    for line in [*lines, *options.set]:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise Trouble(f"{line!r}: expected a broker's setting, as autoCreateTopicEnable=false")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def option_for(part: str, option: str) -> str:
+    """A --java option as this part takes it; empty if it is for another."""
+    if option.startswith("-"):
+        return option
+    name, _, own = option.partition(":")
+    return own if name == part else ""
+
+
+def free_ports() -> Iterator[int]:
+    """Ports p of which p-2 (a broker's VIP port), p and p+1 (its replicas') are free."""
+    taken: set[int] = set()
+    while True:
+        port = random.choice(PORTS)
+        wanted = {port - 2, port - 1, port, port + 1}
+        if taken.isdisjoint(wanted) and all(is_free(number) for number in wanted):
+            taken |= wanted
+            yield port
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True

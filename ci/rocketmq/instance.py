@@ -1,0 +1,78 @@
+"""An instance: a name server and its brokers, in one folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+from pathlib import Path
+
+from facts import facts_of
+from jars import class_path
+from processes import Part
+from telling import Trouble
+
+
+class Instance:
+    """What runs in one folder."""
+
+    def __init__(self, folder: Path, version: str) -> None:
+        self.folder, self.version = folder, version
+        self.file = folder / "cluster.json"
+        self.parts: dict[str, Part] = {}
+
+    def load(self) -> None:
+        if not self.file.exists():
+            raise Trouble(f"nothing was ever started in {self.folder}: ci/rocketmq.sh up first")
+        facts = json.loads(self.file.read_text())
+        self.version = facts["version"]
+        self.parts = {
+            name: Part(self.folder, self.version, name, part)
+            for name, part in facts["parts"].items()
+        }
+
+    def plan(self, options: argparse.Namespace) -> None:
+        """Choose ports and settings, and write them down."""
+        parts = facts_of(self.folder, options)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(
+            json.dumps({"version": self.version, "parts": parts}, indent=1, sort_keys=True) + "\n"
+        )
+        self.load()
+
+    @property
+    def name_server(self) -> str:
+        return self.parts["name-server"].address
+
+    def write_environment(self) -> None:
+        brokers = ";".join(p.address for n, p in self.parts.items() if n != "name-server")
+        (self.folder / "env").write_text(
+            f"ROCKETMQ_VERSION={self.version}\n"
+            f"ROCKETMQ_NAME_SERVERS={self.name_server}\n"
+            f"ROCKETMQ_BROKERS='{brokers}'\n"
+            f"ROCKETMQ_FOLDER='{self.folder}'\n"
+            f"ROCKETMQ_CLASS_PATH='{class_path(self.version)}'\n"
+        )
+
+    def chosen(self, names: list[str]) -> list[Part]:
+        """The parts of these names, all if there are none; name server first, slaves last."""
+        for name in names:
+            if name not in self.parts:
+                known = ", ".join(sorted(self.parts))
+                raise Trouble(f"{name!r} is no part of this instance: it has {known}")
+        chosen = [self.parts[name] for name in names or self.parts]
+        return sorted(chosen, key=lambda p: (p.name != "name-server", not p.is_master, p.name))
+
+    def start(self, parts: list[Part]) -> None:
+        for part in parts:
+            part.start()
+            if part.name == "name-server":  # a broker that does not find it tries every 30 s
+                part.wait_until_ready(self.name_server)
+        for part in parts:
+            part.wait_until_ready(self.name_server)
+
+    def stop(self, parts: list[Part], number: signal.Signals) -> None:
+        for part in parts:
+            part.signal(number)
+        for part in parts:
+            part.wait_until_gone()

@@ -1,0 +1,43 @@
+"""The jars of a version: Maven fetches them once, outside of the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from telling import Trouble, say
+
+VERSIONS = ("5.3.3", "5.4.0", "4.9.7")  # known to start
+ARTIFACTS = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-client", "rocketmq-tools")
+
+
+def class_path(version: str) -> str:
+    """Fetch the jars of a version unless they are there; where they are, as java -cp wants it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq"
+    jars = cache / f"rocketmq-{version}"
+    if not (jars / "done").exists():
+        say(f"fetching RocketMQ {version} into {jars}")
+        jars.mkdir(parents=True, exist_ok=True)
+        pom = jars / "pom.xml"
+        pom.write_text(project_of(version))
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
+        maven = subprocess.run(["mvn", "-q", "-B", "-f", pom, *goal], stdout=sys.stderr)
+        if maven.returncode:
+            raise Trouble(f"Maven could not fetch RocketMQ {version}; its own words are above")
+        (jars / "done").touch()
+    return f"{jars}/*"
+
+
+def project_of(version: str) -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>\n"
+        for artifact in ARTIFACTS
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>ordermq</groupId>"
+        "<artifactId>rocketmq</artifactId><version>1</version>\n"
+        f"<dependencies>\n{dependencies}</dependencies></project>\n"
+    )
