@@ -1,7 +1,9 @@
 """Strictly ordered message consumption for Python at native speed."""
 
+from ordermq.consumer.pull_consumer import PullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.retry import DeadLetter, Retry, Stop
+from ordermq.consumer.single_pull import PullResult, PullStatus
 from ordermq.errors import OrderMQError
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -18,6 +20,9 @@ __all__ = [
     "MessageView",
     "OrderMQError",
     "Producer",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
     "Retry",
     "SendReceipt",

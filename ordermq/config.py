@@ -273,6 +273,47 @@ class ConsumerConfig:
         return _from_flat(cls, settings)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectPullConfig:
+    """Single pulls, asked for one by one (protocol 3.4); Java's defaults."""
+
+    pull_timeout_ms: int = 10_000  # when an unanswered pull is given up
+    broker_suspend_ms: int = 20_000  # how long the broker may hold a pull that waits
+    suspended_pull_timeout_ms: int = 30_000  # when one of those is given up
+    max_reconsume_times: int = 16  # how often a message is sent back, then dead letter
+
+    def __post_init__(self) -> None:
+        _require_range(
+            self,
+            pull_timeout_ms=(1, DAY_MS),
+            broker_suspend_ms=(1, DAY_MS),
+            suspended_pull_timeout_ms=(1, DAY_MS),
+            max_reconsume_times=(0, (1 << 31) - 1),
+        )
+        if self.suspended_pull_timeout_ms <= self.broker_suspend_ms:
+            raise ConfigError(
+                f"DirectPullConfig.suspended_pull_timeout_ms={self.suspended_pull_timeout_ms}: "
+                f"expected more than broker_suspend_ms={self.broker_suspend_ms}, or every idle "
+                "pull times out"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullConsumerConfig:
+    """Everything a classic pull consumer can be told, by duty."""
+
+    remoting: RemotingConfig = field(default_factory=RemotingConfig)
+    direct: DirectPullConfig = field(default_factory=DirectPullConfig)
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """Build from flat settings, as `PullConsumerConfig.of(pull_timeout_ms=500)`.
+
+        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
+        """
+        return _from_flat(cls, settings)
+
+
 class CompressionType(StrEnum):
     """How large bodies are compressed (protocol 2.2)."""
 

@@ -15,7 +15,7 @@ from ordermq.remoting.bodies import (
     client_ids_from_body,
     locked_queues_from_body,
 )
-from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import (
     GroupHeader,
@@ -119,7 +119,9 @@ class BrokerApi:
 
         Raises: BrokerError: any other code.
         """
-        command = Command.request(RequestCode.PULL_MESSAGE, header.to_ext())
+        is_lite = header.sys_flag & PullFlag.LITE
+        code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
+        command = Command.request(code, header.to_ext())
         answer = await self._connections.request(address, command, timeout_ms)
         if answer.code not in _PULLED:
             raise BrokerError(

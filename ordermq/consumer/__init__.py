@@ -2,7 +2,7 @@
 
 | question | file |
 |---|---|
-| what a user creates | push_consumer.py |
+| what a user creates | push_consumer.py, pull_consumer.py |
 | what a listener is given and may answer | listener.py |
 | one assigned queue: lease, state, process queue | assigned_queue.py |
 | a started consumer: the parts, and what happens between them | member.py |
@@ -11,7 +11,7 @@
 | giving a queue up: drain, commit, unlock | hand_off.py |
 | where to start, what is committed when | offsets.py |
 | offsets of a broadcasting member, in a file | local_offsets.py |
-| fetching messages | pull.py |
+| fetching messages | pull.py; one pull by itself: single_pull.py |
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
 | calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |
 | messages that fail again and again | retry.py |

@@ -1,0 +1,368 @@
+"""The classic pull consumer: the caller says which queue, from where, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.routes import subscribe_queues
+from ordermq.client.runtime import Runtime
+from ordermq.clock import Clock, SystemClock
+from ordermq.config import PullConsumerConfig
+from ordermq.consumer.retry import send_back
+from ordermq.consumer.single_pull import PullResult, pull_once
+from ordermq.errors import ConfigError, OrderMQError, RouteError, StateError
+from ordermq.model.identifiers import client_id as new_client_id
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import AUTO_CREATE_TOPIC, check_group, check_topic
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.bodies import ConsumerData, Heartbeat
+
+_log = logging.getLogger("ordermq.consumer")
+_T = TypeVar("_T")
+
+
+class PullConsumer:
+    """Pulls from queues one by one, as `DefaultMQPullConsumer`: no sharing, no buffer, no loop.
+
+    Every call asks the broker and returns with its answer; all are safe from any thread. The
+    group only names where offsets are kept and shows up at the broker; its members do not
+    share queues out. For that, see `LitePullConsumer`.
+
+    Args:
+        group: the consumer group, under which offsets are kept.
+        name_servers: `host:port`, several joined by `;` or in a list.
+        instance_name: fixed part of the client id; default unique.
+        config: all settings at once; else give them flat, as `pull_timeout_ms=3000`.
+        clock: time, as an argument; for tests.
+        settings: any field of `PullConsumerConfig`'s groups.
+    Raises: ConfigError: a name or setting no broker would take.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        name_servers: str | list[str],
+        instance_name: str | None = None,
+        config: PullConsumerConfig | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        if config is not None and settings:
+            raise ConfigError("give `config` or flat settings, not both")
+        self.group = check_group(group)
+        self.name_servers = parse_name_servers(name_servers)
+        self.config = config if config is not None else PullConsumerConfig.of(**settings)
+        self.client_id = new_client_id(instance_name)
+        self._clock = clock if clock is not None else SystemClock()
+        self._client: ClientInstance | None = None
+        self._closed = False
+        self._known_masters: set[str] = set()
+        self._offsets: dict[MessageQueue, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<PullConsumer {self.group} {self.client_id}>"
+
+    def start(self) -> None:
+        """Connect and announce the group.
+
+        Raises: StateError: started before. RouteError: no name server answers. BrokerError: a
+            broker denies us.
+        """
+        if self._client is not None or self._closed:
+            raise StateError("a consumer starts once", group=self.group)
+        runtime = Runtime.acquire()
+        client = ClientInstance(
+            runtime,
+            self._clock,
+            self.config.remoting,
+            self.name_servers,
+            self.client_id,
+            describe=self._describe,
+        )
+
+        async def begin() -> None:
+            # Known by every broker that creates topics; others are met with their topics.
+            await client.routes.get(AUTO_CREATE_TOPIC)
+            await self._announce(client)
+            client.start_loops()
+
+        try:
+            runtime.call(begin())
+        except BaseException:
+            runtime.call(client.close())
+            runtime.release()
+            raise
+        self._client = client
+
+    def close(self) -> None:
+        """Leave the group and disconnect; a second call does nothing."""
+        client = self._client
+        if client is None or self._closed:
+            return
+        self._closed = True
+
+        async def leave() -> None:
+            await client.stop_loops()  # a heartbeat would make us a member again
+            for address in client.routes.masters():
+                try:
+                    await client.api.unregister(address, consumer_group=self.group)
+                except OrderMQError as error:
+                    _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
+            await client.close()
+
+        client.runtime.call(leave())
+        client.runtime.release()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Messages.
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        expression: str,
+        offset: int,
+        max_count: int,
+        timeout_ms: int | None = None,
+    ) -> PullResult:
+        """Pull what is there now.
+
+        Args:
+            expression: `*`, or tags joined by `||`.
+            offset: of the first message wanted, 0 or more.
+            max_count: messages at most, 1..1024; brokers may give fewer (RocketMQ's: 32).
+            timeout_ms: how long to wait for the answer; default `pull_timeout_ms`.
+        Raises:
+            ConfigError: an argument out of its range, an illegal expression.
+            RemotingError: the broker refused, or did not answer. RouteError: not known.
+        """
+        return self._run(self._pull(queue, expression, offset, max_count, timeout_ms, 0))
+
+    def pull_block_if_not_found(
+        self, queue: MessageQueue, expression: str, offset: int, max_count: int
+    ) -> PullResult:
+        """`pull`, but at the queue's end wait for a message, `broker_suspend_ms` at most."""
+        return self._run(self._pull_waiting(queue, expression, offset, max_count))
+
+    async def apull(
+        self,
+        queue: MessageQueue,
+        expression: str,
+        offset: int,
+        max_count: int,
+        timeout_ms: int | None = None,
+    ) -> PullResult:
+        """`pull` for asyncio code, on any loop."""
+        return await self._arun(self._pull(queue, expression, offset, max_count, timeout_ms, 0))
+
+    async def apull_block_if_not_found(
+        self, queue: MessageQueue, expression: str, offset: int, max_count: int
+    ) -> PullResult:
+        """`pull_block_if_not_found` for asyncio code, on any loop."""
+        return await self._arun(self._pull_waiting(queue, expression, offset, max_count))
+
+    def send_back(self, message: MessageView, delay_level: int = 0) -> None:
+        """Have the broker store a message again, in the group's retry topic, for later.
+
+        Args:
+            delay_level: 0 = longer with each try, 1..18 = the broker's levels, -1 = to the
+                dead-letter topic now.
+        Raises: RemotingError, RouteError: not stored, as far as we know.
+        """
+        most = self.config.direct.max_reconsume_times
+        client = self._live()
+
+        async def work() -> None:
+            await self._meet(client, message.message_queue)
+            await send_back(client, self.group, message, delay_level, most)
+
+        self._run(work())
+
+    # Queues and their offsets.
+
+    def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted.
+
+        Raises: RouteError: no broker has the topic.
+        """
+        return self._run(self._queues(check_topic(topic)))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset the broker still has."""
+        client = self._live()
+
+        async def ask() -> int:
+            return await client.api.min_offset(await self._meet(client, queue), queue)
+
+        return self._run(ask())
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """The offset the next message of the queue will get."""
+        client = self._live()
+
+        async def ask() -> int:
+            return await client.api.max_offset(await self._meet(client, queue), queue)
+
+        return self._run(ask())
+
+    def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the queue's end if all are older.
+
+        Args:
+            timestamp_ms: ms since 1970.
+        """
+        client = self._live()
+
+        async def ask() -> int:
+            address = await self._meet(client, queue)
+            return await client.api.search_offset(address, queue, timestamp_ms)
+
+        return self._run(ask())
+
+    def fetch_consume_offset(self, queue: MessageQueue, from_store: bool = False) -> int | None:
+        """The group's offset of a queue, None if it has none.
+
+        Args:
+            from_store: ask the broker; else what this consumer last wrote or read, if anything.
+        """
+        client = self._live()
+
+        async def ask() -> int | None:
+            known = self._offsets.get(queue)
+            if known is not None and not from_store:
+                return known
+            address = await self._meet(client, queue)
+            stored = await client.api.query_offset(address, self.group, queue)
+            if stored is not None:
+                self._offsets[queue] = stored
+            return stored
+
+        return self._run(ask())
+
+    def update_consume_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Store the group's offset of a queue, either way; returns when the broker has it.
+
+        Args:
+            offset: of the next message to consume, 0 or more.
+        """
+        client = self._live()
+        if offset < 0:
+            raise ConfigError(f"offset {offset}: expected 0 or more", group=self.group)
+
+        async def store() -> None:
+            address = await self._meet(client, queue)
+            await client.api.update_offset(address, self.group, queue, offset)
+            self._offsets[queue] = offset
+
+        self._run(store())
+
+    # On the I/O thread.
+
+    async def _pull(
+        self,
+        queue: MessageQueue,
+        expression: str,
+        offset: int,
+        max_count: int,
+        timeout_ms: int | None,
+        suspend_ms: int,
+    ) -> PullResult:
+        if offset < 0 or not 1 <= max_count <= 1024:
+            raise ConfigError(
+                f"pull of {max_count} messages from offset {offset}: expected 1..1024, from 0 on",
+                topic=queue.topic,
+            )
+        client = self._live()
+        subscription = Subscription.parse(queue.topic, expression, 0)
+        await self._meet(client, queue)
+        return await pull_once(
+            client,
+            self.group,
+            queue,
+            subscription,
+            offset,
+            max_count,
+            timeout_ms=self.config.direct.pull_timeout_ms if timeout_ms is None else timeout_ms,
+            suspend_ms=suspend_ms,
+        )
+
+    async def _pull_waiting(
+        self, queue: MessageQueue, expression: str, offset: int, max_count: int
+    ) -> PullResult:
+        direct = self.config.direct
+        return await self._pull(
+            queue,
+            expression,
+            offset,
+            max_count,
+            direct.suspended_pull_timeout_ms,
+            direct.broker_suspend_ms,
+        )
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        client = self._live()
+        route = await client.routes.get(topic)
+        if route is None:
+            raise RouteError("no broker has this topic: create it first", topic=topic)
+        await self._announce(client)
+        return subscribe_queues(topic, route)
+
+    async def _meet(self, client: ClientInstance, queue: MessageQueue) -> str:
+        """The address of a queue's master, asked for if need be; it knows us afterwards."""
+        route = await client.routes.get(queue.topic)
+        if route is None:
+            raise RouteError("no broker has this topic", topic=queue.topic)
+        await self._announce(client)
+        return client.routes.master_of(queue.broker_name)
+
+    async def _announce(self, client: ClientInstance) -> None:
+        masters = set(client.routes.masters())
+        if masters - self._known_masters:
+            self._known_masters = masters
+            await client.heartbeats.introduce()
+
+    def _describe(self) -> Heartbeat:
+        # No subscription, as Java's: nobody is to count on this member for a share of a topic.
+        data = ConsumerData(self.group, (), consume_type="CONSUME_ACTIVELY")
+        return Heartbeat(self.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
+
+    def _live(self) -> ClientInstance:
+        if self._client is None or self._closed:
+            raise StateError("the consumer is not running", group=self.group)
+        return self._client
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            runtime = self._live().runtime
+        except StateError:
+            work.close()
+            raise
+        return runtime.call(work)
+
+    async def _arun(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            runtime = self._live().runtime
+        except StateError:
+            work.close()
+            raise
+        if runtime.is_io_thread:
+            return await work
+        return await asyncio.wrap_future(runtime.submit(work))

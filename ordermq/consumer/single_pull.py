@@ -1,0 +1,93 @@
+"""One pull of one queue, as the caller asks for it, and what it brought (protocol 3.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ordermq.client.instance import ClientInstance
+from ordermq.model.message import MessageBatch
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.headers import PullHeader
+
+
+class PullStatus(StrEnum):
+    """How a pull ended."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"  # the offset is the queue's end
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"  # what was looked at has other tags: go on behind it
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"  # the broker does not have this offset, or an admin moved it
+
+
+_STATUS = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull brought.
+
+    Args:
+        next_begin_offset: where the next pull of this queue begins, whatever the status.
+        min_offset, max_offset: what the broker had: the oldest, and the next to be written.
+        messages: ascending in offset; empty unless FOUND.
+    """
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: MessageBatch
+
+
+async def pull_once(
+    client: ClientInstance,
+    group: str,
+    queue: MessageQueue,
+    subscription: Subscription,
+    offset: int,
+    max_messages: int,
+    *,
+    timeout_ms: int,
+    suspend_ms: int = 0,
+    max_bytes: int | None = None,
+    lite: bool = False,
+) -> PullResult:
+    """Pull once; on the I/O thread.
+
+    Args:
+        timeout_ms: how long to wait for the answer; more than `suspend_ms`.
+        suspend_ms: how long the broker may hold the pull until there is a message.
+        lite: as a lite pull consumer, which brokers serve and may switch off apart.
+    Raises: RemotingError: refused, or not answered. RouteError: the broker is not known.
+    """
+    flags = PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_ms else 0)
+    header = PullHeader(
+        group,
+        queue.topic,
+        queue.queue_id,
+        offset,
+        max_messages,
+        flags | (PullFlag.LITE if lite else 0),
+        suspend_timeout_ms=suspend_ms,
+        subscription=subscription.expression,
+        subscription_version=subscription.version,
+        expression_type="TAG",
+        max_bytes=max_bytes,
+        broker_name=queue.broker_name,
+    )
+    address = client.routes.master_of(queue.broker_name)
+    code, reply, body = await client.api.pull(address, header, timeout_ms)
+    status = _STATUS[ResponseCode(code)]
+    wanted = tuple(tag.encode() for tag in subscription.tags)
+    batch = MessageBatch(queue, body if status is PullStatus.FOUND else b"", wanted)
+    if status is PullStatus.FOUND and len(batch) == 0:
+        status = PullStatus.NO_MATCHED_MSG  # other tags of the same hash, which the broker passes
+    return PullResult(status, reply.next_begin_offset, reply.min_offset, reply.max_offset, batch)
