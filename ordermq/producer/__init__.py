@@ -4,6 +4,7 @@
 |---|---|
 | what a user creates | producer.py |
 | which queue a key goes to | selectors.py |
+| which queue a message goes to | targets.py |
 | one request of a queue at a time, batches, failed keys | lanes.py |
 | what to do after a failed try | send_retry.py |
 """

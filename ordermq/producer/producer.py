@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from ordermq.client.instance import ClientInstance
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.routes import publish_queues
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
-from ordermq.errors import ConfigError, OrderingError, OrderMQError, RouteError, StateError
+from ordermq.errors import ConfigError, OrderMQError, StateError
 from ordermq.model.identifiers import client_id as new_client_id
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import AUTO_CREATE_TOPIC, check_group
+from ordermq.model.names import check_group
 from ordermq.model.status import SendReceipt
 from ordermq.producer.lanes import Entry, QueueLane
 from ordermq.producer.packing import packed
 from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
+from ordermq.producer.targets import Targets
 from ordermq.producer.window import SendWindow
-from ordermq.remoting.bodies import Heartbeat, TopicRoute
+from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.headers import SendHeader
 
 _log = logging.getLogger("ordermq.producer")
@@ -71,14 +69,11 @@ class Producer:
         self.client_id = new_client_id(instance_name)
         self.config = config if config is not None else ProducerConfig.of(**settings)
         compression.require(self.config.send.compress_type)
-        self._selector = selector_of(selector)
+        self._targets = Targets(selector_of(selector), self.config.send)
         self._clock = clock if clock is not None else SystemClock()
         self._client: ClientInstance | None = None
         self._closed = False
         self._lanes: dict[MessageQueue, QueueLane] = {}
-        # The queues of a topic must not change under its keys (semantics 8).
-        self._pinned: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
-        self._turns = itertools.count()
         # Messages enter their lanes in the order they were handed in, also while the first
         # of them still waits for its topic's route; the lock is first come, first served.
         self._intake = asyncio.Lock()
@@ -246,7 +241,7 @@ class Producer:
 
     async def _enter(self, client: ClientInstance, message: Message, entry: Entry) -> None:
         try:
-            target = await self._choose(client, message, entry.key, None)
+            target = await self._targets.choose(client.routes, message, entry.key, None)
             self._lane(client, target).put(entry)
         except asyncio.CancelledError:
             entry.finish(None, self._not_running())
@@ -259,7 +254,7 @@ class Producer:
         client = self._live()
 
         async def work() -> None:
-            target = await self._choose(client, message, sharding_key, None)
+            target = await self._targets.choose(client.routes, message, sharding_key, None)
             entry = self._entry(message, sharding_key, _nothing)
             body, sys_flag = await packed(entry.body, self.config.send)
             header = SendHeader(
@@ -297,7 +292,7 @@ class Producer:
         Raises: RouteError: no broker has the topic.
         """
         client = self._live()
-        return list(client.runtime.call(self._queues(client, topic)))
+        return list(client.runtime.call(self._targets.queues(client.routes, topic)))
 
     # On the I/O thread.
 
@@ -311,7 +306,7 @@ class Producer:
         answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         entry = self._entry(message, key, lambda done: _settle(answer, done))
         async with self._intake:
-            target = await self._choose(client, message, key, queue)
+            target = await self._targets.choose(client.routes, message, key, queue)
             self._lane(client, target).put(entry)
         return await answer
 
@@ -331,7 +326,9 @@ class Producer:
                 self._entry(message, key, lambda done, answer=answer: _settle(answer, done))
             )
         async with self._intake:
-            lane = self._lane(client, await self._choose(client, messages[0], key, queue))
+            lane = self._lane(
+                client, await self._targets.choose(client.routes, messages[0], key, queue)
+            )
             for entry in entries:
                 lane.put(entry)
         return list(await asyncio.gather(*answers))
@@ -353,78 +350,6 @@ class Producer:
             key,
             message.delay_level > 0,
             on_done,
-        )
-
-    async def _choose(
-        self,
-        client: ClientInstance,
-        message: Message,
-        key: ShardingKey | None,
-        queue: MessageQueue | None,
-    ) -> MessageQueue:
-        if queue is not None:
-            if queue.topic != message.topic:
-                raise ConfigError(
-                    f"queue {queue} is of another topic than the message", topic=message.topic
-                )
-            await client.routes.get(message.topic)
-            return queue
-        queues = await self._queues(client, message.topic)
-        if key is None:
-            return queues[next(self._turns) % len(queues)]
-        target = self._selector(queues, message, key)
-        if target not in queues:
-            raise ConfigError(
-                f"the selector returned {target!r}: expected one of the queues it was given",
-                topic=message.topic,
-            )
-        return target
-
-    async def _queues(self, client: ClientInstance, topic: str) -> tuple[MessageQueue, ...]:
-        route = await self._route(client, topic)
-        pinned = self._pinned.get(topic)
-        if pinned is not None and pinned[0] is route:
-            return pinned[1]
-        queues = tuple(publish_queues(topic, route))
-        if not queues:
-            raise RouteError(
-                "no broker takes messages of this topic now: no writable queue has a live master",
-                topic=topic,
-            )
-        changed = pinned is not None and pinned[1] != queues
-        if pinned is not None and changed and not self.config.send.allow_queue_change:
-            raise OrderingError(
-                f"the topic had {len(pinned[1])} queues when this producer began and has "
-                f"{len(queues)} now: keys would move to other queues, ahead of messages before "
-                "them. Let consumers catch up and start a new producer, or set "
-                "allow_queue_change=True",
-                topic=topic,
-            )
-        self._pinned[topic] = (route, queues)
-        return queues
-
-    async def _route(self, client: ClientInstance, topic: str) -> TopicRoute:
-        route = await client.routes.get(topic)
-        if route is not None:
-            return route
-        # Unknown topics are created by their first send, with the queues we ask for at most.
-        template = await client.routes.get(AUTO_CREATE_TOPIC)
-        if template is None:
-            raise RouteError(
-                "no broker has this topic, and none creates topics on first use: create it first",
-                topic=topic,
-            )
-        most = self.config.send.default_topic_queue_nums
-        return TopicRoute(
-            template.brokers,
-            tuple(
-                replace(
-                    data,
-                    read_queue_nums=min(data.read_queue_nums, most),
-                    write_queue_nums=min(data.write_queue_nums, most),
-                )
-                for data in template.queues
-            ),
         )
 
     def _lane(self, client: ClientInstance, queue: MessageQueue) -> QueueLane:

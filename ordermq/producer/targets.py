@@ -1,0 +1,109 @@
+"""Which queue a message goes to: the caller's, its key's, or the next in turn."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from ordermq.client.routes import Routes, publish_queues
+from ordermq.config import SendConfig
+from ordermq.errors import ConfigError, OrderingError, RouteError
+from ordermq.model.message import Message
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import AUTO_CREATE_TOPIC
+from ordermq.producer.selectors import QueueSelector, ShardingKey
+from ordermq.remoting.bodies import TopicRoute
+
+
+class Targets:
+    """Chooses queues for one producer; on the I/O thread."""
+
+    def __init__(self, selector: QueueSelector, config: SendConfig) -> None:
+        self._selector = selector
+        self._config = config
+        # The queues of a topic must not change under its keys (semantics 8).
+        self._pinned: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
+        self._turns = itertools.count()
+
+    async def choose(
+        self,
+        routes: Routes,
+        message: Message,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> MessageQueue:
+        """The queue for a message.
+
+        Raises: ConfigError: `queue` is of another topic, or the selector invented one. Else as
+            `queues`.
+        """
+        if queue is not None:
+            if queue.topic != message.topic:
+                raise ConfigError(
+                    f"queue {queue} is of another topic than the message", topic=message.topic
+                )
+            await routes.get(message.topic)
+            return queue
+        queues = await self.queues(routes, message.topic)
+        if key is None:
+            return queues[next(self._turns) % len(queues)]
+        target = self._selector(queues, message, key)
+        if target not in queues:
+            raise ConfigError(
+                f"the selector returned {target!r}: expected one of the queues it was given",
+                topic=message.topic,
+            )
+        return target
+
+    async def queues(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues the selector chooses from, sorted.
+
+        Raises:
+            RouteError: no broker has the topic, or takes its messages now.
+            OrderingError: they changed, and keys would move.
+        """
+        route = await self._route(routes, topic)
+        pinned = self._pinned.get(topic)
+        if pinned is not None and pinned[0] is route:
+            return pinned[1]
+        queues = tuple(publish_queues(topic, route))
+        if not queues:
+            raise RouteError(
+                "no broker takes messages of this topic now: no writable queue has a live master",
+                topic=topic,
+            )
+        changed = pinned is not None and pinned[1] != queues
+        if pinned is not None and changed and not self._config.allow_queue_change:
+            raise OrderingError(
+                f"the topic had {len(pinned[1])} queues when this producer began and has "
+                f"{len(queues)} now: keys would move to other queues, ahead of messages before "
+                "them. Let consumers catch up and start a new producer, or set "
+                "allow_queue_change=True",
+                topic=topic,
+            )
+        self._pinned[topic] = (route, queues)
+        return queues
+
+    async def _route(self, routes: Routes, topic: str) -> TopicRoute:
+        route = await routes.get(topic)
+        if route is not None:
+            return route
+        # Unknown topics are created by their first send, with the queues we ask for at most.
+        template = await routes.get(AUTO_CREATE_TOPIC)
+        if template is None:
+            raise RouteError(
+                "no broker has this topic, and none creates topics on first use: create it first",
+                topic=topic,
+            )
+        most = self._config.default_topic_queue_nums
+        return TopicRoute(
+            template.brokers,
+            tuple(
+                replace(
+                    data,
+                    read_queue_nums=min(data.read_queue_nums, most),
+                    write_queue_nums=min(data.write_queue_nums, most),
+                )
+                for data in template.queues
+            ),
+        )
