@@ -7,8 +7,15 @@ from ordermq.consumer.single_pull import PullResult, PullStatus
 from ordermq.errors import OrderMQError
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import ConsumeResult, SendReceipt, SendStatus
+from ordermq.model.status import (
+    ConsumeResult,
+    SendReceipt,
+    SendStatus,
+    TransactionReceipt,
+    TransactionState,
+)
 from ordermq.producer.producer import Producer
+from ordermq.producer.transactions import TransactionListener, TransactionProducer
 
 __version__ = "0.1.0"
 
@@ -28,5 +35,9 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "Stop",
+    "TransactionListener",
+    "TransactionProducer",
+    "TransactionReceipt",
+    "TransactionState",
     "__version__",
 ]

@@ -353,11 +353,23 @@ class SendConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    """Answering brokers that ask how a transaction stands (protocol 3.3)."""
+
+    check_thread_count: int = 1  # threads that run the listener's `check`
+    check_request_hold_max: int = 2_000  # questions that wait for them; more are dropped
+
+    def __post_init__(self) -> None:
+        _require_range(self, check_thread_count=(1, 1_000), check_request_hold_max=(1, 1_000_000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """Everything a producer can be told, by duty."""
 
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     send: SendConfig = field(default_factory=SendConfig)
+    transaction: TransactionConfig = field(default_factory=TransactionConfig)
 
     @classmethod
     def of(cls, **settings: Any) -> Self:

@@ -18,6 +18,7 @@ from ordermq.remoting.bodies import (
 from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import (
+    EndTransactionHeader,
     GroupHeader,
     Header,
     LockExtHeader,
@@ -111,6 +112,32 @@ class BrokerApi:
         connection = await self._connections.get(address)
         await connection.writable()
         connection.send_oneway(Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body))
+
+    async def end_transaction(
+        self,
+        address: str,
+        header: EndTransactionHeader,
+        timeout_ms: int | None = None,
+        remark: str | None = None,
+    ) -> None:
+        """Commit or roll back a half message (protocol 3.3), or say that it is not known yet.
+
+        Args:
+            timeout_ms: how long to wait until the broker has done it; None, as all of Java's
+                clients, does not ask for an answer. Not known yet is never answered.
+            remark: why, for the broker's log.
+        Raises: BrokerError: it was refused. RequestTimeout, ConnectionLost: unknown.
+        """
+        command = Command.request(RequestCode.END_TRANSACTION, header.to_ext())
+        command.remark = remark
+        if timeout_ms is None:
+            connection = await self._connections.get(address)
+            connection.send_oneway(command)
+            return
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(
+            answer, "the broker did not end the transaction", address, group=header.producer_group
+        )
 
     async def pull(
         self, address: str, header: PullHeader, timeout_ms: int

@@ -23,7 +23,8 @@ class Connections:
     """The connections of one client; use it on the I/O thread.
 
     Args:
-        on_request: called with each request a broker makes; returns the answer or None.
+        on_request: called with the address and each request a broker makes; returns the answer
+            or None.
         on_lost: called with an address whose connection ended without our asking.
     """
 
@@ -31,7 +32,7 @@ class Connections:
         self,
         clock: Clock,
         config: RemotingConfig,
-        on_request: Callable[[Command], Command | None],
+        on_request: Callable[[str, Command], Command | None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._clock = clock
@@ -112,7 +113,7 @@ class Connections:
     # ConnectionEvents
 
     def on_request(self, connection: Connection, command: Command) -> None:
-        answer = self._on_request(command)
+        answer = self._on_request(connection.address, command)
         if command.is_oneway:
             return
         if answer is None:

@@ -18,7 +18,7 @@ from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 
 
-def _ignore_request(command: Command) -> Command | None:
+def _ignore_request(address: str, command: Command) -> Command | None:
     return None
 
 
@@ -31,7 +31,7 @@ class ClientInstance:
 
     Args:
         describe: what the heartbeat says of us.
-        on_request: a broker's request; answers it or returns None.
+        on_request: the request of a broker at this address; answers it or returns None.
         on_lost: a connection to this address broke.
         on_route_change: the queues of this topic changed.
     """
@@ -45,7 +45,7 @@ class ClientInstance:
         client_id: str,
         *,
         describe: Callable[[], Heartbeat],
-        on_request: Callable[[Command], Command | None] = _ignore_request,
+        on_request: Callable[[str, Command], Command | None] = _ignore_request,
         on_lost: Callable[[str], None] = _ignore,
         on_route_change: Callable[[str], None] = _ignore,
     ) -> None:

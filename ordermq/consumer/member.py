@@ -322,7 +322,7 @@ class Member:
         )
         return Heartbeat(self._client.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
 
-    def _on_request(self, command: Command) -> Command | None:
+    def _on_request(self, address: str, command: Command) -> Command | None:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalancer.wake()
             return command.reply(ResponseCode.SUCCESS)

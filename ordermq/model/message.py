@@ -37,6 +37,8 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     delay_level: int = 0
+    # Its id at the broker, for whoever executes its transaction (TransactionProducer).
+    transaction_id: str | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         check_sendable_topic(self.topic)
@@ -61,8 +63,13 @@ class Message:
                 f"Message.delay_level={self.delay_level}: expected 0..18", topic=self.topic
             )
 
-    def wire_properties(self, sharding_key: str | None, unique_id: str) -> str:
+    def wire_properties(
+        self, sharding_key: str | None, unique_id: str, added: Mapping[str, str] | None = None
+    ) -> str:
         """The property text of one send.
+
+        Args:
+            added: what the protocol wants besides.
 
         Raises: ConfigError: a reserved name, a separator inside, or more than 32767 bytes.
         """
@@ -85,6 +92,8 @@ class Message:
             own[props.SHARDING_KEY] = sharding_key
         own[props.UNIQ_KEY] = unique_id
         own[props.WAIT] = "true"
+        if added:
+            own |= added
         text = props.encode(own)
         if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
             raise ConfigError(
@@ -109,13 +118,13 @@ _RESERVED = frozenset(
         props.ORIGIN_MESSAGE_ID,
         props.RECONSUME_TIME,
         props.MAX_RECONSUME_TIMES,
-        "TRAN_MSG",
-        "PGROUP",
+        props.TRANSACTION_PREPARED,
+        props.PRODUCER_GROUP,
+        props.TRANSACTION_ID,
         "MIN_OFFSET",
         "MAX_OFFSET",
         "TRANSFER_FLAG",
         "CONSUME_START_TIME",
-        "__transactionId__",
     }
 )
 

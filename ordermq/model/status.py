@@ -26,6 +26,14 @@ class SendStatus(StrEnum):
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
 
 
+class TransactionState(StrEnum):
+    """How the local half of a transaction stands, says who executed or checked it."""
+
+    COMMIT = "COMMIT"  # consumers may have the message
+    ROLLBACK = "ROLLBACK"  # it is dropped
+    UNKNOWN = "UNKNOWN"  # the broker will ask
+
+
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
     """An acknowledged send.
@@ -39,3 +47,19 @@ class SendReceipt:
     message_id: str
     offset_message_id: str
     status: SendStatus = SendStatus.SEND_OK
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionReceipt(SendReceipt):
+    """A half message the broker has, and what it was told of its transaction.
+
+    `queue_offset` and `offset_message_id` are of the half message; `message_queue` is where the
+    message goes once it is committed.
+    """
+
+    state: TransactionState = TransactionState.UNKNOWN
+
+    @property
+    def transaction_id(self) -> str:
+        """The id the broker knows the transaction by: the message's own."""
+        return self.message_id

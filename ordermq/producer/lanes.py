@@ -51,8 +51,9 @@ class Entry:
     unique_id: str
     flag: int
     key: ShardingKey | None
-    is_alone: bool  # delayed messages must not be batched
+    is_alone: bool  # no batch may hold it: it is delayed, or half of a transaction
     on_done: Callable[[Entry], None] = field(repr=False)
+    sys_flag: int = 0  # bits besides that of compression
     receipt: SendReceipt | None = None
     error: BaseException | None = None
 
@@ -113,6 +114,10 @@ class QueueLane:
     async def stop(self) -> None:
         """End what is under way; those who wait for it are told."""
         await cancelled(self._sending)
+
+    def fail(self, key: ShardingKey, reason: str) -> None:
+        """Let no later message of a key pass, until it is resolved."""
+        self._failed.setdefault(key, reason)
 
     def resolve(self, key: ShardingKey) -> bool:
         """Let a failed key go on; False if it had not failed."""
@@ -197,13 +202,14 @@ class QueueLane:
         if step is AfterFailure.UNKNOWN:
             for entry in batch:
                 if entry.key is not None:
-                    self._failed.setdefault(entry.key, str(error))
+                    self.fail(entry.key, str(error))
         for entry in batch:
             entry.finish(None, error)
 
     async def _body(self, batch: list[Entry]) -> tuple[bytes, int]:
         if len(batch) == 1:
-            return await packed(batch[0].body, self._config)
+            body, sys_flag = await packed(batch[0].body, self._config)
+            return body, sys_flag | batch[0].sys_flag
         return batch_body(batch), 0  # brokers take no compressed batch
 
     async def _send_once(self, batch: list[Entry], body: bytes, sys_flag: int) -> list[SendReceipt]:

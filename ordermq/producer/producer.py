@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,6 +29,7 @@ from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
 from ordermq.producer.targets import Targets
 from ordermq.producer.window import SendWindow
 from ordermq.remoting.bodies import Heartbeat
+from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader
 
 _log = logging.getLogger("ordermq.producer")
@@ -94,7 +96,9 @@ class Producer:
             self.config.remoting,
             self.name_servers,
             self.client_id,
-            describe=lambda: Heartbeat(self.client_id, (), (self.group,)),
+            describe=self._describe,
+            on_request=self._on_request,
+            on_lost=self._on_lost,
         )
 
         async def begin() -> None:
@@ -102,6 +106,15 @@ class Producer:
 
         runtime.call(begin())
         self._client = client
+
+    def _describe(self) -> Heartbeat:
+        return Heartbeat(self.client_id, (), (self.group,))
+
+    def _on_request(self, address: str, request: Command) -> Command | None:
+        return None  # brokers ask producers nothing but how transactions stand
+
+    def _on_lost(self, address: str) -> None:
+        return None  # the next send connects again
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Send what is under way, at most `timeout_s`, then disconnect."""
@@ -304,7 +317,7 @@ class Producer:
         queue: MessageQueue | None,
     ) -> SendReceipt:
         answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
-        entry = self._entry(message, key, lambda done: _settle(answer, done))
+        entry = self._entry(message, key, partial(settle, answer))
         async with self._intake:
             target = await self._targets.choose(client.routes, message, key, queue)
             self._lane(client, target).put(entry)
@@ -322,9 +335,7 @@ class Producer:
         for message in messages:
             answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
             answers.append(answer)
-            entries.append(
-                self._entry(message, key, lambda done, answer=answer: _settle(answer, done))
-            )
+            entries.append(self._entry(message, key, partial(settle, answer)))
         async with self._intake:
             lane = self._lane(
                 client, await self._targets.choose(client.routes, messages[0], key, queue)
@@ -333,7 +344,13 @@ class Producer:
                 lane.put(entry)
         return list(await asyncio.gather(*answers))
 
-    def _entry(self, message: Message, key: ShardingKey | None, on_done: Any) -> Entry:
+    def _entry(
+        self,
+        message: Message,
+        key: ShardingKey | None,
+        on_done: Callable[[Entry], None],
+        added: Mapping[str, str] | None = None,
+    ) -> Entry:
         limit = self.config.send.max_message_bytes
         if len(message.body) > limit:
             raise ConfigError(
@@ -344,7 +361,7 @@ class Producer:
         unique_id = unique_message_id()
         return Entry(
             bytes(message.body),
-            message.wire_properties(None if key is None else str(key), unique_id),
+            message.wire_properties(None if key is None else str(key), unique_id, added),
             unique_id,
             message.flag,
             key,
@@ -388,7 +405,8 @@ class Producer:
         )
 
 
-def _settle(answer: asyncio.Future[SendReceipt], entry: Entry) -> None:
+def settle(answer: asyncio.Future[SendReceipt], entry: Entry) -> None:
+    """Hand an entry's outcome to who waits for it."""
     if answer.done():  # its caller was cancelled; the message went its way all the same
         return
     if entry.error is not None:

@@ -27,7 +27,9 @@ class RequestCode(IntEnum):
     HEART_BEAT = 34
     UNREGISTER_CLIENT = 35
     CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
     GET_CONSUMER_LIST_BY_GROUP = 38
+    CHECK_TRANSACTION_STATE = 39
     NOTIFY_CONSUMER_IDS_CHANGED = 40
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
@@ -103,6 +105,15 @@ class LanguageCode(IntEnum):
     OMS = 11
     RUST = 12
     NODE_JS = 13
+
+
+class TransactionFlag(IntEnum):
+    """The transaction bits of a message's sysFlag, also how a transaction ends (protocol 3.3)."""
+
+    NONE = 0x0  # of END_TRANSACTION: not known yet
+    PREPARED = 0x4
+    COMMIT = 0x8
+    ROLLBACK = 0xC
 
 
 class PullFlag(IntEnum):

@@ -278,6 +278,34 @@ class SendBackHeader(Header):
 
 
 @dataclass(slots=True)
+class EndTransactionHeader(Header):
+    """END_TRANSACTION 37."""
+
+    producer_group: str = _ext("producerGroup")
+    half_offset: int = _ext("tranStateTableOffset")  # in the queue of half messages
+    physical_offset: int = _ext("commitLogOffset")  # of the half message
+    commit_or_rollback: int = _ext("commitOrRollback")  # a TransactionFlag
+    message_id: str = _ext("msgId")
+    topic: str | None = _ext("topic", default=None)  # since 5.0
+    is_from_check: bool | None = _ext("fromTransactionCheck", default=None)
+    transaction_id: str | None = _ext("transactionId", default=None)
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
+class CheckTransactionHeader(Header):
+    """CHECK_TRANSACTION_STATE 39, which a broker sends to a producer; the body is a record."""
+
+    half_offset: int = _ext("tranStateTableOffset")
+    physical_offset: int = _ext("commitLogOffset")
+    message_id: str | None = _ext("msgId", default=None)
+    transaction_id: str | None = _ext("transactionId", default=None)
+    offset_message_id: str | None = _ext("offsetMsgId", default=None)
+    topic: str | None = _ext("topic", default=None)  # that of half messages
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
 class LockExtHeader(Header):
     """Our optional fields of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ, both ways.
 

@@ -37,7 +37,7 @@ def ask(consumer: PushConsumer, code: int, ext: dict[str, str], body: bytes = b"
     member = consumer._live()
 
     async def work() -> Command | None:
-        return member._on_request(Command.request(code, ext, body))
+        return member._on_request("", Command.request(code, ext, body))
 
     answer = member._runtime.call(work())
     assert answer is not None

@@ -26,7 +26,7 @@ def connections_of(
     return Connections(
         clock or SystemClock(),
         RemotingConfig(),
-        lambda command: answer(command) if answer else None,
+        lambda *asked: answer(*asked) if answer else None,
         lambda address: lost.append(address) if lost is not None else None,
     )
 
@@ -120,7 +120,8 @@ def test_a_request_of_the_broker_is_answered_and_an_unknown_one_refused() -> Non
                 line.send(Command(40, opaque=3, flag=2))
                 echo(line, command)
 
-        def answer(command: Command) -> Command | None:
+        def answer(address: str, command: Command) -> Command | None:
+            assert address == server.address
             return command.reply(0) if command.code == 40 else None
 
         async with WireServer(ask) as server:
@@ -166,7 +167,7 @@ def test_a_denial_says_who_asked_and_what_to_check(
     async def work() -> None:
         deny = lambda line, command: line.send(command.reply(code, remark=remark))  # noqa: E731
         async with WireServer(deny) as server:
-            connections = Connections(SystemClock(), config, lambda _: None, lambda _: None)
+            connections = Connections(SystemClock(), config, lambda *_: None, lambda _: None)
             answer = await connections.request(server.address, Command.request(34), 5_000)
             assert answer.code == code
             assert (remark or "no permission") in str(answer.remark)

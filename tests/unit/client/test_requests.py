@@ -40,7 +40,7 @@ def ask(answer: Answer, call: Callable[[BrokerApi, str], Awaitable[Any]]) -> tup
 
         async with WireServer(handle) as server:
             connections = Connections(
-                SystemClock(), RemotingConfig(), lambda _: None, lambda _: None
+                SystemClock(), RemotingConfig(), lambda *_: None, lambda _: None
             )
             try:
                 result = await call(BrokerApi(connections, RemotingConfig(), "me"), server.address)
@@ -171,7 +171,7 @@ def ask_name_server(answer: Answer, addresses_before: tuple[str, ...] = ()) -> T
 
         async with WireServer(handle) as server:
             connections = Connections(
-                SystemClock(), RemotingConfig(), lambda _: None, lambda _: None
+                SystemClock(), RemotingConfig(), lambda *_: None, lambda _: None
             )
             addresses = (*addresses_before, server.address)
             try:
@@ -203,7 +203,7 @@ def test_a_name_server_that_is_away_is_passed_over() -> None:
 
 def test_without_any_name_server_the_error_names_them_all() -> None:
     async def work(addresses: tuple[str, ...]) -> None:
-        connections = Connections(SystemClock(), RemotingConfig(), lambda _: None, lambda _: None)
+        connections = Connections(SystemClock(), RemotingConfig(), lambda *_: None, lambda _: None)
         try:
             await NameServerApi(connections, addresses, RemotingConfig()).topic_route("T")
         finally:

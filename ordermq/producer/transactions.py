@@ -1,0 +1,335 @@
+"""Transactions: a message that consumers get only if a local transaction came to be.
+
+The broker keeps the message aside, as half of a transaction; then the local half is executed,
+and the broker hears how it went. If it does not hear, it asks a live producer of the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from ordermq.client.instance import ClientInstance
+from ordermq.errors import ConfigError, OrderMQError, ProtocolError, RemotingError
+from ordermq.model import properties as props
+from ordermq.model.message import Message, MessageBatch, MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
+from ordermq.model.stored_message import StoredMessage
+from ordermq.producer.producer import Producer, settle
+from ordermq.producer.selectors import ShardingKey
+from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
+from ordermq.remoting.command import Command
+from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
+
+_log = logging.getLogger("ordermq.producer")
+_INTRODUCE_AGAIN_MS = 1_000
+_PHYSICAL_OFFSET_AT = -16  # a stored message's id ends with its physical offset, 16 hex digits
+_FLAGS = {
+    TransactionState.COMMIT: TransactionFlag.COMMIT,
+    TransactionState.ROLLBACK: TransactionFlag.ROLLBACK,
+    TransactionState.UNKNOWN: TransactionFlag.NONE,
+}
+
+Execute = Callable[[Message, Any], TransactionState | None]
+Check = Callable[[MessageView], TransactionState | None]
+
+
+class TransactionListener(Protocol):
+    """The local half of transactions. None is UNKNOWN, and so is what raises, after a log."""
+
+    def execute(self, message: Message, argument: Any) -> TransactionState | None:
+        """Do the local transaction of a message the broker has.
+
+        Called on the thread that sends. `message.transaction_id` is what `check` will see as
+        its `message_id`: keep it with the transaction, or find the transaction by your own keys.
+        """
+
+    def check(self, message: MessageView) -> TransactionState | None:
+        """Tell how the local transaction of a message went, perhaps one of another process.
+
+        Called on a check thread, for as long as the answer is UNKNOWN.
+        """
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages may be halves of transactions.
+
+    Args:
+        group: the producer group; any live member of it is asked how a transaction stands.
+        listener: executes and checks; or give the functions `execute` and `check`.
+        topics: their brokers can ask from `start` on; else from the first send of a topic on.
+            Give them, so that a process that begins again answers for the one before it.
+        others: as of `Producer`.
+    Raises: ConfigError: no `check`, or both a listener and functions.
+
+    What `Producer` does is done here too; only `send_in_transaction` makes half messages.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: TransactionListener | None = None,
+        *,
+        execute: Execute | None = None,
+        check: Check | None = None,
+        topics: Sequence[str] = (),
+        **others: Any,
+    ) -> None:
+        super().__init__(group, **others)
+        if listener is not None:
+            if execute is not None or check is not None:
+                raise ConfigError("give a listener or functions, not both", group=group)
+            execute, check = listener.execute, listener.check
+        if check is None:
+            raise ConfigError(
+                "a transaction producer needs `check`: brokers ask it for every transaction they "
+                "heard nothing of",
+                group=group,
+            )
+        self._execute = execute
+        self._check = check
+        self._topics = tuple(topics)
+        self._introduced: set[str] = set()  # addresses of brokers that can ask us
+        self._checks: concurrent.futures.ThreadPoolExecutor | None = None
+        self._checking: set[concurrent.futures.Future[None]] = set()
+
+    def start(self) -> None:
+        """Get ready; the brokers of `topics` are told that they may ask.
+
+        Raises: RouteError: no name server answers.
+        """
+        self._checks = concurrent.futures.ThreadPoolExecutor(
+            self.config.transaction.check_thread_count, "ordermq-check"
+        )
+        super().start()
+        try:
+            self._introduce_to_all()
+        except BaseException:
+            self.close()
+            raise
+
+    def _introduce_to_all(self) -> None:
+        client = self._live()
+
+        async def introduce() -> None:
+            for topic in self._topics:
+                await client.routes.get(topic)
+            for address in client.routes.masters():
+                await self._introduce(client, address)
+
+        client.runtime.call(introduce())
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Finish running checks and what is under way, at most `timeout_s` each; disconnect."""
+        if self._checks is not None:
+            self._checks.shutdown(wait=False, cancel_futures=True)
+            running = concurrent.futures.wait(self._checking, timeout_s).not_done
+            if running:
+                _log.error("closed after %.0f s with %d checks running", timeout_s, len(running))
+        super().close(timeout_s)
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        execute: Execute | None = None,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> TransactionReceipt:
+        """Send half a transaction, execute the local half, tell the broker how it went.
+
+        The local half is not executed if the broker stored the message less safely than it was
+        asked to (`SendStatus`); the transaction is then rolled back.
+
+        Args:
+            argument: handed to `execute`.
+            execute: for this message, in place of the producer's.
+            sharding_key: messages of one key enter their queue in the order their transactions
+                were committed; the commit is then awaited.
+            queue: send there, whatever the selector says.
+        Returns: the receipt with the state the broker was told. If it could not be told, that
+            is logged: it will ask; a sharding key fails then until `resolve`.
+        Raises: ConfigError: the message is delayed, or there is no `execute`; else as `send`:
+            nothing was executed.
+        """
+        client = self._live()
+        execute = execute or self._execute
+        if execute is None:
+            raise ConfigError("nothing to execute: give `execute` here or to the producer")
+        if message.delay_level:
+            raise ConfigError(
+                "half of a transaction cannot be delayed: send it when it is due, or have a "
+                "consumer send the delayed message",
+                topic=message.topic,
+            )
+        half = client.runtime.call(self._send_half(client, message, sharding_key, queue))
+        message.transaction_id = half.message_id
+        if half.status is SendStatus.SEND_OK:
+            state, remark = _state(lambda: execute(message, argument), "execute", half.message_id)
+        else:
+            state, remark = TransactionState.ROLLBACK, f"stored as {half.status}"
+        header = EndTransactionHeader(
+            self.group,
+            half.queue_offset,
+            int(half.offset_message_id[_PHYSICAL_OFFSET_AT:], 16),
+            _FLAGS[state],
+            half.message_id,
+            message.topic,
+            False,
+            half.message_id,
+            half.message_queue.broker_name,
+        )
+        client.runtime.call(self._end(client, half, sharding_key, header, remark))
+        return TransactionReceipt(
+            half.message_queue,
+            half.queue_offset,
+            half.message_id,
+            half.offset_message_id,
+            half.status,
+            state=state,
+        )
+
+    # On the I/O thread.
+
+    async def _send_half(
+        self,
+        client: ClientInstance,
+        message: Message,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> SendReceipt:
+        answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
+        entry = self._entry(message, key, partial(settle, answer), marks)
+        entry.is_alone, entry.sys_flag = True, TransactionFlag.PREPARED
+        async with self._intake:
+            target = await self._targets.choose(client.routes, message, key, queue)
+            address = client.routes.master_of(target.broker_name)
+            if address not in self._introduced:
+                await self._introduce(client, address)
+            self._lane(client, target).put(entry)
+        return await answer
+
+    async def _end(
+        self,
+        client: ClientInstance,
+        half: SendReceipt,
+        key: ShardingKey | None,
+        header: EndTransactionHeader,
+        remark: str | None,
+    ) -> None:
+        is_awaited = key is not None and header.commit_or_rollback == TransactionFlag.COMMIT
+        timeout_ms = self.config.send.send_timeout_ms if is_awaited else None
+        try:
+            address = client.routes.master_of(half.message_queue.broker_name)
+            await client.api.end_transaction(address, header, timeout_ms, remark)
+        except OrderMQError as error:
+            _log.warning(
+                "transaction %s: the broker did not confirm its end and will ask: %s",
+                half.message_id, error,
+            )  # fmt: skip
+            if key is not None:
+                self._lane(client, half.message_queue).fail(key, f"commit: {error}")
+
+    async def _introduce(self, client: ClientInstance, address: str) -> bool:
+        """Tell a broker that it can ask us; later, if it does not hear us now."""
+        try:
+            await client.api.heartbeat(address, self._describe())
+        except RemotingError as error:
+            _log.warning("%s: cannot ask us about transactions yet: %s", address, error)
+            return False
+        self._introduced.add(address)
+        return True
+
+    def _on_lost(self, address: str) -> None:
+        if address not in self._introduced:
+            return
+        # A broker asks over the connection the last heartbeat came by.
+        self._introduced.discard(address)
+        client = self._client
+        if client is not None and not self._closed:
+            client.runtime.spawn(self._introduce_again(client, address), f"introduce {address}")
+
+    async def _introduce_again(self, client: ClientInstance, address: str) -> None:
+        while not self._closed and address in client.routes.masters():
+            if address in self._introduced or await self._introduce(client, address):
+                return
+            await self._clock.sleep_ms(_INTRODUCE_AGAIN_MS)
+
+    def _on_request(self, address: str, request: Command) -> Command | None:
+        if request.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return None
+        hold_max = self.config.transaction.check_request_hold_max
+        if len(self._checking) >= hold_max:
+            _log.warning("%s: not checked, %d checks wait already", address, hold_max)
+            return request.reply(ResponseCode.SYSTEM_BUSY)
+        try:
+            header = CheckTransactionHeader.from_ext(request.ext)
+            message = _view(request.body, header)
+        except ProtocolError as error:
+            _log.warning("%s: cannot be checked: %s", address, error)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        try:
+            assert self._checks is not None
+            checking = self._checks.submit(self._run_check, address, header, message)
+        except RuntimeError:  # the producer is being closed; another member is asked next time
+            return request.reply(ResponseCode.SYSTEM_BUSY)
+        self._checking.add(checking)
+        checking.add_done_callback(self._checking.discard)
+        return request.reply(ResponseCode.SUCCESS)
+
+    # On a check thread.
+
+    def _run_check(
+        self, address: str, header: CheckTransactionHeader, message: MessageView
+    ) -> None:
+        state, remark = _state(lambda: self._check(message), "check", message.message_id)
+        ended = EndTransactionHeader(
+            self.group,
+            header.half_offset,
+            header.physical_offset,
+            _FLAGS[state],
+            message.message_id,
+            header.topic,
+            True,
+            header.transaction_id,
+            header.broker_name,
+        )
+        client = self._client
+        if client is None:
+            return
+        try:
+            client.runtime.call(client.api.end_transaction(address, ended, None, remark))
+        except OrderMQError as error:
+            _log.warning(
+                "transaction %s: %s was not told its state and will ask again: %s",
+                message.message_id, address, error,
+            )  # fmt: skip
+
+
+def _state(
+    ask: Callable[[], TransactionState | None], name: str, transaction_id: str
+) -> tuple[TransactionState, str | None]:
+    """What a listener says, and why if it is not known."""
+    try:
+        said = ask()
+        return TransactionState.UNKNOWN if said is None else TransactionState(said), None
+    except Exception as error:  # noqa: BLE001 - logged, and the broker is told
+        _log.exception("transaction %s: %s failed, its state is unknown", transaction_id, name)
+        return TransactionState.UNKNOWN, f"{name} raised {error!r}"
+
+
+def _view(record: bytes, header: CheckTransactionHeader) -> MessageView:
+    """The message a broker asks about.
+
+    Raises: ProtocolError: there is none in the request.
+    """
+    stored = StoredMessage.read(record)
+    queue = MessageQueue(stored.topic, header.broker_name or "", stored.queue_id)
+    return MessageBatch(queue, record)[0]

@@ -1,0 +1,356 @@
+"""What a transaction producer tells and answers a broker, frame by frame (protocol 3.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from remoting.wire_server import Line, WireServer, run, until
+
+from ordermq import Message, TransactionProducer, TransactionState
+from ordermq.core import RecordWriter
+from ordermq.errors import ConfigError, KeyFailed
+from ordermq.model.message import MessageView
+from ordermq.model.properties import decode, encode
+from ordermq.model.stored_message import host_bytes
+from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import ONEWAY_FLAG, Command
+
+HALF_OFFSET, PHYSICAL = 7, 4_096
+COMMIT, ROLLBACK, UNKNOWN = TransactionState
+FLAGS = {COMMIT: "8", ROLLBACK: "12", UNKNOWN: "0"}
+
+
+class Broker:
+    """Name server and broker of one topic with one queue; keeps what it is told.
+
+    Args:
+        sent: the answer's code of a send.
+        ended: the answer's code of a commit that wants one.
+    """
+
+    def __init__(self, sent: int = 0, ended: int = 0) -> None:
+        self.server = WireServer(self._handle)
+        self.sent, self.ended = sent, ended
+
+    def of(self, code: int) -> list[Command]:
+        return [request for request in self.server.requests if request.code == code]
+
+    def _handle(self, line: Line, request: Command) -> None:
+        if request.is_response or request.is_oneway:
+            return
+        ext, body, code = {}, b"", 0
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            brokers = (BrokerData("b", {0: self.server.address}),)
+            body = TopicRoute(brokers, (QueueData("b", 1, 1),)).to_body()
+        elif request.code == RequestCode.SEND_MESSAGE_V2:
+            place = f"7F000001{0:08X}{PHYSICAL:016X}"
+            ext = {"msgId": place, "queueId": "0", "queueOffset": str(HALF_OFFSET)}
+            code = self.sent
+        elif request.code == RequestCode.END_TRANSACTION:
+            code = self.ended
+        line.send(request.reply(code, ext, body, "no" if code == 1 else None))
+
+
+def at_broker(
+    work: Callable[[TransactionProducer, Broker], Any],
+    broker: Broker | None = None,
+    **settings: Any,
+) -> None:
+    """Run `work` on a thread, with a producer and its broker."""
+
+    async def serve() -> None:
+        found = broker or Broker()
+        async with found.server:
+            settings.setdefault("check", lambda message: UNKNOWN)
+            producer = TransactionProducer("pg", name_servers=found.server.address, **settings)
+
+            def all_of_it() -> None:
+                with producer:
+                    work(producer, found)
+
+            await asyncio.to_thread(all_of_it)
+
+    run(serve())
+
+
+def message(**more: Any) -> Message:
+    return Message("T", b"paid", **more)
+
+
+def on_loop(broker: Broker, condition: Callable[[], bool]) -> None:
+    """Wait on the caller's thread for something of the server's loop."""
+    done = threading.Event()
+    while not condition():
+        done.wait(0.001)
+
+
+def test_a_half_message_says_that_it_is_one_and_whose() -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        receipt = producer.send_in_transaction(message(), execute=lambda *_: COMMIT)
+        (sent,) = broker.of(RequestCode.SEND_MESSAGE_V2)
+        properties = decode(sent.ext["i"])
+        assert (properties["TRAN_MSG"], properties["PGROUP"]) == ("true", "pg")
+        assert int(sent.ext["f"]) & 0xC == 0x4
+        assert properties["UNIQ_KEY"] == receipt.transaction_id == receipt.message_id
+        assert producer.send(message()).message_id
+        plain = broker.of(RequestCode.SEND_MESSAGE_V2)[1]
+        assert "TRAN_MSG" not in decode(plain.ext["i"])
+        assert plain.ext["f"] == "0"
+
+    at_broker(work)
+
+
+def test_the_broker_knows_the_producer_group_before_the_first_half_message() -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        producer.send_in_transaction(message(), execute=lambda *_: COMMIT)
+        codes = [request.code for request in broker.server.requests]
+        beat = codes.index(RequestCode.HEART_BEAT)
+        assert beat < codes.index(RequestCode.SEND_MESSAGE_V2)
+        body = orjson.loads(broker.server.requests[beat].body)
+        assert body["producerDataSet"] == [{"groupName": "pg"}]
+
+    at_broker(work)
+
+
+def test_the_brokers_of_the_topics_given_can_ask_before_any_send() -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        assert len(broker.of(RequestCode.HEART_BEAT)) == 1
+
+    at_broker(work, topics=["T"])
+
+
+@pytest.mark.parametrize("state", list(TransactionState))
+def test_the_end_names_the_half_message_and_asks_for_no_answer(state: TransactionState) -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        receipt = producer.send_in_transaction(message(), execute=lambda *_: state)
+        assert receipt.state is state
+        on_loop(broker, lambda: bool(broker.of(RequestCode.END_TRANSACTION)))
+        (end,) = broker.of(RequestCode.END_TRANSACTION)
+        assert end.is_oneway
+        assert end.ext == {
+            "producerGroup": "pg", "topic": "T", "tranStateTableOffset": str(HALF_OFFSET),
+            "commitLogOffset": str(PHYSICAL), "commitOrRollback": FLAGS[state],
+            "fromTransactionCheck": "false", "msgId": receipt.message_id,
+            "transactionId": receipt.message_id, "bname": "b",
+        }  # fmt: skip
+
+    at_broker(work)
+
+
+def test_the_local_half_sees_the_message_its_argument_and_the_transactions_id() -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        mine = message()
+        seen: list[tuple[Any, ...]] = []
+
+        def execute(given: Message, argument: object) -> TransactionState:
+            seen.append((given, argument, given.transaction_id))
+            return COMMIT
+
+        receipt = producer.send_in_transaction(mine, ["argument"], execute=execute)
+        assert seen == [(mine, ["argument"], receipt.transaction_id)]
+        assert seen[0][0] is mine
+
+    at_broker(work)
+
+
+def test_a_local_half_that_raises_is_unknown_and_the_broker_hears_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def execute(given: Message, argument: object) -> TransactionState:
+        raise ValueError("no money")
+
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        assert producer.send_in_transaction(message(), execute=execute).state is UNKNOWN
+        on_loop(broker, lambda: bool(broker.of(RequestCode.END_TRANSACTION)))
+        (end,) = broker.of(RequestCode.END_TRANSACTION)
+        assert end.ext["commitOrRollback"] == "0"
+        assert "no money" in (end.remark or "")
+
+    at_broker(work)
+    assert "execute failed" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [None, "maybe", True])
+def test_an_answer_that_is_no_state_is_unknown(answer: Any) -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        receipt = producer.send_in_transaction(message(), execute=lambda *_: answer)
+        assert receipt.state is UNKNOWN
+
+    at_broker(work)
+
+
+def test_a_half_message_stored_less_safely_is_rolled_back_and_nothing_executed() -> None:
+    executed: list[object] = []
+
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        receipt = producer.send_in_transaction(message(), execute=lambda *_: executed.append(1))
+        assert (receipt.state, receipt.status) == (ROLLBACK, "FLUSH_DISK_TIMEOUT")
+        on_loop(broker, lambda: bool(broker.of(RequestCode.END_TRANSACTION)))
+        assert broker.of(RequestCode.END_TRANSACTION)[0].ext["commitOrRollback"] == "12"
+
+    at_broker(work, Broker(sent=10))
+    assert executed == []
+
+
+def test_a_commit_of_a_sharding_key_is_awaited_and_if_refused_fails_the_key() -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        producer.send_in_transaction(message(), execute=lambda *_: COMMIT, sharding_key="k")
+        assert not broker.of(RequestCode.END_TRANSACTION)[0].is_oneway
+        broker.ended = 1
+        producer.send_in_transaction(message(), execute=lambda *_: COMMIT, sharding_key="k")
+        with pytest.raises(KeyFailed):
+            producer.send_in_transaction(message(), execute=lambda *_: COMMIT, sharding_key="k")
+        with pytest.raises(KeyFailed):
+            producer.send(message(), sharding_key="k")
+        broker.ended = 0
+        assert producer.resolve("T", "k")
+        producer.send_in_transaction(message(), execute=lambda *_: COMMIT, sharding_key="k")
+
+    at_broker(work)
+
+
+def test_a_delayed_message_cannot_be_half_of_a_transaction() -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        with pytest.raises(ConfigError, match="delayed"):
+            producer.send_in_transaction(message(delay_level=1), execute=lambda *_: COMMIT)
+        assert broker.of(RequestCode.SEND_MESSAGE_V2) == []
+
+    at_broker(work)
+
+
+def test_without_anything_to_execute_nothing_is_sent() -> None:
+    def work(producer: TransactionProducer, broker: Broker) -> None:
+        with pytest.raises(ConfigError, match="execute"):
+            producer.send_in_transaction(message())
+        assert broker.of(RequestCode.SEND_MESSAGE_V2) == []
+
+    at_broker(work)
+
+
+def test_a_producer_that_cannot_check_is_refused() -> None:
+    with pytest.raises(ConfigError, match="check"):
+        TransactionProducer("pg", name_servers="127.0.0.1:1", execute=lambda *_: COMMIT)
+
+
+# -- the broker asks -----------------------------------------------------------------------
+
+
+def question(body: bytes | None = None, **more: str) -> Command:
+    """As RocketMQ's broker asks: the record names the real topic, the header that of halves."""
+    writer = RecordWriter("T", 3, host_bytes("10.0.0.1", 1), host_bytes("10.0.0.2", 2))
+    properties = encode({"UNIQ_KEY": "ID", "PGROUP": "pg", "TRAN_MSG": "true", "KEYS": "o-1"})
+    block = writer.write(b"x", properties.encode(), flag=0, sys_flag=0, born_ms=1, stored_ms=2)
+    record = bytes(block.rows(HALF_OFFSET, PHYSICAL)[0][2])
+    ext = {
+        "tranStateTableOffset": str(HALF_OFFSET), "commitLogOffset": str(PHYSICAL),
+        "msgId": "ID", "transactionId": "ID", "offsetMsgId": "00", "bname": "b",
+        "topic": "RMQ_SYS_TRANS_HALF_TOPIC",
+    }  # fmt: skip
+    asked = Command.request(
+        RequestCode.CHECK_TRANSACTION_STATE, ext | more, record if body is None else body
+    )
+    asked.flag = ONEWAY_FLAG
+    return asked
+
+
+def asked(
+    check: Callable[[MessageView], Any], *questions: Command, ends: int = 1, **settings: Any
+) -> list[Command]:
+    """The answers of a producer to a broker's questions."""
+
+    async def serve() -> list[Command]:
+        broker = Broker()
+        async with broker.server:
+            producer = TransactionProducer(
+                "pg", name_servers=broker.server.address, check=check, topics=["T"], **settings
+            )
+            await asyncio.to_thread(producer.start)
+            for each in questions:
+                broker.server.lines[-1].send(each)
+            await until(lambda: len(broker.of(RequestCode.END_TRANSACTION)) == ends)
+            await asyncio.to_thread(producer.close)
+            return broker.of(RequestCode.END_TRANSACTION)
+
+    return run(serve())
+
+
+@pytest.mark.parametrize("state", list(TransactionState))
+def test_a_broker_that_asks_is_told_what_the_check_says(state: TransactionState) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def check(given: MessageView) -> TransactionState:
+        seen.append((given.topic, given.queue_id, bytes(given.body), given.message_id, given.keys))
+        return state
+
+    (end,) = asked(check, question())
+    assert seen == [("T", 3, b"x", "ID", ["o-1"])]
+    assert end.is_oneway
+    assert end.ext == {
+        "producerGroup": "pg", "topic": "RMQ_SYS_TRANS_HALF_TOPIC", "bname": "b",
+        "tranStateTableOffset": str(HALF_OFFSET), "commitLogOffset": str(PHYSICAL),
+        "commitOrRollback": FLAGS[state], "fromTransactionCheck": "true",
+        "msgId": "ID", "transactionId": "ID",
+    }  # fmt: skip
+
+
+def test_a_check_that_raises_is_unknown_and_the_broker_hears_why() -> None:
+    def check(given: MessageView) -> TransactionState:
+        raise LookupError("no such order")
+
+    (end,) = asked(check, question())
+    assert end.ext["commitOrRollback"] == "0"
+    assert "no such order" in (end.remark or "")
+
+
+def test_a_question_without_a_message_is_logged_and_the_next_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ends = asked(lambda _: COMMIT, question(b"junk"), question())
+    assert len(ends) == 1
+    assert "cannot be checked" in caplog.text
+
+
+def test_questions_beyond_those_held_are_dropped_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = threading.Event()
+
+    class Dropped(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "checks wait already" in record.getMessage():
+                gate.set()
+
+    handler = Dropped()
+    logging.getLogger("ordermq.producer").addHandler(handler)
+    try:
+        ends = asked(
+            lambda _: COMMIT if gate.wait(10) else UNKNOWN, question(), question(), question(),
+            ends=2, check_request_hold_max=2,
+        )  # fmt: skip
+    finally:
+        logging.getLogger("ordermq.producer").removeHandler(handler)
+    assert [end.ext["commitOrRollback"] for end in ends] == ["8", "8"]
+
+
+def test_after_a_broken_connection_the_broker_hears_of_the_producer_again() -> None:
+    async def serve() -> None:
+        broker = Broker()
+        async with broker.server:
+            producer = TransactionProducer(
+                "pg", name_servers=broker.server.address, check=lambda _: COMMIT, topics=["T"]
+            )
+            await asyncio.to_thread(producer.start)
+            broker.server.lines[-1].cut()
+            await until(lambda: len(broker.of(RequestCode.HEART_BEAT)) == 2)
+            broker.server.lines[-1].send(question())
+            await until(lambda: len(broker.of(RequestCode.END_TRANSACTION)) == 1)
+            await asyncio.to_thread(producer.close)
+
+    run(serve())
