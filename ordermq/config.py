@@ -134,6 +134,14 @@ class RemotingConfig:
             route_interval_ms=(10, DAY_MS),
         )
 
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """Build from settings, as `RemotingConfig.of(tls=True)`.
+
+        Raises: ConfigError: an unknown name (with the nearest one), a value out of range.
+        """
+        return _from_flat(cls, settings)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullConfig:

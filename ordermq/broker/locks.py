@@ -20,6 +20,7 @@ from ordermq.core import LockTable, interface
 from ordermq.errors import StoreError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.admin_bodies import HeldLock
 
 if TYPE_CHECKING:
     from ordermq.broker.connection import BrokerConnection
@@ -141,6 +142,15 @@ class QueueLocks:
     def is_current(self, group: str, queue: MessageQueue, owner: str, epoch: int) -> bool:
         """Whether this owner holds the queue live in exactly this epoch."""
         return self._table.is_current(group, queue, owner, epoch, self._clock.now_ms())
+
+    def held(self, group: str, queue: MessageQueue) -> HeldLock | None:
+        """Who holds the queue live, in which epoch, and for how long without renewal."""
+        holder = self._table.holder(group, queue)
+        if holder is None:
+            return None
+        owner, epoch, granted_ms = holder
+        left_ms = self.lease_ms - (self._clock.now_ms() - granted_ms)
+        return HeldLock(queue, owner, epoch, left_ms) if left_ms >= 0 else None
 
     def describe(self, group: str, queue: MessageQueue) -> str:
         """Who holds the queue, in words."""

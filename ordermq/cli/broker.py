@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,6 +34,18 @@ from ordermq.events import History, NoHistory
     show_default=True,
     help="Acknowledge when the disk has it, or when the operating system has it.",
 )
+@click.option(
+    "--accounts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON file of access keys and their secret keys; without it anybody is served.",
+)
+@click.option(
+    "--tls-certificate", type=click.Path(exists=True), help="PEM; then only TLS is taken."
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True), help="PEM, unless the certificate holds it."
+)
+@click.option("--tls-client-ca-file", type=click.Path(exists=True), help="Clients need one, too.")
 @click.option("--history", type=click.Path(path_type=Path), help="Record events for the audit.")
 @json_option
 def broker(
@@ -42,6 +55,10 @@ def broker(
     lease_ms: int | None,
     queues: int | None,
     durability: str,
+    accounts: Path | None,
+    tls_certificate: str | None,
+    tls_key: str | None,
+    tls_client_ca_file: str | None,
     history: Path | None,
     as_json: bool,
 ) -> None:
@@ -53,9 +70,19 @@ def broker(
     \b
     Example:
       ordermq broker --data ./data --port 9876
+      ordermq broker --data ./data --accounts accounts.json --tls-certificate server.pem
     """
+    config = _config(
+        durability=Durability(durability),
+        lock_max_live_ms=lease_ms,
+        default_queue_count=queues,
+        accounts=_accounts(accounts),
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        tls_client_ca_file=tls_client_ca_file,
+    )
     with _asked_to_stop() as stop:
-        _serve(data, host, port, _config(durability, lease_ms, queues), history, stop, as_json)
+        _serve(data, host, port, config, history, stop, as_json)
 
 
 def _serve(
@@ -106,16 +133,23 @@ def _asked_to_stop() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _config(durability: str, lease_ms: int | None, queues: int | None) -> BrokerConfig:
+def _config(**given: Any) -> BrokerConfig:
     try:
-        config = BrokerConfig(durability=Durability(durability))
-        if lease_ms is not None:
-            config = dataclasses.replace(config, lock_max_live_ms=lease_ms)
-        if queues is not None:
-            config = dataclasses.replace(config, default_queue_count=queues)
+        return BrokerConfig(**{name: value for name, value in given.items() if value is not None})
     except ConfigError as error:
         fail(str(error), ExitCode.USAGE)
-    return config
+
+
+def _accounts(file: Path | None) -> dict[str, str] | None:
+    if file is None:
+        return None
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        fail(f"{file}: not readable as JSON: {error}", ExitCode.USAGE)
+    if not isinstance(found, dict) or not found:
+        fail(f'{file}: expected accounts, as {{"shop": "its secret key"}}', ExitCode.USAGE)
+    return found
 
 
 def _now() -> int:

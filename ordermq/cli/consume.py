@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 import orjson
 
-from ordermq.cli.output import EXIT_CODES, ExitCode, fail, name_servers_option, note, progress_bar
+from ordermq.cli.connecting import Servers, explained, servers_options
+from ordermq.cli.output import EXIT_CODES, fail, note, progress_bar
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.push_consumer import PushConsumer
-from ordermq.errors import ConfigError, ConnectFailed, ConnectionLost, RequestTimeout, RouteError
 from ordermq.model.message import MessageView
 
 _FROM = {"first": ConsumeFromWhere.FIRST_OFFSET, "last": ConsumeFromWhere.LAST_OFFSET}
@@ -26,7 +26,7 @@ _FROM = {"first": ConsumeFromWhere.FIRST_OFFSET, "last": ConsumeFromWhere.LAST_O
 @click.argument("group")
 @click.argument("topic")
 @click.argument("tags", default="*")
-@name_servers_option
+@servers_options
 @click.option(
     "--from",
     "start",
@@ -44,7 +44,7 @@ def consume(
     group: str,
     topic: str,
     tags: str,
-    name_servers: str,
+    servers: Servers,
     start: str,
     count: int | None,
     timeout: float | None,
@@ -62,18 +62,16 @@ def consume(
       ordermq consume billing orders 'paid || refunded' --from first
       ordermq consume billing orders --count 100 --timeout 5 --json
     """
-    try:
+    with explained():
         consumer = PushConsumer(
             group,
-            name_servers=name_servers,
             history=history,
             consume_from_where=_FROM[start],
             consume_message_batch_max_size=batch,
             consume_thread_count=1,
+            **servers.settings(),
         )
         consumer.subscribe(topic, tags)
-    except ConfigError as error:
-        fail(str(error), ExitCode.USAGE)
     show = count is not None and not sys.stdout.isatty()  # the lines themselves show it else
     with _bar(count or 0) if show else contextlib.nullcontext(_nothing) as on_printed:
         printer = _Printer(consumer, count, as_json, on_printed)
@@ -90,10 +88,8 @@ def _run(consumer: PushConsumer, printer: _Printer, timeout: float | None) -> bo
     consumer.orderly(printer)
     if timeout is not None:
         threading.Thread(target=printer.stop_when_idle, args=(timeout,), daemon=True).start()
-    try:
+    with explained():
         return consumer.run()
-    except (RouteError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
-        fail(str(error), ExitCode.UNREACHABLE)
 
 
 @contextlib.contextmanager

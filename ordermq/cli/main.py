@@ -16,6 +16,9 @@ _COMMANDS = {
     "broker": ("ordermq.cli.broker", "broker"),
     "produce": ("ordermq.cli.produce", "produce"),
     "consume": ("ordermq.cli.consume", "consume"),
+    "lag": ("ordermq.cli.lag", "lag"),
+    "locks": ("ordermq.cli.locks", "locks"),
+    "top": ("ordermq.cli.top", "top"),
     "audit": ("ordermq.cli.audit", "audit_command"),
     "demo": ("ordermq.cli.demo", "demo"),
 }
@@ -42,13 +45,14 @@ class _Commands(click.Group):
 )
 @click.version_option(package_name="ordermq")
 def main() -> None:
-    """Strictly ordered message consumption: a broker, a producer, a consumer, a checker.
+    """Strictly ordered message consumption: broker, producer, consumer, a group's state, audit.
 
     \b
     Example, in three terminals:
       ordermq broker --data ./data --port 9876
       ordermq consume billing orders --from first
       echo "o-17,paid" | ordermq produce orders --csv --no-header --key-column 0
+      ordermq top billing
     """
 
 

@@ -52,18 +52,6 @@ def json_option(function: _F) -> _F:
     )
 
 
-def name_servers_option(function: _F) -> _F:
-    """The option --name-servers, also from the environment."""
-    return click.option(
-        "--name-servers",
-        default="127.0.0.1:9876",
-        show_default=True,
-        envvar="ORDERMQ_NAME_SERVERS",
-        show_envvar=True,
-        help="host:port, several joined by ';'.",
-    )(function)
-
-
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one indented JSON document to stdout."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS

@@ -12,12 +12,12 @@ from typing import IO
 import click
 import orjson
 
+from ordermq.cli.connecting import Servers, explained, servers_options
 from ordermq.cli.output import (
     EXIT_CODES,
     ExitCode,
     fail,
     json_option,
-    name_servers_option,
     print_json,
     print_table,
     progress_bar,
@@ -33,7 +33,7 @@ Pair = tuple[Message, str | None]
 @click.command(epilog=EXIT_CODES)
 @click.argument("topic")
 @click.argument("file", type=click.File("r", encoding="utf-8"), default="-")
-@name_servers_option
+@servers_options
 @click.option("--csv", "is_csv", is_flag=True, help="Rows of a CSV file become JSON bodies.")
 @click.option("--no-header", is_flag=True, help="The CSV has no header; rows become JSON lists.")
 @click.option("--key-column", help="CSV column with the sharding key: its name, or number from 0.")
@@ -46,7 +46,7 @@ Pair = tuple[Message, str | None]
 def produce(
     topic: str,
     file: IO[str],
-    name_servers: str,
+    servers: Servers,
     is_csv: bool,
     no_header: bool,
     key_column: str | None,
@@ -74,7 +74,7 @@ def produce(
     else:
         pairs = _lines(topic, file, key, tags)
     events = itertools.islice(pairs, skip, None)
-    tally = _send(name_servers, _paced(events, rate), in_flight)
+    tally = _send(servers, _paced(events, rate), in_flight)
     tally.first = skip
     if as_json:
         print_json(tally.to_dict())
@@ -116,11 +116,12 @@ class _Tally:
         }
 
 
-def _send(name_servers: str, events: Iterable[Pair], in_flight: int) -> _Tally:
+def _send(servers: Servers, events: Iterable[Pair], in_flight: int) -> _Tally:
     tally = _Tally()
     started = time.monotonic()
     with (
-        Producer("ordermq-cli", name_servers=name_servers) as producer,
+        explained(),
+        Producer("ordermq-cli", **servers.settings()) as producer,
         progress_bar() as progress,
     ):
         bar = progress.add_task("stored", total=None, note="")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ordermq.client.connections import Connections
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, ConfigError, RemotingError, RouteError
+from ordermq.remoting.admin_bodies import masters_from_body
 from ordermq.remoting.bodies import TopicRoute
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
@@ -46,26 +47,42 @@ class NameServerApi:
             BrokerError: it answered with an error of its own.
         """
         ext = RouteHeader(topic, accept_standard_json=True).to_ext()
+        address, answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, topic)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        self._check(address, answer, topic)
+        return TopicRoute.from_body(answer.body)
+
+    async def masters(self) -> dict[str, str]:
+        """The address of every broker's master, by broker name.
+
+        Raises: as `topic_route`.
+        """
+        address, answer = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        self._check(address, answer)
+        return masters_from_body(answer.body)
+
+    async def _ask(
+        self, code: RequestCode, ext: dict[str, str] | None = None, topic: str | None = None
+    ) -> tuple[str, Command]:
         failure: RemotingError | None = None
         for address in self.addresses:
-            command = Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+            command = Command.request(code, ext)
+            timeout_ms = self._config.request_timeout_ms
             try:
-                answer = await self._connections.request(
-                    address, command, self._config.request_timeout_ms
-                )
+                return address, await self._connections.request(address, command, timeout_ms)
             except RemotingError as error:
                 failure = error
-                continue
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                return None
-            if answer.code != ResponseCode.SUCCESS:
-                raise BrokerError(
-                    answer.remark or "the name server refused the route request",
-                    response_code=answer.code,
-                    topic=topic,
-                    address=address,
-                )
-            return TopicRoute.from_body(answer.body)
         raise RouteError(
             f"no name server answers ({'; '.join(self.addresses)}): {failure}", topic=topic
         ) from failure
+
+    @staticmethod
+    def _check(address: str, answer: Command, topic: str | None = None) -> None:
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(
+                answer.remark or "the name server refused the request",
+                response_code=answer.code,
+                topic=topic,
+                address=address,
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -75,17 +75,42 @@ def queue_table_from_body(body: bytes, name: str) -> dict[MessageQueue, int]:
 
     Raises: ProtocolError: neither.
     """
-    # No name of a queue can hold a brace, so the objects that are names are easily found.
-    text = _QUEUE_AS_NAME.sub(lambda m: m[1] + orjson.dumps(m[2].decode()) + b":", body)
-    table = load_object(text, name).get(name)
+    table = _with_quoted_names(body, name).get(name)
     if isinstance(table, list):
         return {queue_from_json(row, name): _member(row, "offset", int, name) for row in table}
+    return {queue: _number(value, name) for queue, value in _by_queue(table, name)}
+
+
+def queue_rows_from_body(body: bytes, name: str) -> dict[MessageQueue, dict[str, Any]]:
+    """A table of objects by message queue, as Java writes it.
+
+    Raises: ProtocolError: it is none.
+    """
+    rows: dict[MessageQueue, dict[str, Any]] = {}
+    for queue, row in _by_queue(_with_quoted_names(body, name).get(name), name):
+        if not isinstance(row, dict):
+            raise ProtocolError(f"{name}: {row!r} of {queue}, expected an object")
+        rows[queue] = row
+    return rows
+
+
+def _with_quoted_names(body: bytes, what: str) -> dict[str, Any]:
+    # No name of a queue can hold a brace, so the objects that are names are easily found.
+    text = _QUEUE_AS_NAME.sub(lambda m: m[1] + orjson.dumps(m[2].decode()) + b":", body)
+    return load_object(text, what)
+
+
+def _by_queue(table: object, what: str) -> Iterator[tuple[MessageQueue, Any]]:
     if not isinstance(table, dict):
-        raise ProtocolError(f"{name}: {table!r}, expected a table by message queue")
-    return {
-        queue_from_json(load_object(queue.encode(), name), name): _member(table, queue, int, name)
-        for queue in table
-    }
+        raise ProtocolError(f"{what}: {table!r}, expected a table by message queue")
+    for name, value in table.items():
+        yield queue_from_json(load_object(name.encode(), what), what), value
+
+
+def _number(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ProtocolError(f"{what}: {value!r}, expected a number")
+    return value
 
 
 def queue_from_json(value: object, what: str) -> MessageQueue:

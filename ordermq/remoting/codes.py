@@ -9,7 +9,7 @@ PROTOCOL_VERSION = 479
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """What a request asks for; 28101 and up are ours."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -56,6 +56,7 @@ class RequestCode(IntEnum):
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
     LITE_PULL_MESSAGE = 361
     QUERY_ASSIGNMENT = 400
+    OMQ_QUERY_LOCKS = 28_101  # ours: who holds these queues (docs/order.md)
 
 
 class ResponseCode(IntEnum):

@@ -8,6 +8,7 @@ from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.errors import StoreError
 from ordermq.model.names import check_group
+from ordermq.remoting.admin_bodies import held_locks_to_body
 from ordermq.remoting.bodies import LockBatch, locked_queues_to_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
@@ -49,7 +50,15 @@ def unlock(context: BrokerContext, connection: BrokerConnection, request: Comman
     connection.reply(request, ResponseCode.SUCCESS)
 
 
+def query(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    """Who holds each of these queues; ours, for `ordermq locks`."""
+    batch = LockBatch.from_body(request.body)
+    held = [context.locks.held(batch.group, queue) for queue in batch.queues]
+    connection.reply(request, ResponseCode.SUCCESS, body=held_locks_to_body(held))
+
+
 HANDLERS: dict[int, Handler] = {
     RequestCode.LOCK_BATCH_MQ: lock,
     RequestCode.UNLOCK_BATCH_MQ: unlock,
+    RequestCode.OMQ_QUERY_LOCKS: query,
 }

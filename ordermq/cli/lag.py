@@ -1,0 +1,79 @@
+"""`ordermq lag`: how far a group is behind."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ordermq.cli.connecting import Servers, explained, servers_options
+from ordermq.cli.output import EXIT_CODES, fail, json_option, print_json, print_table
+from ordermq.client.group_inspector import GroupInspector, GroupState
+from ordermq.remoting.admin_bodies import QueueProgress
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("group")
+@click.argument("topics", nargs=-1)
+@servers_options
+@click.option("--at-most", type=click.IntRange(0), help="Exit with 1 if the lag is greater.")
+@json_option
+def lag(
+    group: str, topics: tuple[str, ...], servers: Servers, at_most: int | None, as_json: bool
+) -> None:
+    """Show how far GROUP is on every queue of TOPICS (default: all it consumes).
+
+    "behind" is the age of the last message it has done, where its queue has newer ones.
+
+    \b
+    Example:
+      ordermq lag billing
+      ordermq lag billing orders --at-most 1000 && echo keeps up
+    """
+    with explained(), GroupInspector(**servers.settings()) as inspector:
+        state = inspector.look(group, topics, ask_members=False)
+    if not state.progress and not state.members:
+        fail(f"group {group!r} has no member and no offset: check its name, or name a topic")
+    now_ms = time.time_ns() // 1_000_000
+    if as_json:
+        print_json(_document(state, now_ms))
+    else:
+        rows = [
+            (queue, done.committed, done.end, done.lag, behind(done, now_ms))
+            for queue, done in state.progress.items()
+        ]
+        title = f"{group}: {state.lag:,} messages behind, {len(state.members)} members"
+        print_table(title, ["queue", "committed", "end", "lag", "behind"], rows)
+    if at_most is not None and state.lag > at_most:
+        fail(f"{group} is {state.lag:,} messages behind, more than {at_most:,}")
+
+
+def behind(done: QueueProgress, now_ms: int) -> str | None:
+    """The age of the last message done, in words; None if nothing waits or it is not known."""
+    if not done.lag or not done.last_done_ms:
+        return None
+    seconds = max(now_ms - done.last_done_ms, 0) / 1000
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+
+
+def _document(state: GroupState, now_ms: int) -> dict[str, object]:
+    return {
+        "group": state.group,
+        "lag": state.lag,
+        "members": [member.client_id for member in state.members],
+        "queues": [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "committed": done.committed,
+                "end": done.end,
+                "lag": done.lag,
+                "last_done_ms": done.last_done_ms or None,
+            }
+            for queue, done in state.progress.items()
+        ],
+    }

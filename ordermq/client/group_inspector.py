@@ -1,0 +1,168 @@
+"""A group from outside: how far it is, who is in it, who holds which queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from ordermq.client.admin_api import AdminApi
+from ordermq.client.instance import ClientInstance
+from ordermq.client.routes import subscribe_queues
+from ordermq.client.runtime import Runtime
+from ordermq.clock import Clock, SystemClock
+from ordermq.config import RemotingConfig
+from ordermq.errors import OrderMQError, RouteError
+from ordermq.model.identifiers import client_id
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.admin_bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
+from ordermq.remoting.bodies import Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group at one moment.
+
+    Args:
+        progress: every queue of its topics, also those it has no offset for.
+        holdings: by queue, the member that says it has it, and what it says.
+        locks: by queue, as the broker keeps them; None where a broker does not tell.
+        silent: members that did not answer, and why.
+    """
+
+    group: str
+    members: tuple[GroupMember, ...]
+    progress: dict[MessageQueue, QueueProgress]
+    holdings: dict[MessageQueue, tuple[str, QueueHolding]]
+    locks: dict[MessageQueue, HeldLock] | None
+    silent: dict[str, str]
+
+    @property
+    def lag(self) -> int:
+        return sum(progress.lag for progress in self.progress.values())
+
+
+class GroupInspector:
+    """Asks name servers, brokers and members; joins nothing and changes nothing.
+
+    Args:
+        name_servers: `host:port`, several joined by `;`, or a list of them.
+        settings: of `RemotingConfig`, flat: accounts, TLS, time-outs.
+    Raises: ConfigError: a setting that is unknown or out of its range.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        config = RemotingConfig.of(**settings)
+        self._runtime = Runtime.acquire()
+        name = client_id()
+        self._client = ClientInstance(
+            self._runtime,
+            clock or SystemClock(),
+            config,
+            name_servers,
+            name,
+            describe=lambda: Heartbeat(name),
+        )
+        self._api = AdminApi(self._client.connections, config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._runtime.call(self._client.close())
+        self._runtime.release()
+
+    def look(
+        self, group: str, topics: Sequence[str] = (), *, ask_members: bool = True
+    ) -> GroupState:
+        """The group now.
+
+        Args:
+            topics: those to look at; empty: what its members want, and what it has offsets for.
+            ask_members: also ask each member of its queues, through the broker.
+        Raises:
+            RouteError: no name server answers, or no broker has a topic.
+            BrokerError: a broker refuses.
+        """
+        return self._runtime.call(self._look(group, topics, ask_members))
+
+    async def _look(self, group: str, topics: Sequence[str], ask_members: bool) -> GroupState:
+        masters = await self._client.name_servers.masters()
+        members: dict[str, GroupMember] = {}
+        known_by: dict[str, str] = {}
+        wanted = set(topics)
+        progress: dict[MessageQueue, QueueProgress] = {}
+        for address in masters.values():
+            found = await self._api.connections(address, group)
+            members |= {member.client_id: member for member in found.members}
+            known_by |= {member.client_id: address for member in found.members}
+            rows = await self._api.progress(address, group)
+            progress |= rows
+            if not topics:
+                wanted |= {*found.topics, *(queue.topic for queue in rows)}
+        progress = {queue: row for queue, row in progress.items() if queue.topic in wanted}
+        progress |= await self._untouched(wanted, progress, masters)
+        holdings: dict[MessageQueue, tuple[str, QueueHolding]] = {}
+        silent: dict[str, str] = {}
+        for name, address in sorted(known_by.items()) if ask_members else ():
+            try:
+                said = await self._api.holdings(address, group, name)
+            except OrderMQError as error:
+                silent[name] = str(error)
+                continue
+            holdings |= {queue: (name, row) for queue, row in said.items() if queue in progress}
+        return GroupState(
+            group,
+            tuple(members[name] for name in sorted(members)),
+            dict(sorted(progress.items())),
+            holdings,
+            await self._locks(group, list(progress), masters),
+            silent,
+        )
+
+    async def _untouched(
+        self,
+        topics: set[str],
+        progress: Mapping[MessageQueue, QueueProgress],
+        masters: Mapping[str, str],
+    ) -> dict[MessageQueue, QueueProgress]:
+        """The queues the group has no offset for."""
+        untouched: dict[MessageQueue, QueueProgress] = {}
+        for topic in sorted(topics):
+            route = await self._client.routes.refresh(topic)
+            if route is None:
+                raise RouteError(
+                    "no broker has this topic: check its name, and the name servers", topic=topic
+                )
+            for queue in subscribe_queues(topic, route):
+                if queue not in progress and queue.broker_name in masters:
+                    end = await self._client.api.max_offset(masters[queue.broker_name], queue)
+                    untouched[queue] = QueueProgress(end, None, 0)
+        return untouched
+
+    async def _locks(
+        self, group: str, queues: Sequence[MessageQueue], masters: Mapping[str, str]
+    ) -> dict[MessageQueue, HeldLock] | None:
+        locks: dict[MessageQueue, HeldLock] = {}
+        for name, address in masters.items():
+            there = [queue for queue in queues if queue.broker_name == name]
+            held = await self._api.locks(address, group, there)
+            if held is None:
+                return None
+            locks |= {lock.queue: lock for lock in held}
+        return locks
