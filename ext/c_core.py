@@ -24,6 +24,7 @@ SOURCES = [
     "ext/core/message_properties.c",
     "ext/core/message_codec.c",
     "ext/core/message_fields.c",
+    "ext/core/message_gather.c",
     "ext/core/message_writer.c",
     "ext/core/frame_codec.c",
     "ext/core/check.c",

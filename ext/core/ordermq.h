@@ -468,6 +468,25 @@ typedef struct {
  * or no value is passed over, as Java does. A name may come twice: the last one counts. */
 bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_property *property);
 
+/* How many properties all rows have, doubles too; at least as many as the second lists: those of
+ * row i are starts[i] .. starts[i + 1] - 1. A value begins a byte behind its name. `starts` has
+ * room for rows->count + 1, the others for the count. Returns how many; of a name that comes
+ * twice in a row, only the last. body and rows: as omq_message_locate. O(property bytes), times
+ * a row's properties at worst. */
+size_t omq_message_count_properties(const uint8_t *body, const omq_message_rows *rows);
+size_t omq_message_list_properties(const uint8_t *body, const omq_message_rows *rows,
+                                   int32_t *starts, uint32_t *name_positions,
+                                   uint32_t *name_sizes, uint32_t *value_sizes);
+
+/* Write where pieces of a body begin when they lie one behind the other: count + 1 members, the
+ * last is the end. OUT_OF_RANGE: a piece reaches past the body, or all over INT32_MAX. Then copy
+ * them there. Returns the first that is not UTF-8 if is_text; else, or if all are, count.
+ * O(count); O(bytes). Any thread. */
+omq_status omq_gather_measure(size_t body_size, const uint32_t *positions, const uint32_t *sizes,
+                              size_t count, int32_t *starts);
+size_t omq_gather_copy(const uint8_t *body, const uint32_t *positions, const int32_t *starts,
+                       size_t count, bool is_text, uint8_t *bytes);
+
 /* The value of a property, never empty; false if there is none. Whether bytes are UTF-8 as
  * Python's strict decoder has it. Java's String.hashCode of UTF-8 text, the broker's tag filter;
  * of other bytes 0. O(size). */

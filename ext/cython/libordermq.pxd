@@ -255,6 +255,14 @@ cdef extern from "ordermq.h" nogil:
         omq_text name
         omq_text value
     bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_property *property)
+    size_t omq_message_count_properties(const uint8_t *body, const omq_message_rows *rows)
+    size_t omq_message_list_properties(const uint8_t *body, const omq_message_rows *rows,
+                                       int32_t *starts, uint32_t *name_positions,
+                                       uint32_t *name_sizes, uint32_t *value_sizes)
+    omq_status omq_gather_measure(size_t body_size, const uint32_t *positions,
+                                  const uint32_t *sizes, size_t count, int32_t *starts)
+    size_t omq_gather_copy(const uint8_t *body, const uint32_t *positions, const int32_t *starts,
+                           size_t count, bool is_text, uint8_t *bytes)
     bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name,
                            omq_text *value)
     bool omq_is_utf8(const uint8_t *text, size_t size)

@@ -93,6 +93,36 @@ cdef class MessageIndex:
         )
         return found
 
+    def property_entries(self):
+        cdef void *starts
+        cdef void *positions
+        cdef void *name_sizes
+        cdef void *value_sizes
+        cdef size_t room = omq.omq_message_count_properties(self._bytes(), &self._rows)
+        found = (
+            _column(self._rows.count + 1, c"i", &starts), _column(room, c"I", &positions),
+            _column(room, c"I", &name_sizes), _column(room, c"I", &value_sizes),
+        )
+        cdef size_t count = omq.omq_message_list_properties(
+            self._bytes(), &self._rows, <int32_t *>starts, <uint32_t *>positions,
+            <uint32_t *>name_sizes, <uint32_t *>value_sizes,
+        )
+        if count == room:
+            return found
+        return found[0], found[1][:count], found[2][:count], found[3][:count]
+
+    def gather(self, positions, sizes, bint is_text=False):
+        cdef Py_buffer views[2]
+        get_column(positions, &views[0], b"IiLl", sizeof(uint32_t), "positions")
+        try:
+            get_column(sizes, &views[1], b"IiLl", sizeof(uint32_t), "sizes")
+            try:
+                return _gathered(self, &views[0], &views[1], is_text)
+            finally:
+                PyBuffer_Release(&views[1])
+        finally:
+            PyBuffer_Release(&views[0])
+
     def views(self, type kind not None, first, count):
         if not issubclass(kind, MessageView):
             raise TypeError(f"views: expected a class of MessageViews, got {kind.__name__}")
@@ -111,6 +141,39 @@ cdef size_t row_of(MessageIndex index, object row) except? 0:
     if number < 0 or <size_t>number >= index._rows.count:
         raise IndexError(f"message {row} of {index._rows.count}")
     return <size_t>number
+
+
+cdef object _gathered(
+    MessageIndex index, Py_buffer *positions, Py_buffer *sizes, bint is_text
+):
+    cdef size_t count = positions.shape[0]
+    cdef const uint32_t *where = <const uint32_t *>positions.buf
+    cdef size_t size = 0 if index.body is None else PyBytes_GET_SIZE(index.body)
+    cdef void *memory
+    if <size_t>sizes.shape[0] != count:
+        raise ValueError(f"gather: {count} positions, {sizes.shape[0]} sizes")
+    starts = _column(count + 1, c"i", &memory)
+    cdef int32_t *begins = <int32_t *>memory
+    cdef omq.omq_status status = omq.omq_gather_measure(
+        size, where, <const uint32_t *>sizes.buf, count, begins
+    )
+    if status != omq.OMQ_OK:
+        raise _status.failure(status, f"gather of {count} pieces")
+    cdef bytes pieces = PyBytes_FromStringAndSize(NULL, begins[count])
+    cdef uint8_t *into = <uint8_t *>PyBytes_AS_STRING(pieces)
+    cdef const uint8_t *body = index._bytes()
+    cdef size_t wrong
+    if count < GIL_RELEASE_MIN:
+        wrong = omq.omq_gather_copy(body, where, begins, count, is_text, into)
+    else:
+        with nogil:
+            wrong = omq.omq_gather_copy(body, where, begins, count, is_text, into)
+    if wrong < count:
+        try:
+            pieces[begins[wrong] : begins[wrong + 1]].decode()
+        except UnicodeDecodeError as error:
+            raise _status.piece_not_text(wrong, error) from None
+    return starts, pieces
 
 
 @cython.final

@@ -146,6 +146,16 @@ def not_text(error: UnicodeDecodeError) -> ProtocolError:
     return ProtocolError(f"message properties are not UTF-8: {error}")
 
 
+def piece_not_text(number: int, error: UnicodeDecodeError) -> ProtocolError:
+    """Return the error for a piece that was to be gathered as text.
+
+    Args:
+        number: which of the pieces, from 0.
+        error: what Python's decoder says of it.
+    """
+    return ProtocolError(f"piece {number} is not UTF-8: {error}")
+
+
 def malformed_header(fault: int, header: bytes, position: int) -> ProtocolError:
     """Return the error for a malformed binary command header.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ordermq.core import compression, status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.cffi_binding.arguments import raise_unless_ok
+from ordermq.core.cffi_binding.arguments import column_of, raise_unless_ok
 from ordermq.core.columns import COLUMNS, unknown
 from ordermq.errors import StateError
 
@@ -108,8 +108,7 @@ class MessageIndex:
 
     def _column(self, code: str) -> tuple[Any, memoryview]:
         values = ffi.new(_CTYPES[code], len(self))
-        held = ffi.buffer(values, len(self) * struct.calcsize(code))  # keeps the memory alive
-        return values, memoryview(held).cast(code).toreadonly()  # type: ignore[call-overload]
+        return values, _view_of(values, code, len(self))
 
     def columns(self, *names: str) -> dict[str, memoryview]:
         targets = ffi.new("void *[]", lib.OMQ_COLUMN_END)
@@ -135,12 +134,58 @@ class MessageIndex:
         )
         return position_column, size_column
 
+    def property_entries(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
+        room = lib.omq_message_count_properties(self._bytes, self._rows)
+        starts = ffi.new("int32_t[]", len(self) + 1)
+        positions, name_sizes, value_sizes = (ffi.new("uint32_t[]", room) for _ in range(3))
+        count = lib.omq_message_list_properties(
+            self._bytes, self._rows, starts, positions, name_sizes, value_sizes
+        )
+        return (
+            _view_of(starts, "i", len(self) + 1),
+            _view_of(positions, "I", count),
+            _view_of(name_sizes, "I", count),
+            _view_of(value_sizes, "I", count),
+        )
+
+    def gather(
+        self, positions: ReadableBuffer, sizes: ReadableBuffer, is_text: bool = False
+    ) -> tuple[memoryview, bytes]:
+        where = column_of(positions, "IiLl", "uint32_t", "positions")
+        lengths = column_of(sizes, "IiLl", "uint32_t", "sizes")
+        count = len(where)
+        if count != len(lengths):
+            raise ValueError(f"gather: {count} positions, {len(lengths)} sizes")
+        starts = ffi.new("int32_t[]", count + 1)
+        code = lib.omq_gather_measure(len(self.body), where, lengths, count, starts)
+        raise_unless_ok(code, f"gather of {count} pieces")
+        gathered = ffi.new("uint8_t[]", starts[count])
+        wrong = lib.omq_gather_copy(self._bytes, where, starts, count, is_text, gathered)
+        pieces = bytes(ffi.buffer(gathered, starts[count]))
+        if wrong < count:
+            raise _not_text(pieces, starts, wrong)
+        return _view_of(starts, "i", count + 1), pieces
+
     def views(self, kind: type[ViewT], first: int, count: int) -> Iterator[ViewT]:
         if not issubclass(kind, MessageView):
             raise TypeError(f"views: expected a class of MessageViews, got {kind.__name__}")
         if first < 0 or count < 0 or first + count > len(self):
             raise IndexError(f"messages {first}..{first + count - 1} of {len(self)}")
         return (_view(kind, self, row) for row in range(first, first + count))
+
+
+def _view_of(values: Any, code: str, count: int) -> memoryview:
+    held = ffi.buffer(values, count * struct.calcsize(code))  # keeps the memory alive
+    view: memoryview = memoryview(held).cast(code)  # type: ignore[call-overload]
+    return view.toreadonly()
+
+
+def _not_text(pieces: bytes, starts: Any, number: int) -> Exception:
+    try:
+        pieces[starts[number] : starts[number + 1]].decode()
+    except UnicodeDecodeError as error:
+        return status.piece_not_text(number, error)
+    raise AssertionError(f"piece {number} is UTF-8 after all")
 
 
 class MessageView:

@@ -84,6 +84,29 @@ class MessageIndex(Protocol):
         The size is 0 where a message has none. O(property bytes).
         """
 
+    def property_entries(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
+        """Find all properties: starts (int32), and uint32 name positions, name and value sizes.
+
+        Those of message i are starts[i] .. starts[i + 1] - 1, in the order they stand in, but
+        of a name that comes twice only the last; a value begins one byte behind its name.
+        O(property bytes), at worst times the properties of a message.
+        """
+
+    def gather(
+        self, positions: ReadableBuffer, sizes: ReadableBuffer, is_text: bool = False
+    ) -> tuple[memoryview, bytes]:
+        """Copy pieces of the body one behind the other: an Arrow string or binary column.
+
+        Args:
+            positions, sizes: uint32, as `columns`, `property_columns` and `property_entries`
+                give them, or parts of these.
+            is_text: refuse what is not UTF-8.
+        Returns: starts, int32, one more than pieces, the last is the end; and the bytes.
+        Raises: ProtocolError: a piece is not UTF-8; says which. ValueError: a piece reaches
+            past the body, all are over 2 GiB - 1, or the columns differ in length.
+            O(bytes copied).
+        """
+
     def views(self, kind: type[Any], first: int, count: int) -> Iterator[Any]:
         """Iterate over views of messages first .. first + count - 1.
 

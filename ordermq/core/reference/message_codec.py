@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ordermq.core import compression, status
 from ordermq.core.columns import COLUMNS, unknown
+from ordermq.core.reference.arguments import MAX_SIZE, column_of
 from ordermq.errors import StateError
 
 if TYPE_CHECKING:
@@ -139,6 +140,50 @@ class MessageIndex:
             positions.append(at)
             sizes.append(size)
         return memoryview(positions).toreadonly(), memoryview(sizes).toreadonly()
+
+    def property_entries(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
+        starts, positions = array("i", [0]), array("I")
+        name_sizes, value_sizes = array("I"), array("I")
+        for row in self._rows:
+            last = _properties(self._text(row))
+            position = row.property_position
+            found: dict[bytes, tuple[int, int]] = {}
+            for piece in self._text(row).split(b"\x02"):
+                name, _, value = piece.partition(b"\x01")
+                if name in last and value:
+                    found.pop(name, None)  # so that the last one's place counts
+                    found[name] = (position, len(value))
+                position += len(piece) + 1
+            for name, (at, size) in found.items():
+                positions.append(at)
+                name_sizes.append(len(name))
+                value_sizes.append(size)
+            starts.append(len(positions))
+        columns = (starts, positions, name_sizes, value_sizes)
+        first, second, third, fourth = (memoryview(one).toreadonly() for one in columns)
+        return first, second, third, fourth
+
+    def gather(
+        self, positions: ReadableBuffer, sizes: ReadableBuffer, is_text: bool = False
+    ) -> tuple[memoryview, bytes]:
+        where = column_of(positions, "IiLl", "positions")
+        lengths = column_of(sizes, "IiLl", "sizes")
+        if len(where) != len(lengths):
+            raise ValueError(f"gather: {len(where)} positions, {len(lengths)} sizes")
+        starts, pieces, total = array("i", [0]), [], 0
+        for at, size in zip(where, lengths, strict=True):
+            total += size
+            if at + size > len(self.body) or total > MAX_SIZE:
+                raise status.failure(status.OUT_OF_RANGE, f"gather of {len(where)} pieces")
+            starts.append(total)
+            pieces.append(self.body[at : at + size])
+        for number, piece in enumerate(pieces):
+            if is_text:
+                try:
+                    piece.decode()
+                except UnicodeDecodeError as error:
+                    raise status.piece_not_text(number, error) from None
+        return memoryview(starts).toreadonly(), b"".join(pieces)
 
     def views(self, kind: type[ViewT], first: int, count: int) -> Iterator[ViewT]:
         if not issubclass(kind, MessageView):

@@ -406,6 +406,55 @@ static void read_row(const uint8_t *body, size_t size, const omq_message_rows *r
     }
 }
 
+static void gather_exactly(const uint8_t *body, size_t size, const uint32_t *positions,
+                           const uint32_t *sizes, size_t count) {
+    int32_t *starts = malloc((count + 1) * sizeof *starts);
+    REQUIRE(starts != NULL);
+    REQUIRE(omq_gather_measure(size, positions, sizes, count, starts) == OMQ_OK);
+    uint8_t *bytes = malloc(starts[count] > 0 ? (size_t)starts[count] : 1);
+    REQUIRE(bytes != NULL);
+    REQUIRE(omq_gather_copy(body, positions, starts, count, true, bytes) <= count);
+    for (size_t i = 0; i < count; i++) {
+        REQUIRE(memcmp(bytes + starts[i], body + positions[i], sizes[i]) == 0);
+    }
+    if (count > 0 && sizes[count - 1] > 0) { /* a byte fewer is one too few for some piece */
+        size_t most = 0;
+        for (size_t i = 0; i < count; i++) {
+            size_t end = (size_t)positions[i] + sizes[i];
+            most = end > most ? end : most;
+        }
+        REQUIRE(omq_gather_measure(most - 1, positions, sizes, count, starts) ==
+                OMQ_OUT_OF_RANGE);
+    }
+    free(bytes);
+    free(starts);
+}
+
+static void gather_properties(const uint8_t *body, size_t size, const omq_message_rows *rows) {
+    size_t room = omq_message_count_properties(body, rows);
+    int32_t *starts = malloc((rows->count + 1) * sizeof *starts);
+    uint32_t *columns = malloc((room + 1) * 3 * sizeof *columns);
+    REQUIRE(starts != NULL && columns != NULL);
+    uint32_t *names = columns;
+    uint32_t *name_sizes = columns + room;
+    uint32_t *value_sizes = name_sizes + room;
+    size_t count =
+        omq_message_list_properties(body, rows, starts, names, name_sizes, value_sizes);
+    REQUIRE(count <= room && starts[0] == 0 && (size_t)starts[rows->count] == count);
+    for (size_t i = 0; i < count; i++) {
+        REQUIRE(name_sizes[i] > 0 && value_sizes[i] > 0);
+        REQUIRE((size_t)names[i] + name_sizes[i] + 1 + value_sizes[i] <= size);
+        REQUIRE(body[names[i] + name_sizes[i]] == 1);
+    }
+    gather_exactly(body, size, names, name_sizes, count);
+    for (size_t i = 0; i < count; i++) {
+        names[i] += name_sizes[i] + 1;
+    }
+    gather_exactly(body, size, names, value_sizes, count);
+    free(starts);
+    free(columns);
+}
+
 static void read_columns(const uint8_t *body, size_t size, const omq_message_rows *rows) {
     void *columns[OMQ_COLUMN_END];
     int64_t *memory = malloc((rows->count + 1) * OMQ_COLUMN_END * sizeof *memory);
@@ -425,7 +474,9 @@ static void read_columns(const uint8_t *body, size_t size, const omq_message_row
     for (size_t i = 0; i < rows->count; i++) {
         REQUIRE((size_t)found[i] + found[rows->count + i] <= size);
     }
+    gather_exactly(body, size, found, found + rows->count, rows->count);
     free(memory);
+    gather_properties(body, size, rows);
 }
 
 static void index_exactly(const uint8_t *bytes, size_t size) {

@@ -95,12 +95,20 @@ def lock_round(core, table, groups, queues, now_ms):
 def index_round(core):
     index = core.MessageIndex(BODY)
     index.columns("offsets", "tag_hashes")
-    index.property_columns("KEYS")
+    positions, sizes = index.property_columns("KEYS")
+    index.gather(positions, sizes, True)
+    index.property_entries()
+    for wrong in (sizes[1:], positions[:0]):
+        try:
+            index.gather(positions, wrong)
+        except ValueError:
+            continue
+        raise AssertionError("columns of two lengths were gathered")
     for row in range(8):
         index.offset_at(row)
         view = core.MessageView(index, row)
         _ = view.body, view.properties
-    return 36
+    return 40
 
 
 def write_round(core):

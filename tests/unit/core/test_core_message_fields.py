@@ -5,6 +5,7 @@ import random
 import re
 import struct
 import zlib
+from array import array
 
 import numpy
 import pytest
@@ -48,7 +49,33 @@ def everything(core, index):
         assert (column.format, len(column), column.readonly) == (COLUMNS[name][1], len(index), True)
     found = [[one.tolist() for one in index.property_columns(name)] for name in NAMES]
     offsets = [index.offset_at(row) for row in range(len(index))]
-    return rows, {name: column.tolist() for name, column in columns.items()}, found, offsets
+    numbers = {name: column.tolist() for name, column in columns.items()}
+    return rows, numbers, found, offsets, *gathered(index)
+
+
+def gathered(index):
+    """All properties, and every column of pieces as one; of one that is no text, why."""
+    entries = index.property_entries()
+    assert [column.format for column in entries] == list("iIII")
+    _, names, name_sizes, value_sizes = entries
+    values = array("I", [at + size + 1 for at, size in zip(names, name_sizes, strict=True)])
+    positions, sizes = index.columns("body_positions", "body_sizes").values()
+    said = [column.tolist() for column in entries]
+    for pieces, is_text in (
+        ((positions, sizes), False),
+        ((positions, sizes), True),
+        ((names, name_sizes), True),
+        ((values, value_sizes), True),
+        *((index.property_columns(name), True) for name in NAMES),
+    ):
+        try:
+            begins, data = index.gather(*pieces, is_text)
+        except ProtocolError as error:
+            said.append(str(error))
+        else:
+            assert (begins.format, begins.readonly) == ("i", True)
+            said.append((begins.tolist(), data))
+    return said
 
 
 def test_every_field_of_v4_is_read(core):
@@ -151,6 +178,59 @@ def test_property_columns_point_at_the_values(core):
     positions, sizes = core.MessageIndex(body).property_columns("UNIQ_KEY")
     found = [body[at : at + size].decode() for at, size in zip(positions, sizes, strict=True)]
     assert found == ["0A00000104D2000000050000ABCD0007", "", "0A00000104D2000000050000ABCD0007"]
+
+
+def test_pieces_are_gathered_one_behind_the_other(core):
+    body = b"".join(record(offset=o, body=b"x" * o, properties=b"A\x01b") for o in range(4))
+    index = core.MessageIndex(body)
+    positions, sizes = index.columns("body_positions", "body_sizes").values()
+    starts, data = index.gather(positions, sizes)
+    assert (starts.tolist(), data) == ([0, 0, 1, 3, 6], b"x" * 6)
+    starts, data = index.gather(positions[2:], sizes[2:], is_text=True)
+    assert (starts.tolist(), data) == ([0, 2, 5], b"x" * 5)
+    starts, data = index.gather(numpy.zeros(0, "u4"), numpy.zeros(0, "u4"))
+    assert (starts.tolist(), data) == ([0], b"")
+
+
+def test_of_a_property_that_comes_twice_only_the_last_is_an_entry(core):
+    text = b"A\x01b\x02B\x01c\x02A\x01dd\x02\x01e\x02A\x01"
+    index = core.MessageIndex(record() + record(properties=text))
+    starts, names, name_sizes, value_sizes = index.property_entries()
+    assert starts.tolist() == [0, 0, 2]
+    assert index.gather(names, name_sizes)[1] == b"BA"
+    assert (name_sizes.tolist(), value_sizes.tolist()) == ([1, 1], [1, 2])
+
+
+def test_pieces_outside_the_body_are_refused(core):
+    index = core.MessageIndex(v4())
+    size = len(index.body)
+    assert index.gather(array("I", [size]), array("I", [0]))[1] == b""
+    for position, length in ((size, 1), (size - 1, 2), (2**32 - 1, 2**32 - 1), (0, 2**32 - 1)):
+        with pytest.raises(ValueError, match="gather of 2 pieces: an argument is out of its range"):
+            index.gather(array("I", [0, position]), array("I", [4, length]))
+    with pytest.raises(ValueError, match="gather: 2 positions, 1 sizes"):
+        index.gather(array("I", [0, 0]), array("I", [1]))
+    with pytest.raises(TypeError, match="positions: expected a contiguous buffer of 4-byte"):
+        index.gather(array("q", [0]), array("I", [1]))
+    with pytest.raises(TypeError, match="sizes: expected a contiguous buffer of 4-byte"):
+        index.gather(array("I", [0]), b"1")
+
+
+def test_a_piece_that_is_no_text_is_named(core):
+    index = core.MessageIndex(record(body=b"ok") + record(body=b"\xc3(") + record(body=b"\xff"))
+    positions, sizes = index.columns("body_positions", "body_sizes").values()
+    with pytest.raises(ProtocolError, match=r"^piece 1 is not UTF-8: 'utf-8' codec can't decode"):
+        index.gather(positions, sizes, True)
+    # Two halves of a character that meet are no text either.
+    halves = core.MessageIndex(record(body=b"\xc3") + record(body=b"\xa4"))
+    with pytest.raises(ProtocolError, match="piece 0 is not UTF-8"):
+        halves.gather(*halves.columns("body_positions", "body_sizes").values(), True)
+
+
+def test_more_pieces_than_two_gigabytes_are_refused(core):
+    index = core.MessageIndex(record(body=b"x" * 65_000))
+    with pytest.raises(ValueError, match="gather of 33100 pieces"):
+        index.gather(numpy.full(33_100, 88, "u4"), numpy.full(33_100, 65_000, "u4"))
 
 
 def test_views_of_rows_that_are_not_there_are_refused(core):

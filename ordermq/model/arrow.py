@@ -1,0 +1,233 @@
+"""Messages as Arrow columns: one native pass a column, no Python object a message.
+
+Only what needs Arrow imports this (extra `arrow`); the rest of the package runs without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ordermq.errors import ConfigError, ProtocolError
+from ordermq.model import properties as props
+from ordermq.model.message import MessageBatch, MessageView
+
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+_COMPRESSED: Final = 0x1  # of sysFlag (protocol 2.2)
+
+# Every column there is, in this order. Texts are null where a message has none.
+FIELDS: Final[dict[str, pa.DataType]] = {
+    "topic": pa.string(),  # of the queue: of a retried message the group's retry topic
+    "broker": pa.string(),
+    "queue_id": pa.int32(),
+    "offset": pa.int64(),
+    "sharding_key": pa.string(),
+    "keys": pa.string(),  # its words, with blanks between
+    "tags": pa.string(),
+    "body": pa.binary(),  # decompressed
+    "properties": pa.map_(pa.string(), pa.string()),  # all of them, the ones above too
+    "born_timestamp": _INSTANT,
+    "store_timestamp": _INSTANT,
+    "message_id": pa.string(),
+    "reconsume_times": pa.int32(),
+}
+COLUMNS: Final = tuple(FIELDS)
+
+
+def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns as a tuple.
+
+    Raises: ConfigError: there is no such column, one comes twice, or none is asked for.
+    """
+    wrong = [name for name in columns if name not in FIELDS]
+    if wrong or not columns or len(set(columns)) < len(columns):
+        what = f"no column {wrong[0]!r}" if wrong else "each once, and at least one"
+        raise ConfigError(f"columns={','.join(columns)}: {what}; expected of {', '.join(COLUMNS)}")
+    return tuple(columns)
+
+
+@cache
+def arrow_schema(columns: tuple[str, ...] = COLUMNS) -> pa.Schema:
+    """The schema of these columns.
+
+    Raises: ConfigError: see `checked_columns`.
+    """
+    return pa.schema([(name, FIELDS[name]) for name in checked_columns(columns)])
+
+
+def record_batch(
+    batch: MessageBatch,
+    columns: Sequence[str] = COLUMNS,
+    *,
+    start: int = 0,
+    end: int | None = None,
+) -> pa.RecordBatch:
+    """Messages of a batch as an Arrow record batch with the schema `arrow_schema(columns)`.
+
+    Bodies and texts are copied, natively; a compressed body costs what decompressing costs.
+
+    Args:
+        columns: which, and in which order.
+        start, end: rows of the batch, as of a slice.
+    Raises: ConfigError: see `checked_columns`. ProtocolError: a message's text is not UTF-8,
+        or its body cannot be decompressed; says which. O(property bytes of the whole batch).
+    """
+    schema = arrow_schema(tuple(columns))
+    first, last, _ = slice(start, end).indices(len(batch))
+    rows = _Rows(batch, first, max(first, last))
+    try:
+        arrays = [_MAKERS[name](rows) for name in schema.names]
+    except ProtocolError as error:
+        raise _named(rows, error) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Rows:
+    """Messages first .. last - 1 of a batch, and the columns of the index they need."""
+
+    def __init__(self, batch: MessageBatch, first: int, last: int) -> None:
+        self.batch = batch
+        self.first = first
+        self.last = last
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def views(self) -> list[MessageView]:
+        return list(self.batch.views(MessageView, self.first, len(self)))
+
+    def numbers(self, *names: str) -> list[np.ndarray[Any, Any]]:
+        found = self.batch.columns(*names)
+        return [self._cut(found[name]) for name in names]
+
+    def values_of(self, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        positions, sizes = self.batch.property_columns(name)
+        return self._cut(positions), self._cut(sizes)
+
+    def entries(self) -> list[np.ndarray[Any, Any]]:
+        """Starts of these rows' properties, from 0; name positions, name sizes, value sizes."""
+        starts, *columns = (np.asarray(one) for one in self.batch.property_entries())
+        begin, end = starts[self.first], starts[self.last]
+        cut = starts[self.first : self.last + 1] - begin
+        return [cut, *(column[begin:end] for column in columns)]
+
+    def _cut(self, column: memoryview) -> np.ndarray[Any, Any]:
+        return np.asarray(column)[self.first : self.last]
+
+
+def _gathered(
+    rows: _Rows,
+    kind: pa.DataType,
+    positions: np.ndarray[Any, Any],
+    sizes: np.ndarray[Any, Any],
+    *,
+    has_nulls: bool,
+) -> pa.Array:
+    starts, data = rows.batch.gather(positions.data, sizes.data, kind == pa.string())
+    known = None
+    if has_nulls and not sizes.all():
+        known = pa.py_buffer(np.packbits(sizes != 0, bitorder="little"))
+    buffers = [known, pa.py_buffer(starts), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(sizes), buffers)
+
+
+def _property(name: str) -> Callable[[_Rows], pa.Array]:
+    def made(rows: _Rows) -> pa.Array:
+        # What has no value is no property: size 0 is none.
+        return _gathered(rows, pa.string(), *rows.values_of(name), has_nulls=True)
+
+    return made
+
+
+def _message_ids(rows: _Rows) -> pa.Array:
+    positions, sizes = rows.values_of(props.UNIQ_KEY)
+    if sizes.all():
+        return _gathered(rows, pa.string(), positions, sizes, has_nulls=False)
+    # No producer of today leaves it out; the broker's id is made of host and position.
+    return pa.array([view.message_id for view in rows.views()], pa.string())
+
+
+def _bodies(rows: _Rows) -> pa.Array:
+    positions, sizes, flags = rows.numbers("body_positions", "body_sizes", "sys_flags")
+    if (flags & _COMPRESSED).any():
+        return pa.array([bytes(view.body) for view in rows.views()], pa.binary())
+    return _gathered(rows, pa.binary(), positions, sizes, has_nulls=False)
+
+
+def _properties(rows: _Rows) -> pa.Array:
+    starts, positions, name_sizes, value_sizes = rows.entries()
+    text = pa.string()
+    names = _gathered(rows, text, positions, name_sizes, has_nulls=False)
+    behind = positions + name_sizes + np.uint32(1)
+    values = _gathered(rows, text, behind, value_sizes, has_nulls=False)
+    entries = pa.StructArray.from_arrays([names, values], fields=[*_ENTRY])
+    kind = FIELDS["properties"]
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(starts))]
+    return pa.Array.from_buffers(kind, len(rows), buffers, children=[entries])
+
+
+_ENTRY: Final = (FIELDS["properties"].key_field, FIELDS["properties"].item_field)
+
+
+def _instants(name: str) -> Callable[[_Rows], pa.Array]:
+    def made(rows: _Rows) -> pa.Array:
+        (stamps_ms,) = rows.numbers(name)
+        return _numbers(stamps_ms * 1_000, _INSTANT)
+
+    return made
+
+
+def _integers(name: str, kind: pa.DataType) -> Callable[[_Rows], pa.Array]:
+    def made(rows: _Rows) -> pa.Array:
+        (values,) = rows.numbers(name)
+        return _numbers(values, kind)
+
+    return made
+
+
+def _numbers(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _same(value: object, kind: pa.DataType, rows: _Rows) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), len(rows))
+
+
+_MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
+    "topic": lambda rows: _same(rows.batch.queue.topic, pa.string(), rows),
+    "broker": lambda rows: _same(rows.batch.queue.broker_name, pa.string(), rows),
+    "queue_id": lambda rows: _same(rows.batch.queue.queue_id, pa.int32(), rows),
+    "offset": _integers("offsets", pa.int64()),
+    "sharding_key": _property(props.SHARDING_KEY),
+    "keys": _property(props.KEYS),
+    "tags": _property(props.TAGS),
+    "body": _bodies,
+    "properties": _properties,
+    "born_timestamp": _instants("born_timestamps"),
+    "store_timestamp": _instants("store_timestamps"),
+    "message_id": _message_ids,
+    "reconsume_times": _integers("reconsume_times", pa.int32()),
+}
+
+
+def _named(rows: _Rows, error: ProtocolError) -> ProtocolError:
+    """The error of the first message at fault, with its queue and offset."""
+    queue = rows.batch.queue
+    found, offset = error, rows.batch.offset_at(rows.first)
+    for view in rows.views():
+        try:
+            _ = view.properties, view.body
+        except ProtocolError as own:
+            found, offset = own, view.queue_offset
+            break
+    return ProtocolError(
+        f"{found}; choose columns without it, or skip the message",
+        topic=queue.topic,
+        broker=queue.broker_name,
+        queue_id=queue.queue_id,
+        offset=offset,
+    )
