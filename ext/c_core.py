@@ -26,6 +26,7 @@ SOURCES = [
     "ext/core/message_fields.c",
     "ext/core/message_gather.c",
     "ext/core/message_writer.c",
+    "ext/core/row_columns.c",
     "ext/core/frame_codec.c",
     "ext/core/check.c",
     "ext/core/check_offsets.c",
@@ -66,6 +67,7 @@ CYTHON_PARTS = [
     "ext/cython/lock_table.pyx",
     "ext/cython/message_codec.pyx",
     "ext/cython/message_writer.pyx",
+    "ext/cython/row_columns.pyx",
     "ext/cython/frame_codec.pyx",
 ]
 COMPILE_ARGS = ["-O3", "-std=c11", "-pthread"]

@@ -538,6 +538,44 @@ int32_t omq_tag_hash(const omq_text *properties);
 omq_status omq_batch_size(const omq_outgoing *messages, size_t count, size_t *size);
 void omq_batch_encode(const omq_outgoing *messages, size_t count, uint8_t *batch);
 
+/* ---- rows in columns, laid out as Arrow does. Pure functions, any thread. ---- */
+
+/* Byte strings: value i is bytes[positions[i] .. positions[i + 1]), which is checked when read. */
+typedef struct {
+    const int32_t *positions; /* one more than rows */
+    const uint8_t *bytes;
+    size_t size;              /* of bytes */
+} omq_texts;
+typedef struct {
+    omq_text name;            /* empty: the texts are properties in text form already */
+    omq_texts texts;
+    const int64_t *numbers;   /* not NULL: these instead, in decimal; then there is a name */
+} omq_property_column;
+typedef struct {
+    omq_texts bodies;
+    size_t count;             /* rows of bodies and of every column */
+    omq_text fixed;           /* properties of each message, in text form */
+    const omq_property_column *columns;
+    size_t column_count;
+    const uint8_t *unique;    /* 16 bytes, big-endian: the first UNIQ_KEY; NULL: none */
+} omq_row_messages;
+
+/* Write the first row behind `first` (< end) that is of another queue than the one before it, by
+ * its id or one of the names, or whose offset is not greater; else `end`. OUT_OF_RANGE: a
+ * position is. O(rows looked at). */
+omq_status omq_ordered_rows(const int64_t *offsets, const int32_t *queue_ids,
+                            const omq_texts *names, size_t name_count, size_t first, size_t end,
+                            size_t *found);
+
+/* Write how many of `rows`, from the first on and at least one, fit in most_bytes as a batch
+ * body (protocol 2.5), and its size. OUT_OF_RANGE, then *fitting is the index of: a row that is
+ * out of range, has no body, a value with a separator inside, properties over 32767 bytes or
+ * a size over INT32_MAX. row_count >= 1. Then write that body. O(size). */
+omq_status omq_rows_measure(const omq_row_messages *messages, const uint32_t *rows,
+                            size_t row_count, size_t most_bytes, size_t *fitting, size_t *size);
+void omq_rows_encode(const omq_row_messages *messages, const uint32_t *rows, size_t row_count,
+                     uint8_t *batch);
+
 /* What is wrong with a binary command header (protocol 1.3), or OK. */
 typedef enum {
     OMQ_HEADER_OK = 0, OMQ_HEADER_END = 1, OMQ_HEADER_REMARK = 2, OMQ_HEADER_FIELDS = 3,

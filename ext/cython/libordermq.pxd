@@ -292,6 +292,28 @@ cdef extern from "ordermq.h" nogil:
     int32_t omq_tag_hash(const omq_text *properties)
     omq_status omq_batch_size(const omq_outgoing *messages, size_t count, size_t *size)
     void omq_batch_encode(const omq_outgoing *messages, size_t count, uint8_t *batch)
+    ctypedef struct omq_texts:
+        const int32_t *positions
+        const uint8_t *bytes
+        size_t size
+    ctypedef struct omq_property_column:
+        omq_text name
+        omq_texts texts
+        const int64_t *numbers
+    ctypedef struct omq_row_messages:
+        omq_texts bodies
+        size_t count
+        omq_text fixed
+        const omq_property_column *columns
+        size_t column_count
+        const uint8_t *unique
+    omq_status omq_ordered_rows(const int64_t *offsets, const int32_t *queue_ids,
+                                const omq_texts *names, size_t name_count, size_t first, size_t end,
+                                size_t *found)
+    omq_status omq_rows_measure(const omq_row_messages *messages, const uint32_t *rows,
+                                size_t row_count, size_t most_bytes, size_t *fitting, size_t *size)
+    void omq_rows_encode(const omq_row_messages *messages, const uint32_t *rows, size_t row_count,
+                         uint8_t *batch)
     ctypedef enum omq_header_fault:
         OMQ_HEADER_OK
         OMQ_HEADER_END

@@ -39,8 +39,10 @@ __all__ = [
     "ProcessQueue",
     "RecordWriter",
     "encode_batch",
+    "encode_rows",
     "include_dir",
     "interface",
+    "ordered_rows",
     "read_header",
 ]
 
@@ -82,6 +84,8 @@ LockTable: type[interface.LockTable[Any]] = _core.LockTable
 read_header: interface.ReadHeader = _core.read_header
 RecordWriter: type[interface.RecordWriter] = _core.RecordWriter
 encode_batch: interface.EncodeBatch = _core.encode_batch
+encode_rows: interface.EncodeRows = _core.encode_rows
+ordered_rows: interface.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core.reference import MessageIndex, MessageView
 else:

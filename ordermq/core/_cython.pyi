@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, final
 from _typeshed import ReadableBuffer
 from typing_extensions import disjoint_base
 
-from ordermq.core.interface import Batch, Header, LaneKey, LockEntry, Queue, Segment
+from ordermq.core.interface import Batch, Header, LaneKey, LockEntry, Queue, Segment, Texts
 
 _View = TypeVar("_View", bound=MessageView)
 
@@ -286,3 +286,19 @@ class RecordWriter:
 def encode_batch(
     bodies: Sequence[bytes], properties: Sequence[str], flags: Sequence[int]
 ) -> bytes: ...
+def ordered_rows(
+    offsets: ReadableBuffer,
+    queue_ids: ReadableBuffer,
+    names: Sequence[Texts],
+    first: int,
+    end: int,
+) -> int: ...
+def encode_rows(
+    bodies: Texts,
+    rows: ReadableBuffer,
+    *,
+    fixed: bytes,
+    columns: Sequence[tuple[bytes, Texts | ReadableBuffer]],
+    unique: bytes,
+    most_bytes: int,
+) -> tuple[bytes, int]: ...

@@ -60,6 +60,17 @@ ENCODERS: list[interface.EncodeBatch] = [
     reference.encode_batch,
 ]
 
+ROW_ORDERS: list[interface.OrderedRows] = [
+    _cython.ordered_rows,
+    cffi_binding.ordered_rows,
+    reference.ordered_rows,
+]
+ROW_ENCODERS: list[interface.EncodeRows] = [
+    _cython.encode_rows,
+    cffi_binding.encode_rows,
+    reference.encode_rows,
+]
+
 READERS: list[interface.ReadHeader] = [
     _cython.read_header,
     cffi_binding.read_header,

@@ -13,6 +13,7 @@ from ordermq.core.cffi_binding.message_codec import MessageIndex, MessageView
 from ordermq.core.cffi_binding.message_writer import RecordBlock, RecordWriter, encode_batch
 from ordermq.core.cffi_binding.offset_map import OffsetMap
 from ordermq.core.cffi_binding.process_queue import ProcessQueue
+from ordermq.core.cffi_binding.row_columns import encode_rows, ordered_rows
 
 __all__ = [
     "LaneMap",
@@ -24,7 +25,9 @@ __all__ = [
     "RecordBlock",
     "RecordWriter",
     "encode_batch",
+    "encode_rows",
     "ffi",
     "lib",
+    "ordered_rows",
     "read_header",
 ]

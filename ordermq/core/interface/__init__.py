@@ -12,11 +12,13 @@ from ordermq.core.interface.message_codec import MessageIndex, MessageView
 from ordermq.core.interface.message_writer import EncodeBatch, RecordBlock, RecordWriter
 from ordermq.core.interface.offset_map import OffsetMap
 from ordermq.core.interface.process_queue import Batch, ProcessQueue, Segment
+from ordermq.core.interface.row_columns import EncodeRows, OrderedRows, Texts
 
 __all__ = [
     "NO_KEY",
     "Batch",
     "EncodeBatch",
+    "EncodeRows",
     "Header",
     "LaneKey",
     "LaneMap",
@@ -25,10 +27,12 @@ __all__ = [
     "MessageIndex",
     "MessageView",
     "OffsetMap",
+    "OrderedRows",
     "ProcessQueue",
     "ReadHeader",
     "RecordBlock",
     "RecordWriter",
     "Queue",
     "Segment",
+    "Texts",
 ]

@@ -10,6 +10,7 @@ from ordermq.core.reference.message_codec import MessageIndex, MessageView
 from ordermq.core.reference.message_writer import RecordBlock, RecordWriter, encode_batch
 from ordermq.core.reference.offset_map import OffsetMap
 from ordermq.core.reference.process_queue import ProcessQueue
+from ordermq.core.reference.row_columns import encode_rows, ordered_rows
 
 __all__ = [
     "LaneMap",
@@ -21,5 +22,7 @@ __all__ = [
     "RecordBlock",
     "RecordWriter",
     "encode_batch",
+    "encode_rows",
+    "ordered_rows",
     "read_header",
 ]
