@@ -16,7 +16,9 @@ _log = logging.getLogger("ordermq.client")
 
 
 class Heartbeats:
-    """Sends heartbeats to all masters; on the I/O thread.
+    """Sends heartbeats to all masters, and those of consumers to slaves; on the I/O thread.
+
+    A slave serves pulls only to groups it has heard of.
 
     Args:
         describe: makes the heartbeat of this moment.
@@ -28,7 +30,7 @@ class Heartbeats:
         self._describe = describe
 
     async def beat(self) -> None:
-        """One heartbeat to each master; what one of them refuses is logged."""
+        """One heartbeat to each broker; what one of them refuses is logged."""
         for address, error in await self._beat_all():
             _log.warning("%s: heartbeat failed: %s", address, error)
 
@@ -44,8 +46,11 @@ class Heartbeats:
 
     async def _beat_all(self) -> list[tuple[str, RemotingError]]:
         heartbeat = self._describe()
+        addresses = self._routes.masters()
+        if heartbeat.consumers:
+            addresses += self._routes.slaves()
         outcomes = await asyncio.gather(
-            *(self._beat_one(address, heartbeat) for address in self._routes.masters())
+            *(self._beat_one(address, heartbeat) for address in addresses)
         )
         return [outcome for outcome in outcomes if outcome is not None]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ordermq.client.name_server_api import NameServerApi
 from ordermq.errors import OrderMQError, RouteError
@@ -56,7 +57,9 @@ class Routes:
         self._on_change = on_change
         self._routes: dict[str, TopicRoute] = {}
         self._masters: dict[str, str] = {}
+        self._replicas: dict[str, Mapping[int, str]] = {}
         self._watched: set[str] = set()
+        self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
 
     async def get(self, topic: str) -> TopicRoute | None:
         """The route, from memory or from the name server; None if no broker has the topic."""
@@ -75,12 +78,25 @@ class Routes:
             return before  # the same object: callers keep what they made of it
         self._routes[topic] = route
         for broker in route.brokers:
+            self._replicas[broker.broker_name] = broker.addresses
             if broker.master:
                 self._masters[broker.broker_name] = broker.master
         if before is not None:
             _log.info("route of topic %s changed", topic)
             self._on_change(topic)
         return route
+
+    async def refresh_soon(self, topic: str) -> None:
+        """Ask after a failure: queues that fail together ask once; no answer changes nothing."""
+        asking = self._asking.get(topic)
+        if asking is None:
+            asking = asyncio.get_running_loop().create_task(self.refresh(topic))
+            self._asking[topic] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(topic, None))
+        try:
+            await asyncio.shield(asking)
+        except OrderMQError as error:
+            _log.info("route of topic %s not refreshed: %s", topic, error)
 
     async def refresh_all(self) -> None:
         """Ask for every topic in use; a name server that does not answer changes nothing."""
@@ -102,6 +118,33 @@ class Routes:
                 broker=broker_name,
             )
         return address
+
+    def replicas_of(self, broker_name: str) -> Mapping[int, str]:
+        """A broker's addresses by id, 0 is the master, as the last route told; {} without one."""
+        return self._replicas.get(broker_name, {})
+
+    def replica_of(self, broker_name: str, wanted: int) -> tuple[int, str]:
+        """The id and address of the wanted replica, else of the next slave, else of any.
+
+        Raises: RouteError: no route names the broker.
+        """
+        replicas = self.replicas_of(broker_name)
+        if wanted not in replicas and wanted and wanted + 1 in replicas:
+            wanted += 1
+        if wanted not in replicas:
+            wanted = min(replicas, default=0)
+        return wanted, replicas.get(wanted) or self.master_of(broker_name)
+
+    def slaves(self) -> list[str]:
+        """The addresses of all slaves of the watched topics' brokers, sorted."""
+        return sorted(
+            {
+                address
+                for replicas in self._replicas.values()
+                for number, address in replicas.items()
+                if number != 0
+            }
+        )
 
     def masters(self) -> list[str]:
         """The addresses of all masters the watched topics need, sorted."""

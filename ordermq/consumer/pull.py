@@ -7,6 +7,7 @@ import logging
 from enum import Enum, auto
 
 from ordermq.client.instance import ClientInstance
+from ordermq.client.pull_source import MASTER_ID, PullSource
 from ordermq.client.timers import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
@@ -90,6 +91,7 @@ class Puller:
         self._offsets = offsets
         self._service = service
         self._statistics = statistics
+        self._source = PullSource(client.routes, assigned.queue)
         self._nudge = asyncio.Event()
         self.last_pull_ms = 0  # since 1970
 
@@ -147,7 +149,9 @@ class Puller:
             broker_name=assigned.queue.broker_name,
         )
         try:
-            address = self._client.routes.master_of(assigned.queue.broker_name)
+            broker_id, address = self._source.choose()
+            if broker_id != MASTER_ID:
+                self._statistics.add("pulls_from_slaves")
             code, reply, body = await self._client.api.pull(address, header, config.pull_timeout_ms)
             self._statistics.add("pulls")
             await self._take(generation, offset, code, reply, body)
@@ -168,6 +172,16 @@ class Puller:
             await self._go_where_told(generation, offset, reply)
         else:
             assigned.skip_to(generation, reply.next_begin_offset)
+        is_elsewhere = self._source.suggest(reply.suggested_broker_id)
+        if (
+            code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            and reply.next_begin_offset <= offset
+            and not is_elsewhere
+        ):
+            # A slave that sends us to a master that is away, or has less than we have read.
+            await wait_until_set(
+                self._nudge, self._client.clock, self._config.pull_delay_on_error_ms
+            )
 
     async def _go_where_told(self, generation: int, offset: int, reply: PullReplyHeader) -> None:
         """The broker does not have our offset; finish what is buffered, then move."""
@@ -195,5 +209,6 @@ class Puller:
             return
         self._statistics.add("pull_errors")
         _log.warning("%s: pull failed: %s", self._assigned.queue, error)
+        await self._source.failed()
         # A nudge, as after a reconnect, ends the pause early.
         await wait_until_set(self._nudge, self._client.clock, self._config.pull_delay_on_error_ms)

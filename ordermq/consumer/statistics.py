@@ -9,10 +9,10 @@ from collections import Counter
 class ConsumerStatistics:
     """Counters of one consumer; any thread.
 
-    Names: messages_done, batches, batches_failed, listener_errors, pulls, pull_errors,
-    commits, commit_errors, fenced_commits, lock_errors, leases_lost, hand_offs, diverted,
-    skipped, callback_errors, internal_errors; of concurrent groups also sent_back,
-    send_back_errors, timed_out, dropped.
+    Names: messages_done, batches, batches_failed, listener_errors, pulls,
+    pulls_from_slaves, pull_errors, commits, commit_errors, fenced_commits, lock_errors,
+    leases_lost, hand_offs, diverted, skipped, callback_errors, internal_errors; of concurrent
+    groups also sent_back, send_back_errors, timed_out, dropped.
     """
 
     def __init__(self) -> None:

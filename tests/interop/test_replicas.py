@@ -1,0 +1,163 @@
+"""A master and its slave: pulls follow the master's hint, and outlive it; locks do not."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import PushConsumer
+from ordermq.client.connections import Connections
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import Command
+from tests.interop.cluster import DEADLINE_S, Cluster, eventually
+from tests.interop.own_cluster import own_cluster
+from tests.interop.run import Run
+
+pytestmark = pytest.mark.restarts
+SLAVE = "broker-a-slave"
+FOR_SLAVES = {RequestCode.HEART_BEAT, RequestCode.PULL_MESSAGE}
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
+    """One master, one slave that may be read: whoever is behind at all is sent to it."""
+    folder = tmp_path_factory.mktemp("replicas") / "rocketmq"
+    # A slave of RocketMQ 5 asks its master for topics once a minute: all are made at once.
+    topics = [f"orders-{item.name}" for item in request.session.items if item.path == request.path]
+    with own_cluster(
+        cluster.version,
+        folder,
+        "--slave",
+        slaveReadEnable="true",
+        accessMessageInMemoryMaxRatio="0",
+        registerNameServerPeriod="10000",
+    ) as running:
+        for topic in topics:
+            running.put_topic(topic, {"broker-a": 4})
+
+        def is_known() -> bool:
+            answer = running.ask(SLAVE, RequestCode.GET_ALL_TOPIC_CONFIG, {})
+            return all(f'"{topic}"' in answer.body.decode() for topic in topics)
+
+        eventually(is_known, "the slave has asked its master for topics", deadline_s=90)
+        yield running
+
+
+@pytest.fixture
+def run(replicas: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    running = Run(replicas, tmp_path, request.node.name)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
+    """Which requests went to which address."""
+    found: dict[str, set[int]] = defaultdict(set)
+    plain = Connections.request
+
+    async def request(
+        self: Connections, address: str, command: Command, timeout_ms: int
+    ) -> Command:
+        found[address].add(command.code)
+        return await plain(self, address, command, timeout_ms)
+
+    monkeypatch.setattr(Connections, "request", request)
+    return found
+
+
+def wait_until_replicated(run: Run, count: int) -> None:
+    """Until the slave has so many messages of the topic."""
+
+    def stored() -> int:
+        answers = [
+            run.cluster.ask(
+                SLAVE,
+                RequestCode.GET_MAX_OFFSET,
+                {"topic": run.topic, "queueId": str(queue_id), "committed": "true"},
+            )
+            for queue_id in range(4)
+        ]
+        return sum(int(answer.ext["offset"]) for answer in answers if answer.code == 0)
+
+    eventually(lambda: stored() >= count, f"{count} messages at the slave")
+
+
+def read_from_slave(run: Run) -> int:
+    """How many messages the slave says it gave out."""
+    answer = run.cluster.ask(SLAVE, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+    return int(json.loads(answer.body)["table"]["msgGetTotalTodayNow"])
+
+
+def test_pulls_go_to_the_slave_while_the_master_says_so_and_nothing_else_does(
+    run: Run, asked: dict[str, set[int]]
+) -> None:
+    run.send(400)
+    wait_until_replicated(run, 400)
+    before = read_from_slave(run)
+    member = run.member("one")
+    run.wait_for_all()
+    assert member.statistics["pulls_from_slaves"] > 0
+    assert read_from_slave(run) - before > 100
+    with run.flow():
+        run.wait_for_more(200, "one")  # at the head there is no need for the slave
+    run.assert_sound()
+    assert run.duplicates() == 0
+    assert asked[run.cluster.addresses[SLAVE]] == FOR_SLAVES
+
+
+def test_a_concurrent_group_reads_on_from_the_slave_while_its_master_is_dead(
+    run: Run, asked: dict[str, set[int]]
+) -> None:
+    run.send(400)
+    wait_until_replicated(run, 400)
+    gate, bodies = threading.Event(), set[bytes]()
+
+    def listen(messages: Any, context: Any) -> None:
+        gate.wait(DEADLINE_S)
+        bodies.update(bytes(message.body) for message in messages)
+
+    consumer = PushConsumer(
+        run.group,
+        name_servers=run.cluster.name_servers,
+        consume_from_where="first_offset",
+        pull_threshold_for_queue=8,
+        commit_interval_ms=200,
+    )
+    consumer.subscribe(run.topic)
+    consumer.concurrently(listen)
+    with consumer:
+        eventually(lambda: consumer.statistics["pulls"] >= 4, "every queue was pulled from")
+        run.cluster.kill("broker-a")
+        try:
+            gate.set()
+            eventually(lambda: len(bodies) == 400, "everything, from the slave")
+            assert consumer.statistics["commits"] == 0
+        finally:
+            run.cluster.start("broker-a")
+        eventually(lambda: consumer.statistics["commits"] >= 4, "the master took the commits")
+        run.send(50)
+        eventually(lambda: len(bodies) == 450, "what came after")
+    assert asked[run.cluster.addresses[SLAVE]] == FOR_SLAVES
+
+
+def test_an_orderly_group_rests_while_its_master_is_dead_and_goes_on_with_it(run: Run) -> None:
+    run.producer_settings = {"route_interval_ms": 600_000}
+    member = run.member("one")
+    with run.flow():
+        run.wait_for_more(100, "one")
+        queues = run.cluster.route(run.topic)
+        run.cluster.kill("broker-a")
+        eventually(lambda: member.assigned_queues() == [], "no lock is trusted")
+        run.broker_died("broker-a", queues)
+        run.cluster.start("broker-a")
+        run.wait_for_more(100, "one")
+    run.assert_sound()

@@ -1,0 +1,159 @@
+"""Which replica a queue is pulled from; the rules are Java's PullAPIWrapper's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ordermq.client.pull_source import PullSource
+from ordermq.client.routes import Routes
+from ordermq.errors import RequestTimeout, RouteError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
+
+QUEUE = MessageQueue("T", "b", 0)
+MASTER, SLAVE, OTHER_SLAVE = (0, "master"), (1, "slave"), (2, "other slave")
+
+
+class FakeNameServer:
+    def __init__(self, *replicas: tuple[int, str]) -> None:
+        self.asked = 0
+        self.is_away = False
+        self.put(*replicas)
+
+    def put(self, *replicas: tuple[int, str]) -> None:
+        self.route = TopicRoute((BrokerData("b", dict(replicas)),), (QueueData("b", 1, 1),))
+
+    async def topic_route(self, topic: str) -> TopicRoute:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.is_away:
+            raise RequestTimeout("away")
+        return self.route
+
+
+def with_source(
+    server: FakeNameServer, work: Callable[[PullSource, Routes], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        routes = Routes(server, lambda topic: None)  # type: ignore[arg-type]
+        await routes.get("T")
+        await work(PullSource(routes, QUEUE), routes)
+
+    asyncio.run(run())
+
+
+def test_the_master_is_asked_until_it_suggests_a_slave_and_again_when_that_says_so() -> None:
+    async def work(source: PullSource, routes: Routes) -> None:
+        assert source.choose() == MASTER
+        assert not source.suggest(0)
+        assert source.suggest(1)
+        assert source.choose() == SLAVE
+        assert not source.suggest(1)
+        assert source.suggest(0)
+        assert source.choose() == MASTER
+
+    with_source(FakeNameServer(MASTER, SLAVE), work)
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "chosen"),
+    [
+        ((MASTER, SLAVE), 1, SLAVE),
+        ((MASTER, OTHER_SLAVE), 1, OTHER_SLAVE),
+        ((MASTER, OTHER_SLAVE), 4, MASTER),
+        ((SLAVE, OTHER_SLAVE), 0, SLAVE),
+        ((OTHER_SLAVE,), 0, OTHER_SLAVE),
+    ],
+)
+def test_a_replica_that_is_not_there_is_stood_in_for(
+    there: tuple[tuple[int, str], ...], wanted: int, chosen: tuple[int, str]
+) -> None:
+    async def work(source: PullSource, routes: Routes) -> None:
+        source.suggest(wanted)
+        assert source.choose() == chosen
+
+    with_source(FakeNameServer(*there), work)
+
+
+def test_a_suggestion_of_a_replica_that_is_not_there_goes_nowhere_else() -> None:
+    async def work(source: PullSource, routes: Routes) -> None:
+        assert not source.suggest(3)
+        assert source.choose() == MASTER
+
+    with_source(FakeNameServer(MASTER), work)
+
+
+def test_after_a_failure_another_replica_is_asked_and_so_is_the_name_server() -> None:
+    server = FakeNameServer(MASTER, SLAVE)
+
+    async def work(source: PullSource, routes: Routes) -> None:
+        await source.failed()
+        assert source.choose() == SLAVE, "the route still names the master"
+        await source.failed()
+        assert source.choose() == MASTER
+        server.put(SLAVE)
+        await source.failed()
+        assert source.choose() == SLAVE
+        await source.failed()
+        assert source.choose() == SLAVE, "there is no other"
+        server.put(MASTER, SLAVE)
+        await source.failed()
+        assert source.choose() == MASTER
+        assert server.asked == 6
+
+    with_source(server, work)
+
+
+def test_queues_that_fail_together_ask_the_name_server_once() -> None:
+    server = FakeNameServer(MASTER, SLAVE)
+
+    async def work(source: PullSource, routes: Routes) -> None:
+        sources = [PullSource(routes, QUEUE) for _ in range(20)]
+        await asyncio.gather(*(each.failed() for each in sources))
+        assert server.asked == 2
+        assert {each.choose() for each in sources} == {SLAVE}
+
+    with_source(server, work)
+
+
+def test_a_name_server_that_is_away_too_leaves_the_known_replicas() -> None:
+    server = FakeNameServer(MASTER, SLAVE)
+
+    async def work(source: PullSource, routes: Routes) -> None:
+        server.is_away = True
+        await source.failed()
+        assert source.choose() == SLAVE
+
+    with_source(server, work)
+
+
+def test_a_master_that_left_the_route_without_a_slave_is_asked_where_it_was() -> None:
+    server = FakeNameServer(MASTER)
+
+    async def work(source: PullSource, routes: Routes) -> None:
+        server.put()
+        await source.failed()
+        assert source.choose() == MASTER
+
+    with_source(server, work)
+
+
+def test_a_broker_no_route_names_cannot_be_pulled_from() -> None:
+    async def work(source: PullSource, routes: Routes) -> None:
+        stray = PullSource(routes, MessageQueue("T", "gone", 0))
+        with pytest.raises(RouteError, match="no route names a master") as caught:
+            stray.choose()
+        assert caught.value.broker == "gone"
+
+    with_source(FakeNameServer(MASTER), work)
+
+
+def test_slaves_are_listed_beside_masters() -> None:
+    async def work(source: PullSource, routes: Routes) -> None:
+        assert routes.masters() == ["master"]
+        assert routes.slaves() == ["other slave", "slave"]
+
+    with_source(FakeNameServer(MASTER, SLAVE, OTHER_SLAVE), work)
