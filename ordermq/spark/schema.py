@@ -1,0 +1,49 @@
+"""The columns of the source, for Arrow and for Spark."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+import pyarrow as pa
+
+from ordermq.model.arrow import COLUMNS, arrow_schema
+from ordermq.spark.lease_identity import LEASE_COLUMN
+
+_DDL: Final[dict[str, str]] = {
+    "topic": "STRING",
+    "broker": "STRING",
+    "queue_id": "INT",
+    "offset": "BIGINT",
+    "sharding_key": "STRING",
+    "keys": "STRING",
+    "tags": "STRING",
+    "body": "BINARY",
+    "properties": "MAP<STRING, STRING>",
+    "born_timestamp": "TIMESTAMP",
+    "store_timestamp": "TIMESTAMP",
+    "message_id": "STRING",
+    "reconsume_times": "INT",
+    LEASE_COLUMN: "BIGINT",
+}
+
+
+def spark_ddl(columns: tuple[str, ...] = COLUMNS, *, is_ordered: bool = False) -> str:
+    """The schema as Spark reads it.
+
+    Args:
+        is_ordered: the lease column comes last.
+    Raises: ConfigError: see `model.arrow.checked_columns`.
+    """
+    names = (*arrow_schema(columns).names, *((LEASE_COLUMN,) if is_ordered else ()))
+    return ", ".join(f"`{name}` {_DDL[name]}" for name in names)
+
+
+@cache
+def source_schema(columns: tuple[str, ...] = COLUMNS, *, is_ordered: bool = False) -> pa.Schema:
+    """The schema of what `read` gives; one object for each choice of columns.
+
+    Raises: ConfigError: see `model.arrow.checked_columns`.
+    """
+    schema = arrow_schema(columns)
+    return schema.append(pa.field(LEASE_COLUMN, pa.int64())) if is_ordered else schema

@@ -1,0 +1,184 @@
+"""The options of the source: read at once, refused with what is allowed."""
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from ordermq.config import TlsVerify
+from ordermq.errors import ConfigError
+from ordermq.model.arrow import COLUMNS
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.lease_identity import lease_client_id, new_lease
+from ordermq.spark.options import (
+    SOURCE,
+    Boundary,
+    Edge,
+    ReleaseInFlight,
+    SourceOptions,
+    queue_of,
+    queue_text,
+)
+from ordermq.spark.schema import source_schema, spark_ddl
+
+NEEDED = {"name_servers": "127.0.0.1:9876", "topic": "orders"}
+
+
+def options(**more):
+    return SourceOptions.of(NEEDED | more)
+
+
+def test_defaults_are_those_of_the_table():
+    found = options()
+    assert (found.topics, found.tags, found.columns) == (("orders",), "*", COLUMNS)
+    assert found.end == Boundary(Edge.LATEST)
+    assert found.batch_start() == found.stream_start() == Boundary(Edge.EARLIEST)
+    assert not found.is_ordered
+    assert found.fail_on_data_loss
+    assert found.release_in_flight is ReleaseInFlight.STRICT
+
+
+def test_a_group_makes_a_stream_ordered_and_begin_where_the_group_stands():
+    found = options(group="etl")
+    assert found.is_ordered
+    assert found.stream_start() == Boundary(Edge.GROUP)
+    assert found.batch_start() == Boundary(Edge.EARLIEST)
+    assert not options(group="etl", ordered="false").is_ordered
+
+
+@pytest.mark.parametrize("key", ["starting_offsets", "startingoffsets", "startingOffsets"])
+def test_keys_come_in_any_spelling(key):
+    assert options(**{key: "LATEST"}).batch_start() == Boundary(Edge.LATEST)
+
+
+def test_offsets_are_given_by_queue():
+    told = '{"orders@b:10": 7, "orders@b:2": "latest"}'
+    wanted = ((MessageQueue("orders", "b", 2), Edge.LATEST), (MessageQueue("orders", "b", 10), 7))
+    assert options(starting_offsets=told).batch_start() == Boundary(Edge.EARLIEST, wanted)
+    assert options(ending_offsets=told).end == Boundary(Edge.LATEST, wanted)
+
+
+@pytest.mark.parametrize(
+    "moment", ["1700000000000", "2023-11-14T22:13:20+00:00", "2023-11-14T22:13:20"]
+)
+def test_times_are_milliseconds_or_iso(moment):
+    assert options(starting_timestamp=moment).batch_start().timestamp_ms == 1_700_000_000_000
+    assert options(ending_timestamp=moment).end.timestamp_ms == 1_700_000_000_000
+
+
+def test_accounts_and_tls_are_those_of_the_client():
+    found = options(
+        access_key="me", secret_key="hidden-1", tls="true", tls_verify="CA", lock_timeout_ms="77"
+    )
+    assert (found.remoting.access_key, found.remoting.tls_verify) == ("me", TlsVerify.CA)
+    assert found.remoting.lock_timeout_ms == 77
+    assert "hidden-1" not in repr(found)
+
+
+WRONG = [
+    ({"max_rows": "0"}, "option max_rows='0': expected a whole number from 1"),
+    ({"maxRows": "many"}, "option max_rows='many': expected"),
+    ({"columns": "body,colour"}, "option columns='body,colour': expected some of topic,broker,"),
+    ({"topic": " , "}, "option topic=' , ': expected names of topics"),
+    ({"topic": "a b"}, "option topic='a b': expected"),
+    ({"group": "a b"}, "option group='a b': expected a consumer group's name"),
+    ({"name_servers": "nowhere"}, "option name_servers='nowhere': expected host:port"),
+    ({"tags": "||"}, r"option tags='\|\|': expected"),
+    ({"ordered": "yes"}, "option ordered='yes': expected true or false"),
+    ({"ordered": "true"}, "option ordered='true' needs option group"),
+    ({"starting_offsets": "group"}, "option starting_offsets='group' needs option group"),
+    ({"starting_offsets": "first"}, "option starting_offsets='first': expected earliest, latest"),
+    ({"starting_offsets": '{"orders": 1}'}, "expected earliest, latest, group, or JSON"),
+    ({"starting_offsets": '{"orders@b:1": -1}'}, "expected earliest, latest, group, or JSON"),
+    ({"starting_offsets": '{"orders@b:1": true}'}, "expected earliest, latest, group, or JSON"),
+    ({"starting_offsets": '{"other@b:1": 1}'}, "given for other@b:1, whose topic is not read"),
+    ({"ending_offsets": "earliest"}, "option ending_offsets='earliest': expected latest, or JSON"),
+    ({"ending_offsets": "[1]"}, "option ending_offsets="),
+    ({"starting_timestamp": "soon"}, "option starting_timestamp='soon': expected ms since 1970"),
+    ({"release_in_flight": "now"}, "option release_in_flight='now': expected strict or afterPause"),
+    ({"path": "x"}, "a path, as load.* gives it, means nothing here: use option topic"),
+    ({"max_row": "1"}, "no option 'max_row'; did you mean max_rows?"),
+    ({"zzzzz": "1"}, "no option 'zzzzz'$"),
+    ({"tls_ca_file": "x"}, "tls_ca_file is given without tls=True"),
+    ({"access_key": "x"}, "secret_key is missing"),
+    ({"connect_timeout_ms": "0"}, "RemotingConfig.connect_timeout_ms=0: expected 1.."),
+]
+
+
+@pytest.mark.parametrize(("wrong", "said"), WRONG)
+def test_a_wrong_option_is_refused_with_what_is_allowed(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        options(**wrong)
+
+
+def test_all_faults_are_told_at_once():
+    with pytest.raises(ConfigError) as caught:
+        options(max_rows="0", pushdown="maybe", max_row="1")
+    for part in ("max_rows='0'", "pushdown='maybe'", "no option 'max_row'"):
+        assert part in str(caught.value)
+
+
+def test_offsets_and_a_time_are_not_given_together():
+    with pytest.raises(ConfigError, match="starting_offsets and starting_timestamp: give one"):
+        options(starting_offsets="latest", starting_timestamp="0")
+
+
+def test_a_missing_option_tells_what_create_table_forgets():
+    with pytest.raises(ConfigError, match=r"name_servers and topic is missing.*TEMPORARY VIEW"):
+        SourceOptions.of({})
+
+
+def test_a_secret_is_not_shown_in_an_error():
+    with pytest.raises(ConfigError) as caught:
+        options(access_key="me", secret_key="hidden-1", max_rows="0")
+    assert "hidden-1" not in str(caught.value)
+
+
+def test_options_of_sparks_own_are_passed_over():
+    assert options(checkpointLocation="/tmp/c") == options()
+
+
+def test_options_travel():
+    found = options(group="etl", starting_offsets='{"orders@b:1": 5}', tls="true")
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        MessageQueue("t", "b", 0),
+        MessageQueue("%RETRY%g", "broker-a", 11),
+        MessageQueue("t", "b:c", 1),
+    ],
+)
+def test_a_queues_text_is_read_back(queue):
+    assert queue_of(queue_text(queue)) == queue
+
+
+@pytest.mark.parametrize("name", ["", "t", "t@b", "t@b:", "t:1", "@b:1", "t@:1", "t@b:x"])
+def test_what_is_no_queue_is_refused(name):
+    with pytest.raises(ValueError):
+        queue_of(name)
+
+
+def test_every_option_says_what_it_does_and_what_is_allowed():
+    names = [setting.name for setting in SOURCE]
+    assert len(set(names)) == len(names) > 25
+    assert all(setting.says and setting.allowed for setting in SOURCE)
+
+
+def test_the_schema_is_said_alike_to_spark_and_to_arrow():
+    arrow = source_schema(is_ordered=True)
+    assert arrow.names == [*COLUMNS, "lease"]
+    assert arrow is source_schema(is_ordered=True)
+    ddl = [part.split("` ")[0].strip(" `") for part in spark_ddl(is_ordered=True).split(", `")]
+    assert ddl == arrow.names
+    assert spark_ddl(("body", "offset")) == "`body` BINARY, `offset` BIGINT"
+    assert source_schema(("body",)) == pa.schema([("body", pa.binary())])
+
+
+def test_a_run_has_a_lease_and_a_client_id_of_its_own():
+    leases = {new_lease() for _ in range(100)}
+    assert len(leases) == 100
+    assert all(0 < lease < 1 << 63 for lease in leases)
+    assert lease_client_id("etl", 255) == "etl@spark@00000000000000ff"
