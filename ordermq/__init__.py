@@ -2,7 +2,7 @@
 
 from ordermq.consumer.pull_consumer import PullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
-from ordermq.consumer.retry import DeadLetter, Retry, Stop
+from ordermq.consumer.retry import DeadLetter, ParkKey, Retry, Stop
 from ordermq.consumer.single_pull import PullResult, PullStatus
 from ordermq.errors import OrderMQError
 from ordermq.model.message import Message, MessageView
@@ -26,6 +26,7 @@ __all__ = [
     "MessageQueue",
     "MessageView",
     "OrderMQError",
+    "ParkKey",
     "Producer",
     "PullConsumer",
     "PullResult",

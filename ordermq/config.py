@@ -78,6 +78,13 @@ class Allocation(StrEnum):
 AllocationStrategy = Callable[[Sequence[Any], Sequence[str], str], list[Any]]
 
 
+class Keyless(StrEnum):
+    """What a message without a sharding key is to the lanes of its queue (semantics 10.2)."""
+
+    LANE = "lane"  # all without a key are one lane beside the others
+    BARRIER = "barrier"  # it waits until all before it is done, runs alone, all behind it waits
+
+
 class Durability(StrEnum):
     """When the embedded broker acknowledges a write."""
 
@@ -218,8 +225,18 @@ class ConsumeConfig:
     max_reconsume_times: int = 16  # concurrent: how often a message is sent back, then dead letter
     consume_timeout_ms: int = 900_000  # concurrent: a batch that runs longer is sent back
     send_back_retry_ms: int = 5_000  # concurrent: when no broker took a message back, tried here
+    order_by_key: bool = False  # orderly: keys of one queue run beside each other (semantics 10.2)
+    max_in_flight_per_queue: int = 20  # by key: messages of a queue with listeners at once
+    max_ahead_per_queue: int = 2_000  # by key: offsets done above the oldest unfinished, at most
+    keyless: Keyless = Keyless.LANE  # by key: what messages without a sharding key are
 
     def __post_init__(self) -> None:
+        _require_choice(self, keyless=Keyless)
+        if self.order_by_key and not self.auto_commit:
+            raise ConfigError(
+                "ConsumeConfig.order_by_key=True needs auto_commit: what a COMMIT would "
+                "cover is not known while other keys run"
+            )
         _require_range(
             self,
             consume_thread_count=(1, 1_000),
@@ -232,6 +249,8 @@ class ConsumeConfig:
             max_reconsume_times=(0, (1 << 31) - 1),
             consume_timeout_ms=(1, DAY_MS),
             send_back_retry_ms=(1, DAY_MS),
+            max_in_flight_per_queue=(1, 10_000),
+            max_ahead_per_queue=(1, 1 << 30),
         )
 
 

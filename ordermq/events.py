@@ -18,6 +18,7 @@ One line is one event, its members:
 | tags | STORE: the tag of each of `offs`, null where there is none |
 | done | END: how many of `offs`, from the first, succeeded |
 | attempt | START: 0 at the first try of the first offset |
+| lane | START by key: how many messages of the queue may have listeners at once |
 | client, lease_ms | LOCK_OK: to whom and for how long the broker granted it |
 | sent | LOCK_OK at the client: `t` of the granting request's send, ns |
 | detail | free text: why |

@@ -10,9 +10,11 @@
 | commits.py | what is stored and committed: I4, I8 |
 | run.py | what all rules know of the run |
 
-A START with a member `lane` says that its queue is consumed by key (semantics 10.2): I1 then
-falls away, I2 holds for each key, and what a lane did ahead of another may come twice.
 | report.py | what came out: violations, counts, duplicates by cause, hand-offs |
+
+A START with a member `lane` says that its queue is consumed by key (semantics 10.2): I1 then
+falls away, I2 holds for each key, at most `lane` messages of the queue run at once, and what
+a lane did ahead of another may come twice.
 """
 
 from __future__ import annotations

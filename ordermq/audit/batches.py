@@ -37,6 +37,7 @@ class BatchRules:
         tenure = self._tenures.tenure_of(t, ref, event, ledger)
         if event.get("lane"):
             ledger.by_key = True
+            self._check_lanes(ref, ledger, tenure, offsets, event["lane"])
         self._tenures.check_lease(t, ref, ledger, tenure, f"a listener started on {named(offsets)}")
         self._check_serial(t, ref, ledger, tenure, offsets, keys)
         if not ledger.by_key:
@@ -135,6 +136,14 @@ class BatchRules:
                     f"{other.client} (epoch {other.epoch}) ran {named(running)}"
                 )
                 self._run.violate("I2", ledger, text, started, ref)
+
+    def _check_lanes(
+        self, ref: int, ledger: Ledger, tenure: Tenure, offsets: Sequence[int], most: int
+    ) -> None:
+        running = sum(len(each) for _, each, _ in tenure.open.values())
+        if running + len(offsets) > most:
+            text = f"{named(offsets)} started beside {running} others; at most {most} may run"
+            self._run.violate("I2", ledger, text, ref)
 
     def _check_queue_order(
         self, ref: int, ledger: Ledger, tenure: Tenure, offsets: Sequence[int], attempt: int

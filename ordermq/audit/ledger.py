@@ -247,5 +247,17 @@ class Ledger(_Columns):
         i = offset - self.base
         return 0 <= i < len(self.flags) and self.flags[i] & (DONE | DIVERTED) != 0
 
+    def is_passed(self, stored: StoredQueue, offset: int, generation: int) -> bool:
+        """Whether a holder may commit beyond an offset: done by itself, or nobody's."""
+        i = offset - self.base
+        if 0 <= i < len(self.flags) and self.flags[i] & DONE and self.done_in[i] == generation:
+            return True
+        if offset < self.skipped_to:
+            return True
+        # Without the broker's file nobody knows whether a gap is a message that waits.
+        place = offset - stored.base
+        is_known = stored.stored > 0 and 0 <= place < len(stored.flags)
+        return is_known and stored.flags[place] != EXISTS
+
 
 _STRENGTH = (Cause.RESET, Cause.ROLLBACK, Cause.CRASH, Cause.BROKER, Cause.LEASE, Cause.HAND_OFF)

@@ -198,10 +198,14 @@ class TenureRules:
         """What a release has to commit first."""
         if not ledger.by_key:
             return tenure.watermark()
-        # Lanes run ahead of each other; only what has no gap below it can be committed.
+        # Lanes run ahead of each other; only what has no gap below it can be committed. What an
+        # earlier holder did above its own commit comes again, and counts when we have done it.
         stored = self._run.stored_queue(ledger.name[1:])
-        missing = ledger.first_missing(stored, tenure.done_next)
-        return tenure.done_next if missing < 0 else missing
+        owed = max(tenure.acked, ledger.acked, ledger.start or 0)
+        end = tenure.watermark()
+        while owed < end and ledger.is_passed(stored, owed, tenure.generation):
+            owed += 1
+        return owed
 
     def _check_old_lease(self, t: int, ref: int, ledger: Ledger, old: Tenure, client: str) -> None:
         if old.lease_end is None or t >= old.lease_end or self._run.lost_with_broker(old, ledger):

@@ -311,11 +311,14 @@ class AssignedQueue:
             if generation != self._generation or self._state is not QueueState.ACTIVE:
                 return False
             self._next_pull_offset = next_offset
-            submit = len(batch) > 0 and self.process_queue.put_batch(batch)
+            submit = len(batch) > 0 and self._put(batch)
             if submit and self._paused:
                 self.process_queue.end_dispatch()  # resume() begins it again
                 return False
             return submit
+
+    def _put(self, batch: MessageBatch) -> bool:
+        return self.process_queue.put_batch(batch)
 
     def skip_to(self, generation: int, next_offset: int) -> None:
         """Move the cursor over offsets that hold nothing for us (semantics 7, tag correction).

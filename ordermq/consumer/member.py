@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from typing import TypedDict
 
 from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
@@ -18,6 +19,8 @@ from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.inquiries import Inquiries
+from ordermq.consumer.lane_queue import LaneQueue
+from ordermq.consumer.lanes import LaneService
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.local_offsets import LocalOffsets, OffsetFile
@@ -68,6 +71,12 @@ class MemberSettings:
     statistics: ConsumerStatistics
 
 
+class _Told(TypedDict):
+    on_lapse: Callable[[AssignedQueue, str], None]
+    on_drained: Callable[[AssignedQueue], None]
+    on_room: Callable[[AssignedQueue], None]
+
+
 class Member:
     """Joins on `start`, leaves on `close`; both from any thread but the I/O thread."""
 
@@ -101,7 +110,8 @@ class Member:
         self._service: OrderlyService | ConcurrentService
         self._locks: Locks | Unlocked
         if settings.listener is not None:
-            self._service = OrderlyService(
+            kind = LaneService if config.consume.order_by_key else OrderlyService
+            self._service = kind(
                 client,
                 group,
                 config.consume,
@@ -299,6 +309,27 @@ class Member:
         if assigned.resume():
             self._service.submit(assigned)
 
+    def unpark(self, key: bytes) -> bool:
+        was_parked = False
+        for assigned in self._lane_queues():
+            begins = assigned.unpark(key)
+            if begins is not None:
+                was_parked = True
+                _log.info("%s: key %r unparked", assigned.queue, key.decode(errors="replace"))
+            if begins:
+                self._service.submit(assigned)
+        return was_parked
+
+    def parked_keys(self) -> dict[MessageQueue, list[bytes]]:
+        found = {item.queue: item.parked_keys() for item in self._lane_queues()}
+        return {queue: keys for queue, keys in found.items() if keys}
+
+    def _lane_queues(self) -> list[LaneQueue]:
+        async def read() -> list[AssignedQueue]:
+            return self._rebalancer.assigned()
+
+        return [item for item in self._runtime.call(read()) if isinstance(item, LaneQueue)]
+
     def _find(self, queue: MessageQueue) -> AssignedQueue:
         assigned = self._rebalancer.find(queue)
         if assigned is None:
@@ -363,15 +394,14 @@ class Member:
             puller.nudge()
 
     def _make(self, queue: MessageQueue, lease: Lease, offset: int) -> AssignedQueue:
-        return AssignedQueue(
-            queue,
-            self._group,
-            lease,
-            offset,
-            on_lapse=self._on_lapse,
-            on_drained=lambda item: self._runtime.post(self._hand_off.on_drained, item),
-            on_room=lambda item: self._runtime.post(self._nudge, item),
-        )
+        told: _Told = {
+            "on_lapse": self._on_lapse,
+            "on_drained": lambda item: self._runtime.post(self._hand_off.on_drained, item),
+            "on_room": lambda item: self._runtime.post(self._nudge, item),
+        }
+        if self._config.consume.order_by_key:
+            return LaneQueue(queue, self._group, lease, offset, self._config.consume, **told)
+        return AssignedQueue(queue, self._group, lease, offset, **told)
 
     def _on_lapse(self, assigned: AssignedQueue, reason: str) -> None:
         # Any thread.

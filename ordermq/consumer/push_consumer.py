@@ -17,7 +17,7 @@ from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.member import Member, MemberSettings
-from ordermq.consumer.retry import FailurePolicy, Retry
+from ordermq.consumer.retry import FailurePolicy, ParkKey, Retry
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
@@ -74,6 +74,8 @@ class PushConsumer:
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
         self.config = config if config is not None else ConsumerConfig.of(**settings)
+        if isinstance(on_failure, ParkKey) and not self.config.consume.order_by_key:
+            raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and history is not None:
             raise ConfigError("history: for ordered groups only, not for broadcasting", group=group)
@@ -140,6 +142,7 @@ class PushConsumer:
             "on_failure": self._on_failure is not None,
             "max_attempts": consume.max_attempts != 0,
             "auto_commit=False": not consume.auto_commit,
+            "order_by_key": consume.order_by_key,
         }
         if wrong := ", ".join(name for name, is_given in ordered_only.items() if is_given):
             raise ConfigError(
@@ -264,6 +267,18 @@ class PushConsumer:
     def resume(self, message_queue: MessageQueue) -> None:
         """Go on with a paused or stopped queue."""
         self._live().resume(message_queue)
+
+    def parked_keys(self) -> dict[MessageQueue, list[str]]:
+        """The sharding keys that `ParkKey` holds back at this member, by queue."""
+        found = self._live().parked_keys()
+        return {queue: [key.decode(errors="replace") for key in found[queue]] for queue in found}
+
+    def unpark(self, key: str) -> bool:
+        """Go on with a parked sharding key, at the message that was given up.
+
+        Returns: False if this member has not parked it; each member knows its own queues.
+        """
+        return self._live().unpark(key.encode())
 
     def subscriptions(self) -> list[Subscription]:
         """What is subscribed, sorted by topic; the retry topic too, but for broadcasting."""

@@ -32,7 +32,17 @@ class Stop:
     """Stop the queue, keep its lock, and tell a person (an ERROR in the log)."""
 
 
-FailurePolicy = Retry | DeadLetter | Stop
+@dataclass(frozen=True, slots=True)
+class ParkKey:
+    """Hold the key's messages back until `consumer.unpark`; other keys go on (semantics 10.4).
+
+    With `order_by_key=True` only. They stay in the queue, uncommitted, so at most
+    `max_ahead_per_queue` offsets behind the first of them are consumed meanwhile, and a member
+    that takes the queue over tries the key again.
+    """
+
+
+FailurePolicy = Retry | DeadLetter | Stop | ParkKey
 
 
 class GiveUp(Enum):
@@ -41,13 +51,17 @@ class GiveUp(Enum):
     TRY_AGAIN = auto()
     DIVERT = auto()
     STOP = auto()
+    PARK = auto()
+
+
+_GIVE_UP = {DeadLetter: GiveUp.DIVERT, Stop: GiveUp.STOP, ParkKey: GiveUp.PARK}
 
 
 def decide(policy: FailurePolicy, attempts: int, max_attempts: int) -> GiveUp:
     """The next step for a message that has failed `attempts` times; 0 = no limit."""
     if max_attempts == 0 or attempts < max_attempts or isinstance(policy, Retry):
         return GiveUp.TRY_AGAIN
-    return GiveUp.DIVERT if isinstance(policy, DeadLetter) else GiveUp.STOP
+    return _GIVE_UP[type(policy)]
 
 
 def resume_delay_ms(asked_ms: int, default_ms: int) -> int:

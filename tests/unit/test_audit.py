@@ -61,11 +61,34 @@ def two_listener_calls_at_once_in_one_epoch() -> Run:
 def two_listener_calls_of_one_key_at_once() -> Run:
     run = two_members(stored=3, keys=["k", "other", "k"])
     run.consume("a", 0)
-    run.record("a", "START", offs=[1], keys=["other"], attempt=0, lane=1)
-    run.record("a", "START", offs=[2], keys=["k"], attempt=0, lane=1)
-    run.record("a", "START", offs=[2], keys=["k"], attempt=1, lane=1)
+    run.record("a", "START", offs=[1], keys=["other"], attempt=0, lane=20)
+    run.record("a", "START", offs=[2], keys=["k"], attempt=0, lane=20)
+    run.record("a", "START", offs=[2], keys=["k"], attempt=1, lane=20)
     run.record("a", "END", offs=[1], done=1)
     run.record("a", "END", offs=[2], done=1)
+    return run
+
+
+def more_messages_at_once_than_a_queue_may_have() -> Run:
+    run = two_members(stored=3)
+    for offset in range(3):
+        run.record("a", "START", offs=[offset], keys=[f"k{offset}"], attempt=0, lane=2)
+    for offset in range(3):
+        run.record("a", "END", offs=[offset], done=1)
+    return run
+
+
+def an_unlock_by_key_before_what_has_no_gap_is_committed() -> Run:
+    run = two_members(stored=3, keys=["x", "y", "z"])
+    for offset in (0, 2):
+        run.start("a", offset, lane=20)
+        run.end("a")
+    run.unlock("a")
+    run.lock("b", 2)
+    for offset in range(3):
+        run.start("b", offset, lane=20)
+        run.end("b")
+    run.commit("b", 3)
     return run
 
 
@@ -238,6 +261,7 @@ BAD: list[tuple[str, Callable[[], Run]]] = [
     ("I2", two_listener_calls_at_once_in_one_epoch),
     ("I2", two_listener_calls_of_one_key_at_once),
     ("I2", a_member_starts_while_another_within_its_lease_still_runs),
+    ("I2", more_messages_at_once_than_a_queue_may_have),
     ("I3", a_key_overtaken_by_its_successor),
     ("I3", a_key_overtaken_in_another_epoch),
     ("I4", a_commit_beyond_an_unfinished_message),
@@ -255,6 +279,7 @@ BAD: list[tuple[str, Callable[[], Run]]] = [
     ("I8", a_commit_of_an_old_epoch_accepted),
     ("I9", an_unlock_while_the_listener_runs),
     ("I9", an_unlock_before_the_commit_is_acknowledged),
+    ("I9", an_unlock_by_key_before_what_has_no_gap_is_committed),
 ]
 
 
@@ -555,10 +580,10 @@ def test_a_diverted_message_is_settled_and_lets_its_key_go_on() -> None:
 
 def test_keys_run_beside_each_other_in_key_mode() -> None:
     run = two_members(stored=3, keys=["x", "y", "x"])
-    run.record("a", "START", offs=[0], keys=["x"], attempt=0, lane=1)
-    run.record("a", "START", offs=[1], keys=["y"], attempt=0, lane=1)
+    run.record("a", "START", offs=[0], keys=["x"], attempt=0, lane=20)
+    run.record("a", "START", offs=[1], keys=["y"], attempt=0, lane=20)
     run.record("a", "END", offs=[0], done=1)
-    run.record("a", "START", offs=[2], keys=["x"], attempt=0, lane=1)
+    run.record("a", "START", offs=[2], keys=["x"], attempt=0, lane=20)
     run.record("a", "END", offs=[2], done=1)
     run.record("a", "END", offs=[1], done=1)
     run.commit("a", 3)
@@ -568,15 +593,15 @@ def test_keys_run_beside_each_other_in_key_mode() -> None:
 def a_lane_ahead_of_another(committed: int) -> Run:
     run = two_members(stored=3, keys=["x", "y", "y"])
     for offset in (1, 2):
-        run.start("a", offset, lane=1)
+        run.start("a", offset, lane=20)
         run.end("a")
-    run.start("a", 0, lane=1)
+    run.start("a", 0, lane=20)
     run.end("a", done=0)
     run.commit("a", committed)
     run.unlock("a")
     run.lock("b", 2)
     for offset in range(committed, 3):
-        run.start("b", offset, lane=1)
+        run.start("b", offset, lane=20)
         run.end("b")
     run.commit("b", 3)
     return run

@@ -63,6 +63,8 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "max_reconsume_times": (0, (1 << 31) - 1),
         "consume_timeout_ms": (1, DAY_MS),
         "send_back_retry_ms": (1, DAY_MS),
+        "max_in_flight_per_queue": (1, 10_000),
+        "max_ahead_per_queue": (1, 1 << 30),
     },
     RebalanceConfig: {
         "consume_timestamp_ms": (0, 1 << 62),

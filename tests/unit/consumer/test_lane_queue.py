@@ -1,0 +1,263 @@
+"""One assigned queue by key: who may run, what is done, what a lost lease leaves (10.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ordermq.config import ConsumeConfig
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.claim import Claim, Refusal
+from ordermq.consumer.lane_queue import LaneQueue
+from ordermq.consumer.lease import Lease
+
+from .batches import QUEUE, batch
+
+LEASE = Lease(7, 50_000, True)
+KEYS = ["a", "b", "c", None]
+
+
+class Told:
+    """What a queue told its surroundings."""
+
+    def __init__(self) -> None:
+        self.lapsed: list[str] = []
+        self.drained: list[AssignedQueue] = []
+        self.room: list[AssignedQueue] = []
+
+
+def lane_queue(told: Told | None = None, **config: Any) -> LaneQueue:
+    told = told or Told()
+    return LaneQueue(
+        QUEUE,
+        "G",
+        LEASE,
+        0,
+        ConsumeConfig(order_by_key=True, **config),
+        on_lapse=lambda _, reason: told.lapsed.append(reason),
+        on_drained=told.drained.append,
+        on_room=told.room.append,
+    )
+
+
+def filled(keys: list[str | None], told: Told | None = None, **config: Any) -> LaneQueue:
+    assigned = lane_queue(told, **config)
+    assert assigned.accept(0, batch(range(len(keys)), keys), len(keys))
+    assigned.process_queue.end_dispatch()
+    return assigned
+
+
+def claim(assigned: LaneQueue, size: int = 1) -> Claim:
+    found = assigned.take_off(size, 0)
+    assert isinstance(found, Claim)
+    return found
+
+
+def test_a_key_runs_one_message_at_a_time_and_another_key_beside_it() -> None:
+    assigned = filled(["a", "a", "b"])
+    first = claim(assigned)
+    second = claim(assigned)
+    assert (first.messages.offsets(), second.messages.offsets()) == ([0], [2])
+    assert assigned.take_off(1, 0) is Refusal.EMPTY
+    assert not assigned.hands_on()
+    assert assigned.land(second, 1, 0)
+    assert assigned.done_offset == 0
+    assert assigned.land(first, 1, 0)
+    assert assigned.done_offset == 1
+    assert claim(assigned).messages.offsets() == [1]
+
+
+def test_one_call_gets_one_message_of_each_of_several_keys() -> None:
+    assigned = filled(["a", "b", "a", "c"])
+    assert claim(assigned, size=4).messages.offsets() == [0, 1, 3]
+
+
+def test_a_message_that_failed_before_comes_alone() -> None:
+    assigned = filled(["a", "b", "c"])
+    whole = claim(assigned, size=4)
+    assigned.attempts[1] = 1
+    assert assigned.land(whole, 0, 0)
+    assigned.go_on(whole, 0)
+    assert claim(assigned, size=4).messages.offsets() == [0, 2]
+    assert claim(assigned, size=4).messages.offsets() == [1]
+
+
+def test_a_partial_answer_finishes_its_part_and_holds_only_the_lanes_of_the_rest() -> None:
+    assigned = filled(["a", "b", "c", "a", "c"])
+    whole = claim(assigned, size=3)
+    assert assigned.land(whole, 2, 0)
+    assert assigned.done_offset == 2
+    assert claim(assigned, size=4).messages.offsets() == [3]
+    assert assigned.take_off(1, 0) is Refusal.EMPTY
+    assert assigned.go_on(whole, 2), "a request must be submitted"
+    assert claim(assigned).messages.offsets() == [2]
+
+
+def test_a_lost_lease_counts_nothing_and_a_running_key_is_waited_for() -> None:
+    told = Told()
+    assigned = filled(["a", "b"], told)
+    first, second = claim(assigned), claim(assigned)
+    assert not assigned.land(first, 1, LEASE.deadline_ms)
+    assert told.lapsed == ["the lease ended while a batch ran"]
+    assert assigned.done_offset == 0
+    assert not assigned.regain(Lease(8, 90_000, True), 0), "a listener still runs"
+    assert not assigned.land(second, 1, 0)
+    assert assigned.regain(Lease(8, 90_000, True), 0)
+    assert assigned.accept(assigned.generation, batch([0, 1], ["a", "b"]), 2)
+    assert claim(assigned, size=2).messages.offsets() == [0, 1]
+
+
+def test_a_failed_message_without_a_key_is_forgotten_with_the_lease() -> None:
+    assigned = filled([None, None])
+    first = claim(assigned)
+    assert assigned.land(first, 0, 0)
+    assigned.lapse("a test")
+    assert assigned.regain(LEASE, 0)
+    assigned.accept(assigned.generation, batch([0, 1], [None, None]), 2)
+    again = claim(assigned)
+    assert again.messages.offsets() == [0]
+    assigned.go_on(first, 0)  # the old pause ends: it is not about the new flight
+    assert assigned.take_off(1, 0) is Refusal.EMPTY
+    assert assigned.land(again, 1, 0)
+    assert assigned.done_offset == 1
+
+
+def test_a_pause_that_ends_does_not_let_a_parked_key_go() -> None:
+    assigned = filled(["a", "b"])
+    first = claim(assigned)
+    assert assigned.park(first, 0) == b"a"
+    assert assigned.land(first, 0, 0)
+    assert assigned.go_on(first, 0), "a request must be submitted"
+    assigned.process_queue.end_dispatch()
+    assert claim(assigned).messages.offsets() == [1]
+    assert assigned.take_off(1, 0) is Refusal.EMPTY
+    assert assigned.parked_keys() == [b"a"]
+    assert assigned.unpark(b"b") is None
+    assert assigned.unpark(b"a")
+    assert claim(assigned).messages.offsets() == [0]
+
+
+def test_a_revoked_queue_is_drained_when_its_last_lane_lands() -> None:
+    told = Told()
+    assigned = filled(["a", "b", "a"], told)
+    first, second = claim(assigned), claim(assigned)
+    assert not assigned.revoke()
+    assert assigned.take_off(1, 0) is Refusal.REVOKED
+    assert assigned.land(second, 1, 0)
+    assert told.drained == []
+    assert assigned.land(first, 1, 0)
+    assert told.drained == [assigned]
+    assert assigned.uncommitted(0) == (2, LEASE), "offset 2 never ran"
+
+
+def test_the_bytes_of_done_messages_are_let_go() -> None:
+    assigned = lane_queue()
+    for first in range(0, 12, 4):
+        assigned.accept(0, batch(range(first, first + 4), ["a", "b", "c", "d"]), first + 4)
+    while isinstance(found := assigned.take_off(4, 0), Claim):
+        assigned.land(found, len(found.messages), 0)
+    assert assigned._batches == {}
+    assert assigned.process_queue.message_count == 0
+    assert assigned.done_offset == 12
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_nothing_is_taken_further_ahead_than_asked_for(size: int) -> None:
+    assigned = filled(["slow", *"bcdefghij"], max_ahead_per_queue=4)
+    slow = claim(assigned)
+    while isinstance(found := assigned.take_off(size, 0), Claim):
+        assigned.land(found, len(found.messages), 0)
+    assert assigned.process_queue.message_count == 6  # slow, and 5..9
+    assigned.land(slow, 1, 0)
+    assert assigned.done_offset == 5
+
+
+class LanesBesideAModel(RuleBasedStateMachine):
+    """Calls start, end, fail and pause at random beside a dict of what each message is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.assigned = lane_queue(max_in_flight_per_queue=4)
+        self.generation = 0
+        self.keys: dict[int, str | None] = {}
+        self.done: set[int] = set()
+        self.running: list[Claim] = []
+        self.landed: list[tuple[Claim, int]] = []
+        self.waiting: set[str | None] = set()
+        self.next = 0
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=5))
+    def deliver(self, keys: list[str | None]) -> None:
+        offsets = range(self.next, self.next + len(keys))
+        self.assigned.accept(self.assigned.generation, batch(offsets, keys), offsets.stop)
+        self.keys |= dict(zip(offsets, keys, strict=True))
+        self.next = offsets.stop
+
+    @rule(size=st.integers(1, 3))
+    def take(self, size: int) -> None:
+        found = self.assigned.take_off(size, 0)
+        busy = {self.keys[o] for each in self.running for o in each.messages.offsets()}
+        busy |= self.waiting
+        open_ = [o for o in self.keys if o not in self.done]
+        heads = {key: o for o in reversed(open_) if (key := self.keys[o]) not in busy}
+        if isinstance(found, Claim):
+            for offset in found.messages.offsets():
+                assert heads.pop(self.keys[offset]) == offset
+            self.running.append(found)
+        else:
+            held = len(self.waiting & {None})
+            flights = sum(len(each.messages) for each in self.running) + held
+            assert not heads or flights == 4, (heads, busy)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        ended = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        done = data.draw(st.integers(0, len(ended.messages)))
+        counts = ended.generation == self.assigned.generation
+        assert self.assigned.land(ended, done, 0) is counts
+        if counts:
+            offsets = ended.messages.offsets()
+            self.done.update(offsets[:done])
+            if done < len(offsets):
+                self.landed.append((ended, done))
+                self.waiting |= {self.keys[offset] for offset in offsets[done:]}
+
+    @precondition(lambda self: self.landed)
+    @rule()
+    def pause_ends(self) -> None:
+        ended, done = self.landed.pop(0)
+        self.assigned.go_on(ended, done)
+        if ended.generation == self.assigned.generation:
+            self.waiting -= {self.keys[o] for o in ended.messages.offsets()[done:]}
+
+    @precondition(lambda self: not self.running and not self.landed)
+    @rule()
+    def lose_the_lease_and_get_it_back(self) -> None:
+        start = self.assigned.committed_offset
+        self.assigned.lapse("a test")
+        assert self.assigned.regain(LEASE, start)
+        self.keys.clear()
+        self.done = set(range(start))
+        self.next = start
+
+    @rule()
+    def commit(self) -> None:
+        if (found := self.assigned.uncommitted(0)) is not None:
+            self.assigned.committed(*found)
+
+    @invariant()
+    def the_watermark_is_the_oldest_unfinished(self) -> None:
+        unfinished = [offset for offset in self.keys if offset not in self.done]
+        assert self.assigned.done_offset == min(unfinished, default=self.next)
+        assert self.assigned.process_queue.message_count == len(unfinished)
+        self.assigned.lanes._check()
+        self.assigned.process_queue._check()
+
+
+TestLanesBesideAModel = LanesBesideAModel.TestCase
+TestLanesBesideAModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
