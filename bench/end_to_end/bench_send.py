@@ -1,0 +1,109 @@
+"""Ordered sending to a real RocketMQ broker: our producer beside Java's, alternating.
+
+One message at a time; eight keys in flight, each with one unacknowledged message (Java needs a
+thread a key for that, ours takes them from one `send_many`, and is measured with threads, too);
+batches of 100 to two queues. Every row checks at the broker what it stored. Writes
+bench/results/send_rocketmq.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from bench import workloads
+from bench.end_to_end.bench_rocketmq import ratios, rocketmq
+from bench.machine import run_json, save
+from bench.peers.java_classes import missing
+from ordermq import Message, Producer, PullConsumer
+
+TOPIC = "sending"
+OURS, JAVAS = "bench.end_to_end.ordermq_sender", "bench.peers.java_sender"
+PEERS: list[tuple[str, str, list[str]]] = [("ordermq", OURS, []), ("Java client", JAVAS, [])]
+# Row -> (keys or batches in flight, messages a request, messages, of them before the clock).
+WAYS: dict[str, tuple[int, int, int, int]] = {
+    "one at a time": (1, 1, 12_000, 6_000),
+    "8 keys in flight": (8, 1, 48_000, 24_000),
+    "batches of 100, 2 in flight": (2, 100, 400_000, 400_000),
+}
+
+
+def stored(consumer: PullConsumer) -> int:
+    """Messages of the topic, all queues together."""
+    return sum(consumer.max_offset(q) for q in consumer.fetch_subscribe_message_queues(TOPIC))
+
+
+def measure(version: str, rounds: int) -> dict[str, Any]:
+    rows: dict[str, dict[str, list[dict[str, Any]]]] = {way: {} for way in WAYS}
+    with rocketmq(version) as address, PullConsumer("counting", name_servers=address) as consumer:
+        with Producer("maker", name_servers=address,
+                      default_topic_queue_nums=workloads.CATCH_UP_QUEUES) as producer:  # fmt: skip
+            producer.send(Message(TOPIC, b"first"))
+        before = stored(consumer)
+        for number in range(rounds):
+            for way, (keys, batch, messages, warm) in WAYS.items():
+                work = [address, TOPIC, "--keys", keys, "--batch", batch, "--messages", messages]
+                work += ["--warm", warm, "--body-bytes", workloads.CATCH_UP_BODY_BYTES]
+                peers = PEERS[:]
+                if keys > 1 and batch == 1:
+                    peers.insert(1, ("ordermq, threads", OURS, ["--threads"]))
+                for name, module, more in peers:
+                    row = run_json(module, [*work, *more])
+                    after = stored(consumer)
+                    assert row["messages"] == messages, row
+                    assert after - before == messages + warm, (way, name, after - before)
+                    before = after
+                    rows[way].setdefault(name, []).append(row)
+                    print(
+                        f"round {number} {way:28} {name:18} "
+                        f"{messages / row['seconds']:10,.0f} msg/s "
+                        f"cpu {row['cpu_seconds'] / messages * 1e6:7.2f} us/msg",
+                        flush=True,
+                    )
+    return {
+        "ratios": {
+            way: {
+                name: ratios(rounds_of, found["Java client"]) for name, rounds_of in found.items()
+                if name != "Java client"
+            }
+            for way, found in rows.items()
+        },
+        "rows": {
+            way: {name: summary(runs) for name, runs in found.items()}
+            for way, found in rows.items()
+        },
+    }  # fmt: skip
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The middle round."""
+    runs = sorted(runs, key=lambda run: float(run["seconds"]))
+    middle = runs[len(runs) // 2]
+    return {
+        "messages_per_second": round(middle["messages"] / middle["seconds"]),
+        "cpu_us_per_message": round(middle["cpu_seconds"] / middle["messages"] * 1e6, 2),
+        "detail": middle["detail"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--version", default="5.3.3")
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    if absent := missing():
+        raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
+    result = measure(asked.version, asked.rounds)
+    result["command"] = "python -m bench.end_to_end.bench_send"
+    result["workload"] = {
+        "rocketmq": asked.version,
+        "body_bytes": workloads.CATCH_UP_BODY_BYTES,
+        "queues": workloads.CATCH_UP_QUEUES,
+    }
+    print(json.dumps(result["ratios"]))
+    print(save("send_rocketmq", result))
+
+
+if __name__ == "__main__":
+    main()

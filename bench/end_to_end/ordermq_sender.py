@@ -1,0 +1,93 @@
+"""ordermq's side of bench_send: one producer process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+import ordermq
+from bench.end_to_end.sending import arguments
+from ordermq import Message, Producer
+from ordermq.core import IMPLEMENTATION
+
+
+def keyed(producer: Producer, topic: str, body: bytes, keys: int, count: int) -> None:
+    """One unacknowledged message a key, from one thread."""
+    events = ((Message(topic, body), f"k{number % keys}") for number in range(count))
+    if keys == 1:
+        for message, key in events:
+            producer.send(message, sharding_key=key)
+        return
+    deque(producer.send_many(events, max_in_flight=keys), maxlen=0)
+
+
+def of_key(producer: Producer, topic: str, body: bytes, key: str, count: int) -> None:
+    """One key, one message after the other."""
+    for _ in range(count):
+        producer.send(Message(topic, body), sharding_key=key)
+
+
+def batches(
+    producer: Producer, topic: str, body: bytes, number: int, batch: int, count: int
+) -> None:
+    """Batches to one queue, one after the other."""
+    queues = producer.queues(topic)
+    queue = queues[number % len(queues)]
+    for _ in range(0, count, batch):
+        producer.send_batch([Message(topic, body) for _ in range(batch)], queue=queue)
+
+
+def main() -> None:
+    asked = arguments(__doc__)
+    if IMPLEMENTATION == "reference":
+        raise SystemExit("the reference core is an oracle: benchmarks refuse it")
+    body = b"x" * asked.body_bytes
+    producer = Producer("bench-ordermq", name_servers=asked.address)
+    producer.start()
+    started: list[float] = []
+
+    def start_clock() -> None:
+        started[:] = time.perf_counter(), time.process_time()
+
+    def both(number: int) -> None:
+        """A thread's share: the warm-up, then what counts."""
+        for count in (asked.warm // asked.keys, asked.messages // asked.keys):
+            if asked.batch > 1:
+                batches(producer, asked.topic, body, number, asked.batch, count)
+            else:
+                of_key(producer, asked.topic, body, f"k{number}", count)
+            if not started:
+                begin.wait()
+
+    begin = threading.Barrier(asked.keys, start_clock)
+    if asked.batch > 1 or asked.threads:
+        with ThreadPoolExecutor(asked.keys) as pool:
+            list(pool.map(both, range(asked.keys)))
+    else:
+        keyed(producer, asked.topic, body, asked.keys, asked.warm)
+        start_clock()
+        keyed(producer, asked.topic, body, asked.keys, asked.messages)
+    seconds, cpu_seconds = time.perf_counter() - started[0], time.process_time() - started[1]
+    producer.close()
+    detail = {
+        "core": IMPLEMENTATION,
+        "ordermq": ordermq.__version__,
+        "python": sys.version.split()[0],
+    }
+    print(
+        json.dumps({
+            "peer": "ordermq",
+            "messages": asked.messages // asked.keys * asked.keys,
+            "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
+            "detail": detail,
+        })
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
