@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import struct
 import time
 from datetime import datetime
+from typing import NamedTuple
 
-_MESSAGE_ID = struct.Struct(">4siq")
-_UNIQUE_ID = struct.Struct(">4sHiiH")
+_PROCESS_PART = struct.Struct(">4sHi")
+_HOUR_MS = 3_600_000
 _LOOPBACK = bytes((127, 0, 0, 1))
 _counter = itertools.count()
 # Java puts its class loader's hash here; any number that differs between processes does.
@@ -25,26 +27,44 @@ def offset_message_id(address: bytes, port: int, physical_offset: int) -> str:
     return (address + struct.pack(">iq", port, physical_offset)).hex().upper()
 
 
+class _Month(NamedTuple):
+    """When the month began, and when this is to be asked again, both ms since 1970."""
+
+    began_ms: int
+    valid_to_ms: int
+
+    @classmethod
+    def of(cls, now_ms: int) -> _Month:
+        moment = datetime.fromtimestamp(now_ms / 1000)
+        began = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        # By the hour: so the clock's changes within a month are seen.
+        return cls(int(began.timestamp() * 1000), (now_ms // _HOUR_MS + 1) * _HOUR_MS)
+
+
+_month = _Month(0, 0)
+
+
 def unique_message_id(now: float | None = None) -> str:
     """The id a producer gives (property UNIQ_KEY): 32 hex digits, new at each call.
 
     Args:
         now: seconds since 1970; only the time since the first of the month goes in.
     """
-    moment = datetime.fromtimestamp(time.time() if now is None else now)
-    month = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    since_ms = int((moment - month).total_seconds() * 1000)
-    return (
-        _UNIQUE_ID.pack(
-            _LOOPBACK,
-            os.getpid() & 0xFFFF,
-            _PROCESS_SALT,
-            since_ms,
-            next(_counter) & 0xFFFF,
-        )
-        .hex()
-        .upper()
-    )
+    global _month
+    now_ms = int((time.time() if now is None else now) * 1000)
+    if not _month.began_ms <= now_ms < _month.valid_to_ms:
+        _month = _Month.of(now_ms)
+    since_ms = (now_ms - _month.began_ms) & 0xFFFFFFFF
+    return f"{_process_part()}{since_ms:08X}{next(_counter) & 0xFFFF:04X}"
+
+
+@functools.cache
+def _process_part() -> str:
+    """What all ids of this process begin with."""
+    return _PROCESS_PART.pack(_LOOPBACK, os.getpid() & 0xFFFF, _PROCESS_SALT).hex().upper()
+
+
+os.register_at_fork(after_in_child=_process_part.cache_clear)  # the child has a number of its own
 
 
 def client_id(instance: str | None = None) -> str:

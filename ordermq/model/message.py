@@ -51,7 +51,7 @@ class Message:
             raise ConfigError("message body is empty: brokers refuse that", topic=self.topic)
         if isinstance(self.keys, str):
             self.keys = (self.keys,)
-        if any(not isinstance(key, str) or " " in key for key in self.keys):
+        if self.keys and any(not isinstance(key, str) or " " in key for key in self.keys):
             raise ConfigError(
                 f"message keys {list(self.keys)!r}: expected texts without blanks",
                 topic=self.topic,
@@ -90,11 +90,9 @@ class Message:
             own[props.DELAY] = str(self.delay_level)
         if sharding_key:
             own[props.SHARDING_KEY] = sharding_key
-        own[props.UNIQ_KEY] = unique_id
-        own[props.WAIT] = "true"
         if added:
             own |= added
-        text = props.encode(own)
+        text = (props.encode(own) if own else "") + _id_and_wait(unique_id)
         if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
             raise ConfigError(
                 f"message properties take {len(text.encode())} bytes: expected at most "
@@ -102,6 +100,10 @@ class Message:
                 topic=self.topic,
             )
         return text
+
+
+def _id_and_wait(unique_id: str, wait: str = props.encode_plain(props.WAIT, "true")) -> str:
+    return props.encode_plain(props.UNIQ_KEY, unique_id) + wait
 
 
 _RESERVED = frozenset(

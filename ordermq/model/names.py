@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ordermq.errors import ConfigError
@@ -35,6 +36,7 @@ def check_topic(name: str) -> str:
     return _check(name, "topic", MAX_TOPIC_LENGTH)
 
 
+@functools.lru_cache(1024)  # one producer sends to few topics, and asks for each message
 def check_sendable_topic(name: str) -> str:
     """Return `name` if a client may send to it: a topic that is not the broker's own."""
     if name in _SEND_FORBIDDEN:

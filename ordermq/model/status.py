@@ -34,7 +34,7 @@ class TransactionState(StrEnum):
     UNKNOWN = "UNKNOWN"  # the broker will ask
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that made it the dearest part of a send
 class SendReceipt:
     """An acknowledged send.
 
@@ -49,7 +49,7 @@ class SendReceipt:
     status: SendStatus = SendStatus.SEND_OK
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class TransactionReceipt(SendReceipt):
     """A half message the broker has, and what it was told of its transaction.
 

@@ -61,6 +61,16 @@ class Entry:
     def is_done(self) -> bool:
         return self.receipt is not None or self.error is not None
 
+    def outcome(self) -> SendReceipt:
+        """The receipt of a message that is done.
+
+        Raises: what its sending failed with.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self.receipt is not None
+        return self.receipt
+
     def finish(self, receipt: SendReceipt | None, error: BaseException | None) -> None:
         self.receipt, self.error = receipt, error
         self.on_done(self)

@@ -27,7 +27,7 @@ from ordermq.producer.lanes import Entry, QueueLane
 from ordermq.producer.packing import packed
 from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
 from ordermq.producer.targets import Targets
-from ordermq.producer.window import SendWindow
+from ordermq.producer.window import SendWindow, Together
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader
@@ -195,7 +195,10 @@ class Producer:
         if len({message.topic for message in messages}) > 1:
             raise ConfigError("send_batch takes messages of one topic only")
         client = self._live()
-        return client.runtime.call(self._send_batch(client, messages, sharding_key, queue))
+        together = Together(len(messages))
+        entries = [self._entry(message, sharding_key, together.on_done) for message in messages]
+        work = self._send_batch(client, messages[0], entries, together, sharding_key, queue)
+        return client.runtime.call(work)
 
     def send_many(
         self,
@@ -326,23 +329,19 @@ class Producer:
     async def _send_batch(
         self,
         client: ClientInstance,
-        messages: Sequence[Message],
+        first: Message,
+        entries: Sequence[Entry],
+        together: Together,
         key: ShardingKey | None,
         queue: MessageQueue | None,
     ) -> list[SendReceipt]:
-        answers: list[asyncio.Future[SendReceipt]] = []
-        entries: list[Entry] = []
-        for message in messages:
-            answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
-            answers.append(answer)
-            entries.append(self._entry(message, key, partial(settle, answer)))
         async with self._intake:
-            lane = self._lane(
-                client, await self._targets.choose(client.routes, messages[0], key, queue)
-            )
+            target = await self._targets.choose(client.routes, first, key, queue)
+            lane = self._lane(client, target)
             for entry in entries:
                 lane.put(entry)
-        return list(await asyncio.gather(*answers))
+        await together.wait()
+        return [entry.outcome() for entry in entries]
 
     def _entry(
         self,

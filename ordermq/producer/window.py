@@ -1,7 +1,8 @@
-"""What lets `send_many` hand out receipts in order while later messages are under way."""
+"""How a caller waits for messages under way: for the oldest of many, or for all of a batch."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 from ordermq.model.status import SendReceipt
@@ -26,7 +27,20 @@ class SendWindow:
         while not entry.is_done:  # a wake-up may be one for the entry before
             self._woken.wait()
             self._woken.clear()
-        if entry.error is not None:
-            raise entry.error
-        assert entry.receipt is not None
-        return entry.receipt
+        return entry.outcome()
+
+
+class Together:
+    """Waits until messages that were handed in together are all done; on the I/O thread."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._done = asyncio.Event()
+
+    def on_done(self, entry: Entry) -> None:
+        self._left -= 1
+        if not self._left:
+            self._done.set()
+
+    async def wait(self) -> None:
+        await self._done.wait()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import struct
+from datetime import datetime
 
 import pytest
 
@@ -23,13 +25,39 @@ def test_the_brokers_id_is_its_address_and_the_records_place(address: str, text:
 
 
 def test_the_producers_id_is_laid_out_as_in_v6(monkeypatch: pytest.MonkeyPatch) -> None:
+    identifiers._process_part.cache_clear()
+    monkeypatch.setattr(identifiers, "_month", identifiers._Month(0, 0))
     month_ms, pid, salt, address = 0xABCD, 1234, 5, bytes((10, 0, 0, 1))
     monkeypatch.setattr(identifiers, "_LOOPBACK", address)
     monkeypatch.setattr(identifiers, "_PROCESS_SALT", salt)
     monkeypatch.setattr(identifiers, "_counter", iter([7]))
     monkeypatch.setattr(identifiers.os, "getpid", lambda: 0x50000 + pid)
-    first = identifiers.datetime(2026, 11, 1).timestamp()
+    first = datetime(2026, 11, 1).timestamp()
     assert unique_message_id(first + month_ms / 1000) == "0A00000104D2000000050000ABCD0007"
+    identifiers._process_part.cache_clear()
+
+
+def test_an_id_counts_from_the_first_of_its_own_month() -> None:
+    def since_ms(when: datetime) -> int:
+        return int(unique_message_id(when.timestamp())[20:28], 16)
+
+    day_ms = 86_400_000
+    assert since_ms(datetime(2026, 1, 3)) == 2 * day_ms
+    assert since_ms(datetime(2026, 2, 1)) == 0  # the next month, while the one before is known
+    assert since_ms(datetime(2026, 1, 3)) == 2 * day_ms  # and a clock that was set back
+
+
+def test_a_forked_process_makes_ids_of_its_own() -> None:
+    before = unique_message_id()
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, unique_message_id().encode())
+        os._exit(0)
+    os.close(writer)
+    child = os.read(reader, 32).decode()
+    os.close(reader)
+    os.wait()
+    assert child[8:12] != before[8:12]  # the process number
 
 
 def test_ids_made_within_one_millisecond_differ() -> None:
