@@ -11,8 +11,10 @@ from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.consumer_offsets import ConsumerOffsets
 from ordermq.broker.group_commit import Append, Done, Statement, Write
 from ordermq.broker.groups import GroupTable
+from ordermq.broker.half_messages import HalfMessages
 from ordermq.broker.locks import QueueLocks
 from ordermq.broker.long_poll import HeldPulls
+from ordermq.broker.producers import ProducerTable
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
 from ordermq.broker.topics import Topic, TopicTable
@@ -68,6 +70,8 @@ class BrokerContext:
     offsets: ConsumerOffsets
     locks: QueueLocks
     held_pulls: HeldPulls
+    halves: HalfMessages
+    producers: ProducerTable
     jobs: Jobs = field(default_factory=Jobs)
 
     def append(

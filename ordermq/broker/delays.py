@@ -7,21 +7,17 @@ and the waiting copy goes. A crash leaves all of it or none, so each is delivere
 from __future__ import annotations
 
 import asyncio
-import logging
 from itertools import takewhile
 
-from ordermq import core
 from ordermq.broker.context import BrokerContext
 from ordermq.broker.group_commit import Append, QueueLog, Statement
 from ordermq.broker.long_poll import until_set_or_passed
-from ordermq.broker.placing import stored_now
-from ordermq.broker.topics import DELAY_LEVELS_MS, is_internal_name
-from ordermq.errors import ConfigError, StoreError
+from ordermq.broker.placing import restored
+from ordermq.broker.topics import DELAY_LEVELS_MS
+from ordermq.errors import StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import SCHEDULE_TOPIC
 from ordermq.model.stored_message import StoredMessage
-
-log = logging.getLogger("ordermq.broker")
 
 _CURSOR_GROUP = "%SCHEDULE%"  # no client's group: the level cursors lie among the offsets
 _BATCH = 256  # messages delivered in one transaction
@@ -76,34 +72,14 @@ class DelayedDelivery:
         properties = props.decode_bytes(message.properties)
         topic = properties.get(props.REAL_TOPIC, "")
         queue_id = int(properties.get(props.REAL_QUEUE_ID, "0"))
-        topics = self._context.topics
-        if topics.get(topic) is None:
-            try:
-                made = (
-                    topics.ensure_internal(topic)
-                    if is_internal_name(topic)
-                    else topics.create_by_send(topic, queue_id + 1)
-                )
-            except ConfigError:
-                made = None
-            if made is None:
-                log.warning(
-                    "a delayed message is dropped: its topic was deleted topic=%s queue=%d",
-                    topic, queue_id,
-                )  # fmt: skip
-                return None
-        target = self._context.store.log(topic, queue_id)
-        writer = core.RecordWriter(topic, queue_id, message.born_host, message.store_host)
-        again = writer.write(
-            message.body,
-            message.properties,
-            flag=message.flag,
+        return restored(
+            self._context,
+            message,
+            topic,
+            queue_id,
+            properties=message.properties,
             sys_flag=message.sys_flag,
-            born_ms=message.born_ms,
-            stored_ms=stored_now(self._context, target),
-            reconsume_times=message.reconsume_times,
         )
-        return Append(target, again)
 
     async def _move(
         self, waiting: QueueLog, cursor: int, appends: list[Append]

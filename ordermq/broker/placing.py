@@ -1,23 +1,29 @@
-"""Where a message goes: its queue, a delay level first, or the dead-letter topic.
+"""Where a message goes: its queue, a delay level first, or among the halves of transactions.
 
-Shared by sends, messages given back, and delayed ones that are due.
+Shared by sends, messages given back, and those that waited and are due.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from ordermq import core
 from ordermq.broker.context import Refusal
-from ordermq.broker.group_commit import QueueLog
-from ordermq.broker.topics import DELAY_LEVELS_MS
+from ordermq.broker.group_commit import Append, QueueLog
+from ordermq.broker.topics import DELAY_LEVELS_MS, is_internal_name
+from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.names import SCHEDULE_TOPIC
+from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
     from ordermq.broker.context import BrokerContext
 
-_UNSUPPORTED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+log = logging.getLogger("ordermq.broker")
+
+_TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 class Place(NamedTuple):
@@ -36,7 +42,7 @@ def place(context: BrokerContext, topic: str, queue_id: int, properties: str) ->
     """
     delay_ms = 0
     # One look in the text; names inside values only cost the careful look below.
-    if "DELAY" in properties or "TRAN_MSG" in properties or "TIMER_DELIVER" in properties:
+    if "DELAY" in properties or "TIMER_DELIVER" in properties:
         parsed = props.decode(properties)
         _refuse_unsupported(parsed)
         level = delay_level(parsed.get(props.DELAY))
@@ -46,15 +52,83 @@ def place(context: BrokerContext, topic: str, queue_id: int, properties: str) ->
             properties = props.encode(parsed)
             topic, queue_id = SCHEDULE_TOPIC, level - 1
             delay_ms = DELAY_LEVELS_MS[level - 1]
+    raw = _written(properties)
+    target = context.store.log(topic, queue_id)
+    stored_ms = stored_now(context, target)
+    return Place(target, raw, stored_ms + delay_ms if delay_ms else None, stored_ms)
+
+
+def place_half(
+    context: BrokerContext, topic: str, queue_id: int, properties: dict[str, str]
+) -> Place:
+    """Where half of a transaction waits; it remembers where it goes then.
+
+    Raises: Refusal: it is delayed, or its properties are too long with that.
+    """
+    for name in (props.DELAY, *_TIMERS):
+        if name in properties:
+            raise Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"half of a transaction cannot be delayed ({name}): send it when it is due",
+            )
+    waiting = properties | {props.REAL_TOPIC: topic, props.REAL_QUEUE_ID: str(queue_id)}
+    if props.UNIQ_KEY in properties:
+        waiting[props.TRANSACTION_ID] = properties[props.UNIQ_KEY]
+    target = context.halves.log
+    return Place(target, _written(props.encode(waiting)), None, stored_now(context, target))
+
+
+def restored(
+    context: BrokerContext,
+    message: StoredMessage,
+    topic: str,
+    queue_id: int,
+    *,
+    properties: bytes,
+    sys_flag: int,
+) -> Append | None:
+    """A message that waited elsewhere, for its real queue; None if its topic is gone."""
+    if not _is_there(context, topic, queue_id):
+        log.warning(
+            "a message that waited is dropped: its topic was deleted topic=%s queue=%d",
+            topic, queue_id,
+        )  # fmt: skip
+        return None
+    target = context.store.log(topic, queue_id)
+    writer = core.RecordWriter(topic, queue_id, message.born_host, message.store_host)
+    again = writer.write(
+        message.body,
+        properties,
+        flag=message.flag,
+        sys_flag=sys_flag,
+        born_ms=message.born_ms,
+        stored_ms=stored_now(context, target),
+        reconsume_times=message.reconsume_times,
+    )
+    return Append(target, again)
+
+
+def _is_there(context: BrokerContext, topic: str, queue_id: int) -> bool:
+    """Whether the topic exists, perhaps made just now as a send would."""
+    topics = context.topics
+    if topics.get(topic) is not None:
+        return True
+    try:
+        if is_internal_name(topic):
+            return topics.ensure_internal(topic) is not None
+        return topics.create_by_send(topic, queue_id + 1) is not None
+    except ConfigError:
+        return False
+
+
+def _written(properties: str) -> bytes:
     raw = properties.encode()
     if len(raw) > props.MAX_BYTES:
         raise Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
             f"message properties take {len(raw)} bytes: expected at most {props.MAX_BYTES}",
         )
-    log = context.store.log(topic, queue_id)
-    stored_ms = stored_now(context, log)
-    return Place(log, raw, stored_ms + delay_ms if delay_ms else None, stored_ms)
+    return raw
 
 
 def stored_now(context: BrokerContext, log: QueueLog) -> int:
@@ -77,12 +151,7 @@ def delay_level(text: str | None) -> int:
 
 
 def _refuse_unsupported(parsed: dict[str, str]) -> None:
-    if parsed.get("TRAN_MSG") == "true":
-        raise Refusal(
-            ResponseCode.NO_PERMISSION,
-            "the embedded broker takes no transactional messages: send it as a plain one",
-        )
-    for name in _UNSUPPORTED:
+    for name in _TIMERS:
         if name in parsed:
             raise Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,

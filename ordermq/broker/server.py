@@ -11,6 +11,7 @@ from ordermq.broker.consumer_offsets import ConsumerOffsets
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.delays import DelayedDelivery
 from ordermq.broker.groups import GroupTable
+from ordermq.broker.half_messages import HalfMessages
 from ordermq.broker.locks import QueueLocks
 from ordermq.broker.long_poll import HeldPull, HeldPulls
 from ordermq.broker.processors import (
@@ -25,10 +26,13 @@ from ordermq.broker.processors import (
     send,
     send_back,
     topics,
+    transactions,
 )
+from ordermq.broker.producers import ProducerTable
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
 from ordermq.broker.topics import TopicTable
+from ordermq.broker.transactions import TransactionChecks
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, ProtocolError, StoreError
@@ -52,6 +56,7 @@ HANDLERS: dict[int, Handler] = {
     **resets.HANDLERS,
     **search.HANDLERS,
     **relay.HANDLERS,
+    **transactions.HANDLERS,
 }
 _CLOSE_GRACE_S = 1.0  # for clients to take their last answers
 
@@ -83,6 +88,8 @@ class BrokerServer:
             ConsumerOffsets(store),
             QueueLocks(store, config, clock, history, statistics, clients.notify),
             HeldPulls(clock, config.pull_recheck_interval_ms, statistics, self._release),
+            HalfMessages(store, config, statistics),
+            ProducerTable(config),
         )
 
     async def start(self, host: str, port: int) -> int:
@@ -104,7 +111,8 @@ class BrokerServer:
             ssl=tls,
             ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
         )
-        jobs = (context.held_pulls.run(), delays.run(), self._sweep())
+        checks = TransactionChecks(context)
+        jobs = (context.held_pulls.run(), delays.run(), checks.run(), self._sweep())
         self._timers = [loop.create_task(job) for job in jobs]
         for timer in self._timers:
             timer.add_done_callback(_report_death)
@@ -149,6 +157,7 @@ class BrokerServer:
         self._statistics.connections -= 1
         self._context.held_pulls.disconnect(connection)
         self._context.locks.disconnect(connection)
+        self._context.producers.disconnect(connection)
         for group in self._context.groups.disconnect(connection):
             clients.notify_members(group)
 

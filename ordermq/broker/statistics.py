@@ -24,4 +24,9 @@ class BrokerStatistics:
     frames_refused: int = 0  # connections closed for bytes that are no frame
     requests_failed: int = 0  # answered with code 1 after an exception
     writes_failed: int = 0  # answered with an error because the store could not write
+    half_messages: int = 0  # waiting now for the end of their transactions
+    transactions_committed: int = 0
+    transactions_rolled_back: int = 0
+    transactions_asked: int = 0  # questions to producers
+    transactions_discarded: int = 0  # half messages given up: nobody knew how they ended
     store_groups: int = 0  # transactions, failed ones among them

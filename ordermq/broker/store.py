@@ -182,6 +182,12 @@ class Store:
             (offset, log.max_offset, count),
         ).fetchall()
 
+    def tags(self, log: QueueLog) -> list[tuple[int, int]]:
+        """(offset, tag) of everything in a log, ascending; for loading at start."""
+        if not log.is_stored:
+            return []
+        return self._reader.execute(f"SELECT off, tag FROM {log.table} ORDER BY off").fetchall()
+
     def record(self, log: QueueLog, offset: int) -> bytes | None:
         """One stored record."""
         if not log.min_offset <= offset < log.max_offset:

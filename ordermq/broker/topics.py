@@ -15,6 +15,7 @@ from ordermq.errors import ConfigError
 from ordermq.model.names import (
     AUTO_CREATE_TOPIC,
     DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     check_topic,
@@ -28,6 +29,7 @@ DELAY_LEVELS_MS = tuple(
         1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200,
     )
 )  # fmt: skip
+_OWN = frozenset({AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,7 @@ class TopicTable:
         Raises: ConfigError: an illegal name, or a queue count out of range.
         """
         check_topic(topic.name)
-        if topic.name in (AUTO_CREATE_TOPIC, SCHEDULE_TOPIC):
-            raise ConfigError(f"topic {topic.name!r} belongs to the broker")
+        _check_own(topic.name)
         for count in (topic.read_queues, topic.write_queues):
             if not 1 <= count <= MAX_QUEUES:
                 raise ConfigError(
@@ -127,7 +128,11 @@ class TopicTable:
         return self._topics.get(name) or self.put(Topic(name, 1, 1))
 
     def remove(self, name: str) -> None:
-        """Forget a topic; its log is the store's to drop."""
+        """Forget a topic; its log is the store's to drop.
+
+        Raises: ConfigError: it belongs to the broker.
+        """
+        _check_own(name)
         self._topics.pop(name, None)
         self._unsaved.pop(name, None)
 
@@ -151,6 +156,11 @@ class TopicTable:
         for topic in topics:
             if self._unsaved.get(topic.name) is topic:
                 del self._unsaved[topic.name]
+
+
+def _check_own(name: str) -> None:
+    if name in _OWN:
+        raise ConfigError(f"topic {name!r} belongs to the broker")
 
 
 def is_retry_topic(name: str) -> bool:

@@ -11,6 +11,8 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # halves of transactions
+UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # halves whose producers never said how they ended
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 120  # longer ones make a retry topic nobody may send to
 
@@ -18,9 +20,9 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEND_FORBIDDEN = frozenset(
     {
         SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        UNDECIDED_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
     }

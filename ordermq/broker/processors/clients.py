@@ -26,6 +26,8 @@ def heartbeat(context: BrokerContext, connection: BrokerConnection, request: Com
     for data in beat.consumers:
         check_group(data.group)
     now_ms = context.clock.now_ms()
+    for group_name in beat.producer_groups:
+        context.producers.register(group_name, connection, now_ms)
     for data in beat.consumers:
         # Before the answer: a consumer looks for the route once, then only after 20 s.
         context.topics.ensure_internal(retry_topic(data.group))
@@ -70,6 +72,8 @@ def unregister(context: BrokerContext, connection: BrokerConnection, request: Co
         group = context.groups.leave(header.consumer_group, connection, header.client_id)
         if group is not None:
             notify_members(group)
+    if header.producer_group:
+        context.producers.leave(header.producer_group, connection)
     connection.reply(request, ResponseCode.SUCCESS)
 
 

@@ -9,14 +9,15 @@ from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.broker.group_commit import Append
 from ordermq.broker.hot_frames import read_send_header, send_answer
-from ordermq.broker.placing import place, stored_now
+from ordermq.broker.placing import Place, place, place_half, stored_now
 from ordermq.broker.topics import Topic, group_of_retry_topic, is_retry_topic
+from ordermq.broker.transactions import KIND_BITS
 from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import LongSendHeader, SendHeader
+from ordermq.remoting.headers import LongSendHeader, SendHeader, SendReplyHeader
 
 
 def send_long(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -38,21 +39,72 @@ def _send(
         undelayed.pop(props.DELAY, None)
         header = replace(header, properties=props.encode(undelayed), queue_id=0)
     queue_id = _queue_id(topic, header.queue_id)
-    log, properties, due_ms, stored_ms = place(context, topic.name, queue_id, header.properties)
+    if props.TRANSACTION_PREPARED in header.properties:
+        properties = props.decode(header.properties)
+        if _is_half(header, properties):
+            _send_half(context, connection, request, header, topic, queue_id, properties)
+            return
+    target = place(context, topic.name, queue_id, header.properties)
+    append = _append(connection, request, header, target, header.sys_flag, target.due_ms)
+    _store(context, connection, request, append, queue_id)
+
+
+def _is_half(header: SendHeader, properties: dict[str, str]) -> bool:
+    """Whether it is half of a transaction; a message that is retried was one, once."""
+    if properties.get(props.TRANSACTION_PREPARED, "").lower() != "true":
+        return False
+    return not (header.reconsume_times > 0 and props.DELAY in properties)
+
+
+def _send_half(
+    context: BrokerContext,
+    connection: BrokerConnection,
+    request: Command,
+    header: SendHeader,
+    topic: Topic,
+    queue_id: int,
+    properties: dict[str, str],
+) -> None:
+    """Keep it apart; the answer names it by its place there."""
+    target = place_half(context, topic.name, queue_id, properties)
+    append = _append(connection, request, header, target, header.sys_flag & ~KIND_BITS, 0)
+
+    def finish(error: StoreError | None) -> None:
+        if error is not None:
+            context.refuse_write(connection, request, error)
+            return
+        offset = append.first_offset
+        context.halves.add(offset, properties, target.stored_ms)
+        message_id = f"{connection.store_host_hex}{target.log.physical_offset(offset):016X}"
+        unique_id = properties.get(props.UNIQ_KEY)
+        answer = SendReplyHeader(message_id, queue_id, offset, unique_id, "DefaultRegion", "true")
+        connection.reply(request, ResponseCode.SUCCESS, answer.to_ext())
+
+    context.append((append,), finish)
+
+
+def _append(
+    connection: BrokerConnection,
+    request: Command,
+    header: SendHeader,
+    target: Place,
+    sys_flag: int,
+    tag: int | None,
+) -> Append:
     try:
-        record = connection.writer(log.topic, log.queue_id).write(
+        record = connection.writer(target.log.topic, target.log.queue_id).write(
             request.body,
-            properties,
+            target.properties,
             flag=header.flag,
-            sys_flag=header.sys_flag,
+            sys_flag=sys_flag,
             born_ms=header.born_timestamp_ms,
-            stored_ms=stored_ms,
+            stored_ms=target.stored_ms,
             reconsume_times=header.reconsume_times,
-            tag=due_ms,
+            tag=tag,
         )
     except OverflowError as error:
         raise _out_of_range(error) from None
-    _store(context, connection, request, Append(log, record), queue_id)
+    return Append(target.log, record)
 
 
 def send_batch(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

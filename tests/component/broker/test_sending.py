@@ -136,7 +136,7 @@ def test_properties_over_the_limit_are_refused(client: WireClient) -> None:
 @pytest.mark.parametrize(
     ("properties", "code"),
     [
-        ({"TRAN_MSG": "true", "PGROUP": "p"}, ResponseCode.NO_PERMISSION),
+        ({"TRAN_MSG": "true", "DELAY": "1"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"TIMER_DELIVER_MS": "1"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"TIMER_DELAY_SEC": "1"}, ResponseCode.MESSAGE_ILLEGAL),
     ],

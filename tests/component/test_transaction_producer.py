@@ -1,0 +1,190 @@
+"""A transaction producer and a consumer on an embedded broker, with the real clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Message, MessageView, PushConsumer, TransactionProducer, TransactionState
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from tests.component.conftest import Seen, eventually
+
+COMMIT, ROLLBACK, UNKNOWN = TransactionState
+
+
+@pytest.fixture
+def broker_config() -> BrokerConfig:
+    return BrokerConfig(
+        broker_name="b", durability="os", transaction_timeout_ms=50,
+        transaction_check_interval_ms=50,
+    )  # fmt: skip
+
+
+class Books:
+    """A local transaction log, in memory.
+
+    Args:
+        says: what `execute` says of an order; the truth is in `states`.
+    """
+
+    def __init__(self, says: Callable[[str], TransactionState | None]) -> None:
+        self.says = says
+        self.states: dict[str, TransactionState] = {}
+        self.checked: list[str] = []
+
+    def execute(self, message: Message, argument: Any) -> TransactionState | None:
+        assert message.transaction_id is not None
+        self.states[message.transaction_id] = argument
+        return self.says(argument)
+
+    def check(self, message: MessageView) -> TransactionState:
+        self.checked.append(message.message_id)
+        return self.states[message.message_id]
+
+
+def orders(number: int) -> Message:
+    return Message("orders", str(number).encode())
+
+
+def test_consumers_get_what_was_committed_and_nothing_else(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
+) -> None:
+    books = Books(lambda state: TransactionState(state))
+    with (
+        TransactionProducer("pg", books, name_servers=broker.name_servers) as producer,
+        make_consumer(seen.take),
+    ):
+        for number in range(30):
+            state = COMMIT if number % 3 else ROLLBACK
+            assert producer.send_in_transaction(orders(number), state).state is state
+        producer.send(orders(99))
+        seen.wait_for_count(21)
+    assert sorted(int(body) for *_, body in seen.deliveries) == [
+        *(n for n in range(30) if n % 3), 99,
+    ]  # fmt: skip
+    eventually(lambda: broker.statistics.half_messages == 0, "no half waits")
+
+
+def test_messages_of_a_key_come_in_the_order_their_transactions_were_committed(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
+) -> None:
+    with (
+        TransactionProducer(
+            "pg", execute=lambda *_: COMMIT, check=lambda _: UNKNOWN,
+            name_servers=broker.name_servers,
+        ) as producer,
+        make_consumer(seen.take),
+    ):  # fmt: skip
+
+        def send(key: int) -> None:
+            for number in range(40):
+                producer.send_in_transaction(orders(number), sharding_key=f"k{key}")
+
+        threads = [threading.Thread(target=send, args=(key,)) for key in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seen.wait_for_count(160)
+    for key in range(4):
+        assert seen.bodies_of(f"k{key}") == [str(number).encode() for number in range(40)]
+
+
+def test_a_transaction_left_open_is_checked_until_it_is_decided(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
+) -> None:
+    books = Books(lambda _: UNKNOWN)
+    with (
+        TransactionProducer("pg", books, name_servers=broker.name_servers) as producer,
+        make_consumer(seen.take),
+    ):
+        opened = producer.send_in_transaction(orders(1), UNKNOWN)
+        dropped = producer.send_in_transaction(orders(2), ROLLBACK)
+        assert opened.state is UNKNOWN
+        eventually(lambda: books.checked.count(opened.transaction_id) > 2, "it is asked about")
+        assert seen.deliveries == []
+        books.states[opened.transaction_id] = COMMIT
+        seen.wait_for_count(1)
+        eventually(lambda: broker.statistics.half_messages == 0, "no half waits")
+    assert [body for *_, body in seen.deliveries] == [b"1"]
+    assert dropped.transaction_id in books.checked
+    assert broker.statistics.transactions_rolled_back == 1
+
+
+def test_a_producer_begun_again_answers_for_the_one_that_died(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
+) -> None:
+    books = Books(lambda _: UNKNOWN)
+    first = TransactionProducer("pg", books, name_servers=broker.name_servers)
+    first.start()
+    receipt = first.send_in_transaction(orders(1), UNKNOWN)
+    first.close()
+    books.states[receipt.transaction_id] = COMMIT
+    again = TransactionProducer("pg", books, topics=["orders"], name_servers=broker.name_servers)
+    with again, make_consumer(seen.take):
+        seen.wait_for_count(1)
+
+
+def test_after_the_broker_came_back_transactions_go_on_where_they_stood(
+    tmp_path: Path, broker_config: BrokerConfig
+) -> None:
+    books = Books(lambda _: UNKNOWN)
+    path = tmp_path / "again.db"
+    with EmbeddedBroker(path, config=broker_config) as broker:
+        port = broker.port
+        producer = TransactionProducer("pg", books, name_servers=broker.name_servers)
+        producer.start()
+        receipt = producer.send_in_transaction(orders(1), UNKNOWN)
+    books.states[receipt.transaction_id] = COMMIT
+    with EmbeddedBroker(path, config=broker_config, port=port) as broker:
+        eventually(
+            lambda: broker.statistics.transactions_committed == 1, "it is asked and committed"
+        )
+        producer.close()
+
+
+def test_a_compressed_half_is_checked_and_delivered_as_it_was_sent(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
+) -> None:
+    body = b"large " * 2_000
+    checked: list[bytes] = []
+
+    def check(message: MessageView) -> TransactionState:
+        checked.append(bytes(message.body))
+        return COMMIT
+
+    with (
+        TransactionProducer("pg", check=check, name_servers=broker.name_servers) as producer,
+        make_consumer(seen.take),
+    ):
+        producer.send_in_transaction(Message("orders", body), execute=lambda *_: UNKNOWN)
+        seen.wait_for_count(1)
+    assert checked == [body]
+    assert seen.deliveries[0][3] == body
+
+
+def test_a_producer_with_a_running_check_closes_once_it_has_answered(
+    broker: EmbeddedBroker,
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def check(message: MessageView) -> TransactionState:
+        begun.set()
+        assert gate.wait(20)
+        return COMMIT
+
+    producer = TransactionProducer("pg", check=check, name_servers=broker.name_servers)
+    producer.start()
+    producer.send_in_transaction(orders(1), execute=lambda *_: UNKNOWN)
+    assert begun.wait(20)
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    gate.set()
+    closing.join(20)
+    assert not closing.is_alive()
+    eventually(lambda: broker.statistics.transactions_committed == 1, "its word arrived")
