@@ -430,6 +430,9 @@ class BrokerConfig:
     transaction_check_interval_ms: int = 30_000  # how often
     transaction_check_max: int = 15  # questions without a clear answer before it is given up
     transaction_max_age_ms: int = 3 * DAY_MS  # likewise, where no producer was there to ask
+    # A group without an offset begins a queue that still has its first message there, as with
+    # RocketMQ's broker (rmq#9083); else its consume_from_where decides alone.
+    young_queues_from_zero: bool = False
     # Access key -> secret key; not empty: only what one of these signed is served (protocol 5).
     accounts: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls_certificate: str = ""  # PEM; not empty: only TLS connections are taken

@@ -32,12 +32,14 @@ def query(context: BrokerContext, connection: BrokerConnection, request: Command
             context.refuse_write(connection, request, error)
             return
         offset = context.offsets.get(key)
-        if offset is None and header.set_zero_if_not_found:
+        if offset is None and (
+            header.set_zero_if_not_found or context.config.young_queues_from_zero
+        ):
             log = context.store.find_log(header.topic, header.queue_id)
             if log is None or log.min_offset == 0:
                 offset = 0
         if offset is None:
-            # Always this, so that the client's consumeFromWhere decides (rmq#9083).
+            # So that the client's consumeFromWhere decides (rmq#9083).
             connection.reply(
                 request, ResponseCode.QUERY_NOT_FOUND, remark="the group has no offset here yet"
             )

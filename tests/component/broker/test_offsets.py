@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
+from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.headers import QueryOffsetHeader
 from tests.component.broker.conftest import Connect
@@ -19,6 +20,17 @@ def test_zero_is_answered_only_to_who_asks_for_it(client: WireClient) -> None:
     client.send("orders")
     ext = QueryOffsetHeader("group", "orders", 0, set_zero_if_not_found=True).to_ext()
     assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "0"
+
+
+def test_a_broker_told_to_do_as_rocketmq_begins_young_queues_at_zero() -> None:
+    config = BrokerConfig(young_queues_from_zero=True)
+    with EmbeddedBroker(config=config) as young:
+        client = WireClient(young.port, "client-1")
+        client.send("orders")
+        assert client.committed("group", "orders") == 0
+        client.commit("group", "orders", 1)
+        assert client.committed("group", "orders") == 1
+        client.close()
 
 
 def test_a_committed_offset_is_kept_for_its_group_and_queue(client: WireClient) -> None:
