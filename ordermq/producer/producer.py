@@ -265,12 +265,18 @@ class Producer:
         except Exception as error:  # noqa: BLE001 - raised where its receipt is read
             entry.finish(None, error)
 
-    def send_oneway(self, message: Message, *, sharding_key: ShardingKey | None = None) -> None:
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> None:
         """Send without an acknowledgement: it may be lost, and nobody is told."""
         client = self._live()
 
         async def work() -> None:
-            target = await self._targets.choose(client.routes, message, sharding_key, None)
+            target = await self._targets.choose(client.routes, message, sharding_key, queue)
             entry = self._entry(message, sharding_key, _nothing)
             body, sys_flag = await packed(entry.body, self.config.send)
             header = SendHeader(
