@@ -1,0 +1,159 @@
+"""What every old client is told before it starts, under both clients' names."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from types import TracebackType
+from typing import Any, Self
+
+from ordermq.errors import ConfigError
+from ordermq.rocketmq.exceptions import NullPointerException, RocketMQException
+from ordermq.rocketmq.message import Text, text_of
+from ordermq.rocketmq.name_server_domain import name_servers_at
+
+_log = logging.getLogger("ordermq.rocketmq")
+_warned: set[str] = set()
+
+
+def warn_once(what: str) -> None:
+    """Say what has no effect here, once a process."""
+    if what not in _warned:
+        _warned.add(what)
+        _log.warning("%s", what)
+
+
+class ClientSettings:
+    """Settings gather here; the engine's client is made of them at `start`.
+
+    Setting anything on a running client raises RocketMQException: the C++ library ignored it.
+    """
+
+    def __init__(self, group_id: Text) -> None:
+        self._group = text_of(group_id, "group")
+        self._name_servers = ""
+        self._domain = ""
+        self._instance_name = ""
+        self._credentials: dict[str, str] = {}
+        # The spelling of these setters tells which of the two clients a program was written for.
+        self._speaks_044 = False
+
+    @property
+    def _is_running(self) -> bool:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def shutdown(self) -> None:
+        raise NotImplementedError
+
+    def _set_group(self, group: Text) -> None:
+        self._require_not_running()
+        self._group = text_of(group, "group")
+
+    def set_instance_name(self, name: Text) -> None:
+        """A part of the client id; the rest of the id is unique, as the process id was."""
+        self._require_not_running()
+        self._instance_name = text_of(name, "instance name")
+
+    def set_name_server_address(self, addr: Text) -> None:
+        """`host:port`, several joined by `;`."""
+        self._set_address(addr, False)
+
+    def set_namesrv_addr(self, addr: Text) -> None:
+        """`host:port`, several joined by `;`."""
+        self._set_address(addr, True)
+
+    def set_name_server_domain(self, domain: Text) -> None:
+        """A web page that lists the addresses; read once, at the start."""
+        self._set_domain(domain, False)
+
+    def set_namesrv_domain(self, domain: Text) -> None:
+        """A web page that lists the addresses; read once, at the start."""
+        self._set_domain(domain, True)
+
+    def _set_address(self, addr: Text, speaks_044: bool) -> None:
+        self._require_not_running()
+        self._name_servers = text_of(addr, "name server address")
+        self._speaks_044 = speaks_044
+
+    def _set_domain(self, domain: Text, speaks_044: bool) -> None:
+        self._require_not_running()
+        self._domain = text_of(domain, "name server domain")
+        self._speaks_044 = speaks_044
+
+    def set_session_credentials(
+        self, access_key: Text, access_secret: Text, channel: Text = ""
+    ) -> None:
+        """The account that signs requests. `channel` is not sent; no Apache broker looks at it."""
+        self._require_not_running()
+        self._credentials = {
+            "access_key": text_of(access_key, "access key"),
+            "secret_key": text_of(access_secret, "access secret"),
+        }
+        if text_of(channel, "channel"):
+            warn_once("set_session_credentials: the channel is not sent; brokers do not use it")
+
+    def _endpoint(self) -> dict[str, Any]:
+        """The arguments every client of ordermq takes.
+
+        Raises: ConfigError: no address, or no legal one. ConnectFailed: the domain is silent.
+        """
+        addresses = self._name_servers or (name_servers_at(self._domain) if self._domain else "")
+        addresses = addresses or os.environ.get("NAMESRV_ADDR", "")
+        if not addresses:
+            raise ConfigError(
+                "no name server: call set_name_server_address('host:port') or set NAMESRV_ADDR",
+                group=self._group,
+            )
+        plain = [part.strip().removeprefix("http://") for part in addresses.split(";")]
+        return {"name_servers": [part for part in plain if part], **self._credentials}
+
+    def _unique_instance(self) -> str | None:
+        # Members with one id would both own a queue. The C++ library put the process id in;
+        # containers share theirs, so chance is added.
+        if not self._instance_name:
+            return None
+        return f"{self._instance_name}#{os.getpid()}#{uuid.uuid4().hex[:12]}"
+
+    def _require_not_running(self) -> None:
+        if self._is_running:
+            raise RocketMQException(
+                f"{type(self).__name__} {self._group!r} runs: set this before start()"
+            )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exec_type: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+
+def shut_down_unreferenced(client: ClientSettings) -> None:
+    """What `__del__` does: `shutdown` on a thread of its own.
+
+    The collector runs on any thread, the I/O thread too, where waiting would hang for ever.
+    """
+    try:
+        threading.Thread(target=client.shutdown, name="ordermq-shutdown", daemon=True).start()
+    except RuntimeError:
+        _log.debug("the interpreter ends; %r goes with it", client)
+
+
+def positive(value: int, what: str) -> int:
+    """A count as the C library took it.
+
+    Raises: NullPointerException: 0 or less.
+    """
+    if value <= 0:
+        raise NullPointerException(f"{what}={value}: expected at least 1")
+    return value

@@ -1,0 +1,153 @@
+"""The push consumer of both old clients."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ordermq.consumer.push_consumer as engine
+from ordermq.config import MessageModel as Model
+from ordermq.consumer.listener import ConsumeContext
+from ordermq.model.message import MessageView
+from ordermq.rocketmq.client_settings import ClientSettings, positive, shut_down_unreferenced
+from ordermq.rocketmq.exceptions import (
+    ConsumerException,
+    PushConsumerStartFailed,
+    raised_as,
+)
+from ordermq.rocketmq.message import ReceivedMessage, Text, text_of
+from ordermq.rocketmq.status import ConsumeStatus, MessageModel
+
+_log = logging.getLogger("ordermq.rocketmq")
+_MODELS = {MessageModel.CLUSTERING: Model.CLUSTERING, MessageModel.BROADCASTING: Model.BROADCASTING}
+
+
+class PushConsumer(ClientSettings):
+    """A member of a group whose callbacks get one message at a time.
+
+    A callback answers `ConsumeStatus.CONSUME_SUCCESS` or `RECONSUME_LATER`. If it raises, or
+    answers neither, that is logged and the message comes again. A program that uses the names
+    of 0.4.4 (`set_namesrv_addr`) need not answer: there a message is done unless its callback
+    raises.
+
+    Args:
+        group_id: the consumer group.
+        orderly: each queue in order, one message after the other; else many at once.
+        message_model: CLUSTERING, or BROADCASTING for every member to get every message.
+    """
+
+    def __init__(
+        self,
+        group_id: Text,
+        orderly: bool = False,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+    ) -> None:
+        super().__init__(group_id)
+        self._orderly = orderly
+        self._callbacks: dict[str, Callable[[ReceivedMessage], object]] = {}
+        self._expressions: dict[str, str] = {}
+        self._settings: dict[str, Any] = {"consume_thread_count": os.cpu_count() or 1}
+        self._engine: engine.PushConsumer | None = None
+        self.set_message_model(message_model)
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_engine") is not None:
+            shut_down_unreferenced(self)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._engine is not None
+
+    def set_group(self, group_id: Text) -> None:
+        """Another group than the constructor was given."""
+        self._set_group(group_id)
+
+    def set_message_model(self, model: MessageModel) -> None:
+        """CLUSTERING or BROADCASTING."""
+        self._require_not_running()
+        self._model = MessageModel(model)
+
+    def set_thread_count(self, thread_count: int) -> None:
+        """How many callbacks may run at once; default: as many as the machine has cores."""
+        self._require_not_running()
+        self._settings["consume_thread_count"] = positive(thread_count, "thread count")
+
+    def set_message_batch_max_size(self, max_size: int) -> None:
+        """How many messages are handed to a thread at once; the callback still gets one."""
+        self._require_not_running()
+        self._settings["consume_message_batch_max_size"] = positive(max_size, "batch size")
+
+    def subscribe(
+        self, topic: Text, callback: Callable[[ReceivedMessage], object], expression: Text = "*"
+    ) -> None:
+        """Have `callback` called with the messages of `topic`.
+
+        Args:
+            expression: `*`, or tags joined by `||`.
+        """
+        self._require_not_running()
+        if not callable(callback):
+            raise TypeError(f"callback {callback!r} cannot be called")
+        name = text_of(topic, "topic")
+        self._expressions[name] = text_of(expression, "expression")
+        self._callbacks[name] = callback
+
+    def start(self) -> None:
+        """Join the group and begin. Raises: PushConsumerStartFailed: no subscription, no route."""
+        self._require_not_running()
+        with raised_as(PushConsumerStartFailed):
+            made = self._make_engine()
+            made.start()
+        self._engine = made
+
+    def _make_engine(self) -> engine.PushConsumer:
+        is_broadcasting = self._model is MessageModel.BROADCASTING
+        made = engine.PushConsumer(
+            self._group,
+            # A broadcasting member finds its offsets by its name, so that stays as it is.
+            instance_name=(self._instance_name or None)
+            if is_broadcasting
+            else self._unique_instance(),
+            message_model=_MODELS[self._model],
+            **self._settings,
+            **self._endpoint(),
+        )
+        for topic, expression in self._expressions.items():
+            made.subscribe(topic, expression)
+        if self._orderly:
+            made.orderly(self._listen)
+        else:
+            made.concurrently(self._listen)
+        return made
+
+    def shutdown(self) -> None:
+        """Hand every queue over, then leave. Before a start, or again: no effect."""
+        made, self._engine = self._engine, None
+        if made is not None:
+            with raised_as(ConsumerException):
+                made.close()
+
+    def _listen(self, messages: Sequence[MessageView], context: ConsumeContext) -> int:
+        # How many are done, from the first: what came before a failure is not repeated.
+        for done, message in enumerate(messages):
+            if not self._is_done(message):
+                return done
+        return len(messages)
+
+    def _is_done(self, view: MessageView) -> bool:
+        message = ReceivedMessage(view)
+        try:
+            answer = self._callbacks[message.topic](message)
+            if self._speaks_044 and not isinstance(answer, ConsumeStatus):
+                return True
+            if answer not in (ConsumeStatus.CONSUME_SUCCESS, ConsumeStatus.RECONSUME_LATER):
+                raise ValueError(
+                    f"the callback answered {answer!r}: expected ConsumeStatus.CONSUME_SUCCESS or "
+                    "RECONSUME_LATER"
+                )
+        except Exception:  # noqa: BLE001 - logged; the message comes again
+            _log.exception("callback of group %s failed at %r: it comes again", self._group, view)
+            return False
+        return answer == ConsumeStatus.CONSUME_SUCCESS

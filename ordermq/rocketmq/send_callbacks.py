@@ -1,0 +1,83 @@
+"""The thread that tells callbacks how their sends ended; callbacks may block, the I/O may not."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from ordermq.model.status import SendReceipt
+from ordermq.rocketmq.exceptions import ProducerSendAsyncFailed, async_failure
+from ordermq.rocketmq.status import SendResult, result_of
+
+OnSuccess = Callable[[SendResult], object] | None
+OnException = Callable[[ProducerSendAsyncFailed], object] | None
+_Outcome = tuple["concurrent.futures.Future[SendReceipt]", OnSuccess, OnException]
+
+_log = logging.getLogger("ordermq.rocketmq")
+
+
+class SendCallbacks:
+    """Tells callbacks, one after the other, in the order the sends ended."""
+
+    def __init__(self) -> None:
+        # A simple queue: the I/O thread puts into it, and must never wait.
+        self._ended: SimpleQueue[_Outcome | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._awaited = 0
+        self._thread: threading.Thread | None = None
+
+    def expect(
+        self,
+        send: concurrent.futures.Future[SendReceipt],
+        on_success: OnSuccess,
+        on_exception: OnException,
+    ) -> None:
+        """Tell one of the two when `send` has ended."""
+        with self._lock:
+            self._awaited += 1
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="ordermq-send-callbacks", daemon=True
+                )
+                self._thread.start()
+        send.add_done_callback(lambda ended: self._ended.put((ended, on_success, on_exception)))
+
+    def close(self) -> None:
+        """Return when every callback was told; at once on their own thread."""
+        thread = self._thread
+        if thread is None:
+            return
+        self._ended.put(None)
+        if thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        is_closing = False
+        # A send may end after close() asked: the thread stays until none is awaited.
+        while not (is_closing and self._awaited == 0):
+            outcome = self._ended.get()
+            if outcome is None:
+                is_closing = True
+                continue
+            _tell(*outcome)
+            with self._lock:
+                self._awaited -= 1
+
+
+def _tell(
+    send: concurrent.futures.Future[SendReceipt], on_success: OnSuccess, on_exception: OnException
+) -> None:
+    error = concurrent.futures.CancelledError() if send.cancelled() else send.exception()
+    try:
+        if error is None:
+            if on_success is not None:
+                on_success(result_of([send.result()]))
+        elif on_exception is not None:
+            on_exception(async_failure(error))
+        else:
+            _log.error("an asynchronous send failed, and nobody asked to be told", exc_info=error)
+    except Exception:  # noqa: BLE001 - logged; there is nobody to raise it to
+        _log.exception("a callback of send_async raised")

@@ -1,0 +1,70 @@
+"""Which queue the old clients chose, so that a key stays where it was while programs move over."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ordermq.model.message import Message as SentMessage
+from ordermq.model.message_queue import MessageQueue
+from ordermq.producer.selectors import ShardingKey
+
+if TYPE_CHECKING:
+    from ordermq.rocketmq.message import ReceivedMessage
+
+OldSelector = Callable[[int, "ReceivedMessage", int], int]
+
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
+_MULTIPLIER = 0xC6A4_A793_5BD1_E995  # MurmurHash2, 64 bits
+_SEED = 0xC70F_6907  # the one GCC's library gives it
+_SHIFT = 47
+
+
+def string_hash(data: bytes) -> int:
+    """`std::hash<std::string>` of GCC's library on 64 bits, which chose a key's queue in 2.0.0."""
+    state = _SEED ^ len(data) * _MULTIPLIER & _MASK
+    whole = len(data) & ~7
+    for start in range(0, whole, 8):
+        word = int.from_bytes(data[start : start + 8], "little") * _MULTIPLIER & _MASK
+        word = (word ^ word >> _SHIFT) * _MULTIPLIER & _MASK
+        state = (state ^ word) * _MULTIPLIER & _MASK
+    if len(data) > whole:
+        state = (state ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    state = (state ^ state >> _SHIFT) * _MULTIPLIER & _MASK
+    return state ^ state >> _SHIFT
+
+
+def by_sharding_key(
+    queues: Sequence[MessageQueue], message: SentMessage, key: ShardingKey
+) -> MessageQueue:
+    """The choice of `send_orderly_with_sharding_key`: hash of the key's UTF-8, modulo."""
+    return queues[string_hash(str(key).encode()) % len(queues)]
+
+
+def hashing_queue_selector(mq_size: int, msg: ReceivedMessage, arg: int) -> int:
+    """The default of `send_orderly`: its number, modulo.
+
+    Args:
+        arg: the address of a C int that holds the number, as 0.4.4 gave its selectors.
+    """
+    number: int = ctypes.cast(arg, ctypes.POINTER(ctypes.c_int))[0]
+    return number % mq_size
+
+
+def chosen_queue(
+    select: OldSelector, queues: Sequence[MessageQueue], message: ReceivedMessage, number: int
+) -> MessageQueue:
+    """Ask an old selector.
+
+    Raises: IndexError: it named a queue there is not.
+    """
+    # Old selectors cast their argument from an address; this int lives as long as the call.
+    place = ctypes.c_int(number)
+    index = select(len(queues), message, ctypes.addressof(place))
+    if not 0 <= index < len(queues):
+        raise IndexError(
+            f"the queue selector returned {index}: expected 0..{len(queues) - 1} for the "
+            f"{len(queues)} queues of {queues[0].topic!r}"
+        )
+    return queues[index]

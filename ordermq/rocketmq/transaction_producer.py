@@ -1,0 +1,83 @@
+"""The transaction producer of 2.0.0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ordermq.producer.transactions as engine
+from ordermq.model.message import Message as SentMessage
+from ordermq.model.message import MessageView
+from ordermq.model.status import TransactionState
+from ordermq.rocketmq.exceptions import ProducerSendSyncFailed, raised_as
+from ordermq.rocketmq.message import Message, ReceivedMessage, Text, UnsentView
+from ordermq.rocketmq.producer import Producer
+from ordermq.rocketmq.status import SendResult, TransactionStatus, result_of
+
+_STATES = {
+    TransactionStatus.COMMIT: TransactionState.COMMIT,
+    TransactionStatus.ROLLBACK: TransactionState.ROLLBACK,
+    TransactionStatus.UNKNOWN: TransactionState.UNKNOWN,
+}
+
+
+class TransactionMQProducer(Producer):
+    """Sends messages that consumers get only once a local transaction is committed.
+
+    Args:
+        group_id: the producer group; any live member of it is asked how a transaction stands.
+        checker_callback: called with a message, answers a TransactionStatus.
+        user_args: no effect, as before: the callback does not get it.
+        timeout, compress_level, max_message_size: as of `Producer`.
+    """
+
+    def __init__(
+        self,
+        group_id: Text,
+        checker_callback: Callable[[ReceivedMessage], object],
+        user_args: object = None,
+        timeout: int | None = None,
+        compress_level: int | None = None,
+        max_message_size: int | None = None,
+    ) -> None:
+        super().__init__(group_id, False, timeout, compress_level, max_message_size)
+        self._checker = checker_callback
+
+    def _make_engine(self) -> engine.TransactionProducer:
+        return engine.TransactionProducer(self._group, check=self._check, **self._arguments())
+
+    def send_message_in_transaction(
+        self,
+        message: Message,
+        local_execute: Callable[[ReceivedMessage, Any], object],
+        user_args: Any = None,
+    ) -> SendResult:
+        """Send half of a transaction, execute the local half, tell the broker how it went.
+
+        Args:
+            local_execute: called with the message and `user_args`, answers a TransactionStatus;
+                if it raises, that is logged, and the broker asks `checker_callback` later.
+        Raises: ProducerSendSyncFailed: nothing was executed.
+        """
+
+        def execute(sent: SentMessage, argument: Any) -> TransactionState:
+            seen = ReceivedMessage(UnsentView.of(sent, sent.transaction_id or ""))
+            return _state(local_execute(seen, argument))
+
+        with raised_as(ProducerSendSyncFailed):
+            made = self._live()
+            assert isinstance(made, engine.TransactionProducer)
+            half = made.send_in_transaction(message.to_send(), user_args, execute=execute)
+            return result_of([half])
+
+    def _check(self, view: MessageView) -> TransactionState:
+        return _state(self._checker(ReceivedMessage(view)))
+
+
+def _state(answer: object) -> TransactionState:
+    if answer not in (0, 1, 2):
+        raise ValueError(
+            f"the callback answered {answer!r}: expected TransactionStatus.COMMIT, ROLLBACK or "
+            "UNKNOWN"
+        )
+    return _STATES[TransactionStatus(answer)]
