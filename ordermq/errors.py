@@ -175,6 +175,18 @@ class KeyFailed(OrderingError):
     code = "key-failed"
 
 
+class LockLost(OrderingError):
+    """A queue's lock is another member's now: going on would be beside it."""
+
+    code = "lock-lost"
+
+
+class FunctionFailed(OrderMQError):
+    """A user's function raised on messages; what it raised is the cause."""
+
+    code = "function-failed"
+
+
 class StoreError(OrderMQError):
     """The embedded broker's store could not read or write."""
 

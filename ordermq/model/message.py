@@ -75,7 +75,7 @@ class Message:
         """
         own: dict[str, str] = {}
         for name, value in self.properties.items():
-            if name in _RESERVED:
+            if name in RESERVED_PROPERTIES:
                 raise ConfigError(
                     f"property {name!r} belongs to the protocol: use another name or the "
                     "argument made for it",
@@ -106,7 +106,7 @@ def _id_and_wait(unique_id: str, wait: str = props.encode_plain(props.WAIT, "tru
     return props.encode_plain(props.UNIQ_KEY, unique_id) + wait
 
 
-_RESERVED = frozenset(
+RESERVED_PROPERTIES = frozenset(
     {
         props.TAGS,
         props.KEYS,

@@ -1,0 +1,87 @@
+"""Runs of a key across the batches they come in."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordermq.errors import OrderingError
+from ordermq.spark.ordered_keys import KeyRuns, regrouped, run_ends
+from ordermq.spark.ordered_rows import OrderCheck
+
+
+def batches_of(keys: list[Any], cuts: list[int]) -> list[Any]:
+    table = pa.table(
+        {"key": pa.array(keys, pa.int64()), "row": pa.array(range(len(keys)), pa.int64())}
+    )
+    bounds = sorted({0, len(keys), *(cut % (len(keys) + 1) for cut in cuts)})
+    return [
+        batch
+        for low, high in pairwise(bounds)
+        for batch in table.slice(low, high - low).combine_chunks().to_batches()
+    ]
+
+
+KEYS = st.lists(st.none() | st.integers(0, 3), max_size=25)
+
+
+@given(KEYS, st.lists(st.integers(0, 30), max_size=5))
+def test_a_run_is_what_lies_between_changes_of_the_key(keys: list[Any], cuts: list[int]) -> None:
+    runs = list(KeyRuns(["key"], 1_000, None).of(batches_of(keys, cuts)))
+    found = [(run.key, run.rows.column("row").to_pylist()) for run in runs]
+    wanted = [
+        (key, [row for row, _ in group]) for key, group in groupby(enumerate(keys), lambda r: r[1])
+    ]
+    assert found == wanted
+    assert not any(run.is_continued for run in runs)
+
+
+@given(KEYS, st.lists(st.integers(0, 30), max_size=5), st.integers(1, 4))
+def test_a_long_run_comes_in_parts_that_say_so(keys: list[Any], cuts: list[int], most: int) -> None:
+    runs = list(KeyRuns(["key"], most, None).of(batches_of(keys, cuts)))
+    assert [row for run in runs for row in run.rows.column("row").to_pylist()] == list(
+        range(len(keys))
+    )
+    before = object()
+    for run in runs:
+        assert run.is_continued == (run.key == before)
+        before = run.key
+
+
+@given(KEYS)
+def test_regrouping_keeps_the_order_within_a_key(keys: list[Any]) -> None:
+    if not keys:
+        return
+    batch = pa.RecordBatch.from_pydict({"key": pa.array(keys, pa.int64()), "row": range(len(keys))})
+    rows = regrouped(batch, ["key"]).to_pylist()
+    assert sorted(row["row"] for row in rows) == list(range(len(keys)))
+    ends = run_ends([regrouped(batch, ["key"]).column("key")])
+    assert len(ends) == len(set(keys))
+    for key in set(keys):
+        own = [row["row"] for row in rows if row["key"] == key]
+        assert own == sorted(own)
+
+
+def placed(rows: list[tuple[int, int, int]]) -> Any:
+    """Rows of (key, queue id, offset)."""
+    return pa.RecordBatch.from_pydict({
+        "key": [key for key, _, _ in rows],
+        "topic": ["t"] * len(rows),
+        "broker": ["b"] * len(rows),
+        "queue_id": pa.array([queue for _, queue, _ in rows], pa.int32()),
+        "offset": [offset for _, _, offset in rows],
+    })  # fmt: skip
+
+
+def test_offsets_begin_anew_with_each_key_and_must_rise_within() -> None:
+    runs = KeyRuns(["key"], 100, OrderCheck("look"))
+    good = placed([(1, 0, 5), (1, 0, 6), (1, 1, 2), (2, 0, 1)])
+    assert [run.queue and run.queue.queue_id for run in runs.of([good])] == [None, 0]
+    parts = [placed([(1, 0, 5), (1, 1, 2)]), placed([(1, 0, 5)])]
+    with pytest.raises(OrderingError, match="offset 5 comes again"):
+        list(KeyRuns(["key"], 100, OrderCheck("look")).of(parts))
