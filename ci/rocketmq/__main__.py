@@ -125,6 +125,10 @@ def arguments() -> argparse.Namespace:
         "--properties", action="append", default=[], type=Path, metavar="FILE",
         help="brokers' settings from a file",
     )  # fmt: skip
+    starting.add_argument(
+        "--conf", action="append", default=[], type=Path, metavar="FILE",
+        help="a file for ROCKETMQ_HOME/conf, as plain_acl.yml",
+    )  # fmt: skip
     starting.add_argument("--heap", type=int, default=384, metavar="MIB", help="a broker's (384)")
     starting.add_argument(
         "--java", action="append", default=[], metavar="[PART:]OPTION",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -39,6 +40,10 @@ class Instance:
             json.dumps({"version": self.version, "parts": parts}, indent=1, sort_keys=True) + "\n"
         )
         self.load()
+        for part in self.parts.values():
+            part.conf.mkdir(parents=True)
+            for file in options.conf:
+                shutil.copy(file, part.conf)
 
     @property
     def name_server(self) -> str:

@@ -31,6 +31,7 @@ class Part:
     def __init__(self, folder: Path, version: str, name: str, facts: dict[str, Any]) -> None:
         self.folder, self.version, self.name, self.facts = folder, version, name, facts
         self.home = folder / name
+        self.conf = self.home / "conf"
         self.log = self.home / "output.log"
         self.address = f"127.0.0.1:{facts['port']}"
 
@@ -48,9 +49,7 @@ class Part:
     def start(self) -> None:
         if self.pid() is not None:
             return
-        self.home.mkdir(parents=True, exist_ok=True)
-        conf = self.home / "conf"
-        conf.mkdir(exist_ok=True)
+        conf = self.conf
         for logback in ("logback_namesrv.xml", "logback_broker.xml"):
             (conf / logback).write_text(EMPTY_LOGBACK)
         settings = "".join(f"{k}={v}\n" for k, v in self.facts["settings"].items())
@@ -84,7 +83,7 @@ class Part:
         try:
             if self.name == "name-server":
                 return ask(self.address, CLUSTER_INFO)[0] == 0
-            if ask(self.address, RUNTIME_INFO)[0] != 0:
+            if ask(self.address, RUNTIME_INFO)[0] != 0 and not self.asks_for_accounts:
                 return False
             topic = "TBW102" if self.is_master else "SELF_TEST_TOPIC"
             code, body = ask(name_server, ROUTE, topic=topic, acceptStandardJsonOnly="true")
@@ -93,6 +92,12 @@ class Part:
             return code == 0 and f'"{self.address}"' in body.decode()
         except OSError:
             return False
+
+    @property
+    def asks_for_accounts(self) -> bool:
+        """Whether it refuses us, who have none."""
+        settings = self.facts["settings"]
+        return "true" in (settings.get("aclEnable"), settings.get("authenticationEnabled"))
 
     @property
     def is_master(self) -> bool:

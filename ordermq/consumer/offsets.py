@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from ordermq.client.connections import is_denied
 from ordermq.client.instance import ClientInstance
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.errors import Fenced, RemotingError, RouteError
+from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
@@ -30,7 +31,14 @@ async def first_offset(client: ClientInstance, config: RebalanceConfig, queue: M
         return 0
     address = client.routes.master_of(queue.broker_name)
     if where is ConsumeFromWhere.FIRST_OFFSET:
-        return await api.min_offset(address, queue)
+        try:
+            return await api.min_offset(address, queue)
+        except BrokerError as error:
+            if not is_denied(error.response_code, str(error)):
+                raise
+            # RocketMQ 5 wants more of an account for this than for pulling. Java's clients begin
+            # at 0 without asking: the first pull corrects it.
+            return 0
     if where is ConsumeFromWhere.TIMESTAMP:
         return await api.search_offset(address, queue, config.consume_timestamp_ms)
     return await api.max_offset(address, queue)

@@ -222,9 +222,10 @@ class Rebalancer:
             offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
         except OrderMQError as error:
             self._try_again_in(self._config.lease.lock_retry_ms)
-            _log.warning("%s: locked, but its offset is not known: %s", queue, error)
+            self._complain(str(queue), f"locked, but its offset is not known: {error}")
             await self._locks.give_back(queue, lease)
             return
+        self._complain(str(queue), "")
         assigned = self._make(queue, lease, offset)
         self._assigned[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError
 from ordermq.remoting.codes import ResponseCode
-from tests.interop.cluster import DEADLINE_S, ROOT, Cluster
+from tests.interop.cluster import DEADLINE_S, Cluster
 from tests.interop.java_process import JavaProcess
+from tests.interop.own_cluster import own_cluster
 
 ACCOUNT = {"access_key": "shop", "secret_key": "the secret"}
 PROVIDERS = "org.apache.rocketmq.auth.authentication.provider"
@@ -26,30 +26,18 @@ PROVIDERS = "org.apache.rocketmq.auth.authentication.provider"
 def name_servers(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a RocketMQ that serves its accounts only."""
     if cluster.version < "5.3":
-        pytest.skip("before 5.3 brokers keep accounts in a file, and none may be asked if it runs")
+        pytest.skip("5.3's accounts; those of 4.9 are in test_permissions.py")
     folder = tmp_path_factory.mktemp("accounts") / "rocketmq"
     settings = {
         "authenticationEnabled": "true",
         "authenticationProvider": f"{PROVIDERS}.DefaultAuthenticationProvider",
         "authenticationMetadataProvider": f"{PROVIDERS}.LocalAuthenticationMetadataProvider",
-        "authenticationWhitelist": "28",  # how ci/rocketmq.sh asks whether it runs
         "initAuthenticationUser": '{"username":"shop","password":"the secret"}',
         "innerClientAuthenticationCredentials": '{"accessKey":"shop","secretKey":"the secret"}',
         "authConfigPath": str(folder / "auth"),
     }
-    place = [cluster.version, f"--folder={folder}"]
-    options = [f"--set={name}={value}" for name, value in settings.items()]
-    try:
-        yield rocketmq("up", *place, *options).strip()
-    finally:
-        rocketmq("down", *place)
-
-
-def rocketmq(*arguments: str) -> str:
-    line = ["ci/rocketmq.sh", *arguments]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    with own_cluster(cluster.version, folder, **settings) as running:
+        yield running.name_servers
 
 
 def test_rocketmq_serves_what_we_signed(name_servers: str) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.assigned_queue import AssignedQueue
@@ -14,9 +16,10 @@ from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.errors import Fenced, RequestTimeout
+from ordermq.errors import BrokerError, Fenced, RequestTimeout
 from ordermq.events import NoHistory
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.codes import ResponseCode
 
 from .batches import QUEUE, batch
 
@@ -30,6 +33,7 @@ class FakeApi:
         self.stored: int | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
+        self.denied: int | None = None
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -53,6 +57,8 @@ class FakeApi:
         self.stored = offset
 
     async def min_offset(self, address: str, queue: MessageQueue) -> int:
+        if self.denied is not None:
+            raise BrokerError("a test's own refusal", response_code=self.denied)
         return 3
 
     async def max_offset(self, address: str, queue: MessageQueue) -> int:
@@ -182,3 +188,13 @@ def test_a_failed_commit_is_left_for_the_next_and_a_fenced_one_ends_the_lease() 
         assert assigned.lease is None
 
     asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_an_account_that_may_not_ask_for_the_oldest_offset_begins_at_0() -> None:
+    api = FakeApi()
+    api.denied = ResponseCode.NO_PERMISSION
+    offsets = offsets_of(api, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    assert asyncio.run(offsets.start_offset(QUEUE, 7, True)) == 0
+    api.stored, api.denied = None, ResponseCode.SYSTEM_BUSY
+    with pytest.raises(BrokerError):
+        asyncio.run(offsets.start_offset(QUEUE, 7, True))

@@ -1,0 +1,202 @@
+"""Accounts with permissions: the plain ACL of 4.9 and, from the same file, the one of 5.x.
+
+RocketMQ 5.3 took the plain ACL out; it reads such a file once, into accounts of its own kind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Message, Producer, PushConsumer
+from ordermq.errors import BrokerError
+from ordermq.remoting.command import Command
+from ordermq.remoting.signing import Credentials
+from tests.interop.cluster import DEADLINE_S, Cluster, eventually
+from tests.interop.own_cluster import own_cluster
+
+OWNER = {"access_key": "owner-of-all", "secret_key": "owner-secret"}
+CLERK = {"access_key": "shop-clerk", "secret_key": "clerk-secret"}
+FILE = Path(__file__).parent / "accounts.yml"
+PROVIDERS = "org.apache.rocketmq.auth"
+
+
+def settings_of(version: str, folder: Path) -> dict[str, str]:
+    """What makes a broker of this version read accounts.yml."""
+    if version < "5":
+        return {"aclEnable": "true"}
+    what = {"authentication": "Authentication", "authorization": "Authorization"}
+    providers = {
+        f"{name}{kind}Provider": f"{PROVIDERS}.{name}.provider.{prefix}{word}{kind}Provider"
+        for name, word in what.items()
+        for kind, prefix in (("", "Default"), ("Metadata", "Local"))
+    }
+    return {
+        **providers,
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "migrateAuthFromV1Enabled": "true",
+        "authConfigPath": str(folder / "auth"),
+        "innerClientAuthenticationCredentials": (
+            '{"accessKey":"owner-of-all","secretKey":"owner-secret"}'
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A broker that serves its accounts, as far as each may; with three topics."""
+    folder = tmp_path_factory.mktemp("guarded") / "rocketmq"
+    file = tmp_path_factory.mktemp("conf") / "plain_acl.yml"
+    file.write_bytes(FILE.read_bytes())
+    settings = settings_of(cluster.version, folder)
+    with own_cluster(cluster.version, folder, f"--conf={file}", **settings) as running:
+        with Producer("p", name_servers=running.name_servers, **OWNER) as producer:
+            for topic in ("orders", "prices", "till"):
+                producer.send(Message(topic, b"0"))
+        yield running
+
+
+class Taken:
+    """A listener, and what it took."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.is_there = threading.Event()
+
+    def __call__(self, messages: Sequence[Any], context: object) -> None:
+        self.bodies += [bytes(message.body) for message in messages]
+        self.is_there.set()
+
+
+def consumer_of(
+    guarded: Cluster, group: str, topic: str, listener: Any, account: dict[str, str]
+) -> PushConsumer:
+    consumer = PushConsumer(
+        group,
+        name_servers=guarded.name_servers,
+        consume_from_where="first_offset",
+        commit_interval_ms=100,
+        **account,
+    )
+    consumer.subscribe(topic)
+    consumer.orderly(listener)
+    return consumer
+
+
+def refusal_to_send(guarded: Cluster, topic: str, account: dict[str, str]) -> BrokerError:
+    with (
+        Producer("p", name_servers=guarded.name_servers, **account) as producer,
+        pytest.raises(BrokerError) as caught,
+    ):
+        producer.send(Message(topic, b"x"))
+    assert caught.value.topic == topic
+    return caught.value
+
+
+def refusal_to_consume(
+    guarded: Cluster, group: str, topic: str, account: dict[str, str]
+) -> BrokerError:
+    consumer = consumer_of(guarded, group, topic, Taken(), account)
+    with pytest.raises(BrokerError) as caught:
+        consumer.start()
+    return caught.value
+
+
+def assert_says(error: BrokerError, guarded: Cluster, *words: str) -> None:
+    text = str(error)
+    for word in (*words, f"address='{guarded.addresses['broker-a']}'"):
+        assert word in text, text
+
+
+@contextlib.contextmanager
+def ended_account(guarded: Cluster) -> Iterator[None]:
+    """Without the clerk: its entry is out of the file, which 4.9 watches; on 5.x it is disabled."""
+    if guarded.version < "5":
+        file = guarded.folder / "broker-a" / "conf" / "plain_acl.yml"
+        whole = file.read_text()
+        file.write_text(whole[: whole.index("  - accessKey: shop-clerk")])
+        yield
+        file.write_text(whole)
+    else:
+        put_status(guarded, "disable")
+        yield
+        put_status(guarded, "enable")
+
+
+def put_status(guarded: Cluster, status: str) -> None:
+    update_user = 3002
+    request = Command.request(
+        update_user, {"username": "shop-clerk"}, json.dumps({"userStatus": status}).encode()
+    )
+    Credentials(*OWNER.values()).sign(request)
+    answer = guarded.ask("broker-a", request.code, dict(request.ext), request.body)
+    assert answer.code == 0, answer.remark
+
+
+def test_an_account_sends_and_consumes_what_it_may(guarded: Cluster) -> None:
+    taken = Taken()
+    with Producer("clerks-own", name_servers=guarded.name_servers, **CLERK) as producer:
+        for number in range(1, 20):
+            producer.send(Message("orders", str(number).encode()), sharding_key="k")
+    with consumer_of(guarded, "clerks", "orders", taken, CLERK) as consumer:
+        eventually(lambda: len(taken.bodies) == 20, "what was sent")
+        eventually(lambda: consumer.statistics["commits"] > 0, "it is committed")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, ["the request was not signed: give access_key and secret_key"]),
+        ({"access_key": "nobody-here", "secret_key": "any-secret"}, ["access_key='nobody-here'"]),
+        (CLERK | {"secret_key": "wrong-secret"}, ["access_key='shop-clerk'", "its secret_key"]),
+    ],
+    ids=["unsigned", "unknown", "wrong secret"],
+)
+def test_who_cannot_be_recognised_is_told_what_to_check(
+    guarded: Cluster, given: dict[str, str], told: list[str]
+) -> None:
+    assert_says(refusal_to_send(guarded, "orders", given), guarded, *told)
+    assert_says(refusal_to_consume(guarded, "clerks", "orders", given), guarded, *told)
+
+
+def test_a_topic_an_account_may_not_send_to_is_named(guarded: Cluster) -> None:
+    for topic in ("prices", "till"):
+        error = refusal_to_send(guarded, topic, CLERK)
+        assert_says(error, guarded, topic, "access_key='shop-clerk'", "what the account may do")
+
+
+def test_a_topic_or_group_an_account_may_not_consume_is_named(guarded: Cluster) -> None:
+    for group, topic, word in (("clerks", "till", "till"), ("others", "orders", "others")):
+        error = refusal_to_consume(guarded, group, topic, CLERK)
+        assert_says(error, guarded, word, "access_key='shop-clerk'", "what the account may do")
+
+
+def test_an_account_that_ends_under_a_member_is_told_and_its_return_is_noticed(
+    guarded: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "ordermq.consumer")
+    taken = Taken()
+    producer = Producer("owners", name_servers=guarded.name_servers, **OWNER)
+    with producer, consumer_of(guarded, "clerks", "orders", taken, CLERK):
+        producer.send(Message("orders", b"first"))
+        assert taken.is_there.wait(DEADLINE_S)
+        with ended_account(guarded):
+            eventually(
+                lambda: any(
+                    "pull failed" in record.message and "shop-clerk" in record.message
+                    for record in caplog.records
+                ),
+                "the log says who was refused",
+            )
+            error = refusal_to_send(guarded, "orders", CLERK)
+            assert_says(error, guarded, "access_key='shop-clerk'")
+        producer.send(Message("orders", b"at last"))
+        eventually(lambda: b"at last" in taken.bodies, "the member goes on")
