@@ -1,5 +1,7 @@
 """Strictly ordered message consumption for Python at native speed."""
 
+from ordermq.consumer.lite_pull_consumer import LitePullConsumer
+from ordermq.consumer.polled_batch import PolledBatch
 from ordermq.consumer.pull_consumer import PullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.retry import DeadLetter, ParkKey, Retry, Stop
@@ -22,11 +24,13 @@ __version__ = "0.1.0"
 __all__ = [
     "ConsumeResult",
     "DeadLetter",
+    "LitePullConsumer",
     "Message",
     "MessageQueue",
     "MessageView",
     "OrderMQError",
     "ParkKey",
+    "PolledBatch",
     "Producer",
     "PullConsumer",
     "PullResult",

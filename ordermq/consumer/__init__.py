@@ -2,7 +2,7 @@
 
 | question | file |
 |---|---|
-| what a user creates | push_consumer.py, pull_consumer.py |
+| what a user creates | push_consumer.py, lite_pull_consumer.py, pull_consumer.py |
 | what a listener is given and may answer | listener.py |
 | one assigned queue: lease, state, process queue | assigned_queue.py |
 | a started consumer: the parts, and what happens between them | member.py |
@@ -15,8 +15,12 @@
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
 | calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |
 | messages that fail again and again | retry.py |
+| a lite pull consumer: its parts; its queues | lite_member.py, shares.py |
+| what it pulls, holds and hands out | fetcher.py, poll_buffer.py, polled_batch.py |
+| what it commits; how it comes back to a broker | lite_offsets.py, rejoining.py |
 | what is counted, what is recorded | statistics.py, group_history.py |
 
-All of them meet in `AssignedQueue` and nowhere else. Decisions are pure functions beside
+Those of a push consumer meet in `AssignedQueue`, those of a lite pull consumer in `PollBuffer`,
+and nowhere else. Decisions are pure functions beside
 their drivers; drivers run on the I/O thread, listeners on the worker pool.
 """

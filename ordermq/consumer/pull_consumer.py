@@ -10,10 +10,11 @@ from typing import Any, Self, TypeVar
 
 from ordermq.client.instance import ClientInstance
 from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.pull_source import PullSource
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock, SystemClock
-from ordermq.config import PullConsumerConfig
+from ordermq.config.pull import PullConsumerConfig
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.single_pull import PullResult, pull_once
 from ordermq.errors import ConfigError, OrderMQError, RouteError, StateError
@@ -66,6 +67,7 @@ class PullConsumer:
         self._closed = False
         self._known_masters: set[str] = set()
         self._offsets: dict[MessageQueue, int] = {}
+        self._sources: dict[MessageQueue, PullSource] = {}
 
     def __repr__(self) -> str:
         return f"<PullConsumer {self.group} {self.client_id}>"
@@ -293,8 +295,12 @@ class PullConsumer:
         client = self._live()
         subscription = Subscription.parse(queue.topic, expression, 0)
         await self._meet(client, queue)
-        return await pull_once(
+        source = self._sources.get(queue)
+        if source is None:
+            source = self._sources[queue] = PullSource(client.routes, queue)
+        result = await pull_once(
             client,
+            source,
             self.group,
             queue,
             subscription,
@@ -303,6 +309,8 @@ class PullConsumer:
             timeout_ms=self.config.direct.pull_timeout_ms if timeout_ms is None else timeout_ms,
             suspend_ms=suspend_ms,
         )
+        source.suggest(result.suggested_broker_id)
+        return result
 
     async def _pull_waiting(
         self, queue: MessageQueue, expression: str, offset: int, max_count: int

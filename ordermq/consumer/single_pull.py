@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ordermq.client.instance import ClientInstance
+from ordermq.client.pull_source import MASTER_ID, PullSource
+from ordermq.errors import RemotingError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -38,6 +40,7 @@ class PullResult:
         next_begin_offset: where the next pull of this queue begins, whatever the status.
         min_offset, max_offset: what the broker had: the oldest, and the next to be written.
         messages: ascending in offset; empty unless FOUND.
+        suggested_broker_id: the replica the broker would have us ask next; 0 is the master.
     """
 
     status: PullStatus
@@ -45,10 +48,12 @@ class PullResult:
     min_offset: int
     max_offset: int
     messages: MessageBatch
+    suggested_broker_id: int = MASTER_ID
 
 
 async def pull_once(
     client: ClientInstance,
+    source: PullSource,
     group: str,
     queue: MessageQueue,
     subscription: Subscription,
@@ -63,6 +68,7 @@ async def pull_once(
     """Pull once; on the I/O thread.
 
     Args:
+        source: says which replica to ask; it is told what became of it.
         timeout_ms: how long to wait for the answer; more than `suspend_ms`.
         suspend_ms: how long the broker may hold the pull until there is a message.
         lite: as a lite pull consumer, which brokers serve and may switch off apart.
@@ -83,11 +89,22 @@ async def pull_once(
         max_bytes=max_bytes,
         broker_name=queue.broker_name,
     )
-    address = client.routes.master_of(queue.broker_name)
-    code, reply, body = await client.api.pull(address, header, timeout_ms)
+    _, address = source.choose()
+    try:
+        code, reply, body = await client.api.pull(address, header, timeout_ms)
+    except RemotingError:
+        await source.failed()
+        raise
     status = _STATUS[ResponseCode(code)]
     wanted = tuple(tag.encode() for tag in subscription.tags)
     batch = MessageBatch(queue, body if status is PullStatus.FOUND else b"", wanted)
     if status is PullStatus.FOUND and len(batch) == 0:
         status = PullStatus.NO_MATCHED_MSG  # other tags of the same hash, which the broker passes
-    return PullResult(status, reply.next_begin_offset, reply.min_offset, reply.max_offset, batch)
+    return PullResult(
+        status,
+        reply.next_begin_offset,
+        reply.min_offset,
+        reply.max_offset,
+        batch,
+        reply.suggested_broker_id,
+    )

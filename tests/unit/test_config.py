@@ -22,6 +22,7 @@ from ordermq.config import (
     RemotingConfig,
     SendConfig,
 )
+from ordermq.config.pull import DirectPullConfig, LitePullConfig
 from ordermq.errors import ConfigError
 
 # Lower and upper bound of every whole number; the fields that must stay apart are set too.
@@ -45,6 +46,25 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "pull_delay_on_error_ms": (1, DAY_MS),
         "broker_suspend_ms": (1, DAY_MS),
         "pull_timeout_ms": (1, DAY_MS),
+    },
+    LitePullConfig: {
+        "auto_commit_interval_ms": (1, DAY_MS),
+        "poll_timeout_ms": (0, DAY_MS),
+        "poll_batch_size": (1, 1 << 20),
+        "pull_batch_size": (1, 1_024),
+        "pull_batch_bytes": (1, 16_000_000),
+        "pull_threshold_for_all": (1, 1 << 30),
+        "pull_threshold_for_queue": (1, 65_535),
+        "pull_threshold_size_for_queue_mib": (1, 1_024),
+        "pull_delay_on_error_ms": (1, DAY_MS),
+        "broker_suspend_ms": (1, DAY_MS),
+        "pull_timeout_ms": (1, DAY_MS),
+    },
+    DirectPullConfig: {
+        "pull_timeout_ms": (1, DAY_MS),
+        "broker_suspend_ms": (1, DAY_MS),
+        "suspended_pull_timeout_ms": (1, DAY_MS),
+        "max_reconsume_times": (0, (1 << 31) - 1),
     },
     LeaseConfig: {
         "lock_max_live_ms": (100, DAY_MS),
@@ -97,7 +117,8 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
 }
 # With these beside it, the named field may go to its own bound.
 APART: dict[str, dict[str, int]] = {
-    "broker_suspend_ms": {"pull_timeout_ms": DAY_MS},
+    "broker_suspend_ms": {"pull_timeout_ms": DAY_MS, "suspended_pull_timeout_ms": DAY_MS},
+    "suspended_pull_timeout_ms": {"broker_suspend_ms": 1},
     "pull_timeout_ms": {"broker_suspend_ms": 1},
     "lock_max_live_ms": {"lock_interval_ms": 10},
     "lock_interval_ms": {"lock_max_live_ms": DAY_MS},
@@ -121,7 +142,7 @@ def test_every_whole_number_of_every_group_has_a_bound_here() -> None:
 def test_a_bound_is_legal_and_one_beyond_is_named_with_its_range(kind: type, name: str) -> None:
     low, high = BOUNDS[kind][name]
     at_high = high - 1 if name in ("broker_suspend_ms", "lock_interval_ms") else high
-    for value in (low + (name == "pull_timeout_ms"), at_high):
+    for value in (low + name.endswith("pull_timeout_ms"), at_high):
         assert getattr(make(kind, name, value), name) == value
     for value in (low - 1, high + 1, True, 1.0, "1", None):
         with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{name}=.*{low}\.\.{high}"):

@@ -6,35 +6,17 @@ Defaults come from `semantics.md` (the section is on each class).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
+from ordermq.config.checks import from_flat as _from_flat
+from ordermq.config.checks import require_choice as _require_choice
+from ordermq.config.checks import require_range as _require_range
 from ordermq.errors import ConfigError
 
 DAY_MS = 86_400_000
-_C = TypeVar("_C")
-
-
-def _require_range(config: object, **ranges: tuple[int, int]) -> None:
-    for name, (low, high) in ranges.items():
-        value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ConfigError(f"{type(config).__name__}.{name}={value!r}: expected {low}..{high}")
-
-
-def _require_choice(config: object, **choices: type[StrEnum]) -> None:
-    for name, choice in choices.items():
-        value = getattr(config, name)
-        try:
-            object.__setattr__(config, name, choice(value))
-        except ValueError:
-            allowed = ", ".join(repr(member.value) for member in choice)
-            raise ConfigError(
-                f"{type(config).__name__}.{name}={value!r}: expected one of {allowed}"
-            ) from None
 
 
 def _require_credentials(config: RemotingConfig) -> None:
@@ -300,47 +282,6 @@ class ConsumerConfig:
         return _from_flat(cls, settings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectPullConfig:
-    """Single pulls, asked for one by one (protocol 3.4); Java's defaults."""
-
-    pull_timeout_ms: int = 10_000  # when an unanswered pull is given up
-    broker_suspend_ms: int = 20_000  # how long the broker may hold a pull that waits
-    suspended_pull_timeout_ms: int = 30_000  # when one of those is given up
-    max_reconsume_times: int = 16  # how often a message is sent back, then dead letter
-
-    def __post_init__(self) -> None:
-        _require_range(
-            self,
-            pull_timeout_ms=(1, DAY_MS),
-            broker_suspend_ms=(1, DAY_MS),
-            suspended_pull_timeout_ms=(1, DAY_MS),
-            max_reconsume_times=(0, (1 << 31) - 1),
-        )
-        if self.suspended_pull_timeout_ms <= self.broker_suspend_ms:
-            raise ConfigError(
-                f"DirectPullConfig.suspended_pull_timeout_ms={self.suspended_pull_timeout_ms}: "
-                f"expected more than broker_suspend_ms={self.broker_suspend_ms}, or every idle "
-                "pull times out"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullConsumerConfig:
-    """Everything a classic pull consumer can be told, by duty."""
-
-    remoting: RemotingConfig = field(default_factory=RemotingConfig)
-    direct: DirectPullConfig = field(default_factory=DirectPullConfig)
-
-    @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """Build from flat settings, as `PullConsumerConfig.of(pull_timeout_ms=500)`.
-
-        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
-        """
-        return _from_flat(cls, settings)
-
-
 class CompressionType(StrEnum):
     """How large bodies are compressed (protocol 2.2)."""
 
@@ -466,30 +407,3 @@ class BrokerConfig:
             transaction_check_max=(1, 1_000),
             transaction_max_age_ms=(1, 365 * DAY_MS),
         )
-
-
-def _from_flat(cls: type[_C], settings: dict[str, Any]) -> _C:
-    own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    parts: dict[str, Any] = {}
-    home: dict[str, str] = {}
-    for name, part in own.items():
-        if isinstance(part.default_factory, type):
-            parts[name] = {}
-            home |= {f.name: name for f in fields(part.default_factory)}
-    direct: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in own:
-            direct[name] = value
-        elif name in home:
-            parts[home[name]][name] = value
-        else:
-            near = difflib.get_close_matches(name, [*own, *home], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint}")
-    for name, values in parts.items():
-        factory = own[name].default_factory
-        if name in direct and values:
-            raise ConfigError(f"{cls.__name__}: give {name!r} whole or its settings, not both")
-        if name not in direct and callable(factory):
-            direct[name] = factory(**values)
-    return cls(**direct)

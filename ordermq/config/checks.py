@@ -1,0 +1,64 @@
+"""What every group of settings does alike: checks of values, building from flat settings."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from ordermq.errors import ConfigError
+
+_C = TypeVar("_C")
+
+
+def require_range(config: object, **ranges: tuple[int, int]) -> None:
+    """Raise ConfigError unless each of these fields is a number within its range."""
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ConfigError(f"{type(config).__name__}.{name}={value!r}: expected {low}..{high}")
+
+
+def require_choice(config: object, **choices: type[StrEnum]) -> None:
+    """Make each of these fields a member of its enumeration, or raise ConfigError."""
+    for name, choice in choices.items():
+        value = getattr(config, name)
+        try:
+            object.__setattr__(config, name, choice(value))
+        except ValueError:
+            allowed = ", ".join(repr(member.value) for member in choice)
+            raise ConfigError(
+                f"{type(config).__name__}.{name}={value!r}: expected one of {allowed}"
+            ) from None
+
+
+def from_flat(cls: type[_C], settings: dict[str, Any]) -> _C:
+    """Build a config of configs from settings without their groups.
+
+    Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
+    """
+    own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    parts: dict[str, Any] = {}
+    home: dict[str, str] = {}
+    for name, part in own.items():
+        if isinstance(part.default_factory, type):
+            parts[name] = {}
+            home |= {f.name: name for f in fields(part.default_factory)}
+    direct: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in own:
+            direct[name] = value
+        elif name in home:
+            parts[home[name]][name] = value
+        else:
+            near = difflib.get_close_matches(name, [*own, *home], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint}")
+    for name, values in parts.items():
+        factory = own[name].default_factory
+        if name in direct and values:
+            raise ConfigError(f"{cls.__name__}: give {name!r} whole or its settings, not both")
+        if name not in direct and callable(factory):
+            direct[name] = factory(**values)
+    return cls(**direct)

@@ -1,0 +1,358 @@
+"""A running lite pull consumer: its parts, and what happens between them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Thread
+from weakref import WeakSet
+
+from ordermq.client.instance import ClientInstance
+from ordermq.client.routes import subscribe_queues
+from ordermq.client.runtime import Runtime
+from ordermq.client.timers import cancelled, repeat
+from ordermq.clock import Clock
+from ordermq.config import ConsumeFromWhere
+from ordermq.config.pull import LitePullConsumerConfig
+from ordermq.consumer.fetcher import Fetcher
+from ordermq.consumer.lite_offsets import LiteOffsets
+from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
+from ordermq.consumer.rejoining import Rejoining
+from ordermq.consumer.shares import Shares
+from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.errors import ConfigError, OrderMQError, RouteError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import AUTO_CREATE_TOPIC
+from ordermq.model.subscription import Subscription
+from ordermq.remoting.bodies import ConsumerData, Heartbeat
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+
+_log = logging.getLogger("ordermq.consumer")
+_RESTART_DELAY_MS = 1_000
+
+QueueCallback = Callable[[MessageQueue], object]
+TopicCallback = Callable[[str, list[MessageQueue]], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiteSettings:
+    """What a lite pull consumer was told."""
+
+    group: str
+    client_id: str
+    name_servers: Sequence[str]
+    config: LitePullConsumerConfig
+    on_assigned: QueueCallback | None
+    on_revoked: QueueCallback | None
+    clock: Clock
+    statistics: ConsumerStatistics
+
+
+class LiteMember:
+    """Joins on `join`, leaves on `leave`; made on any thread, its coroutines on the I/O thread."""
+
+    def __init__(self, settings: LiteSettings) -> None:
+        self._settings = settings
+        self._config = config = settings.config
+        self._group = group = settings.group
+        self.runtime = Runtime.acquire()
+        self.client = client = ClientInstance(
+            self.runtime,
+            settings.clock,
+            config.remoting,
+            settings.name_servers,
+            settings.client_id,
+            describe=self._describe,
+            on_request=self._on_request,
+            on_lost=lambda address: self._rejoining.lost(address),
+            on_route_change=self._on_route_change,
+        )
+        self.buffer = PollBuffer(config.lite, self._on_room)
+        self.offsets = LiteOffsets(
+            client, group, config.rebalance, self.buffer, settings.statistics
+        )
+        self._shares = Shares(
+            client, group, config.rebalance, self._held, self._take, self._release
+        )
+        self._rejoining = Rejoining(client, self._describe, self._on_broker_back)
+        self._wanted: dict[str, Subscription] = {}
+        self._fetchers: dict[MessageQueue, Fetcher] = {}
+        self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
+        self._loops: list[asyncio.Task[object]] = []
+        self._callbacks: set[asyncio.Task[None]] = set()
+        self._mourned: WeakSet[Thread] = WeakSet()
+
+    # What the consumer asks for.
+
+    async def join(self) -> None:
+        """Announce ourselves and begin.
+
+        Raises: RouteError: no name server answers. BrokerError: a broker denies us.
+        """
+        # The brokers that create topics are known by this one; others come with their topics.
+        await self.client.routes.get(AUTO_CREATE_TOPIC)
+        await self.client.heartbeats.introduce()
+        self.client.start_loops()
+        spawn, lite = self.runtime.spawn, self._config.lite
+        self._loops = [spawn(self._keep_running(self._shares.run), f"shares {self._group}")]
+        if lite.auto_commit:
+
+            def commits() -> Awaitable[None]:
+                clock = self.client.clock
+                return repeat(self._auto_commit, clock, lambda: lite.auto_commit_interval_ms)
+
+            self._loops.append(spawn(self._keep_running(commits), f"commits {self._group}"))
+
+    async def leave(self) -> None:
+        """Give every queue up, tell the brokers, disconnect."""
+        self.buffer.close()
+        self._rejoining.stop()
+        await cancelled(*self._loops)
+        await self._shares.close()
+        await self.client.stop_loops()  # a heartbeat would make us a member again
+        for address in self.client.routes.masters():
+            try:
+                await self.client.api.unregister(address, consumer_group=self._group)
+            except OrderMQError as error:
+                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
+        await asyncio.gather(*self._callbacks, return_exceptions=True)
+        await self.client.close()
+
+    async def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
+        """Share these topics, too, with the group; returns with our present share.
+
+        Raises: RouteError: no name server answers. BrokerError: a broker denies us.
+        """
+        for subscription in subscriptions:
+            await self.client.routes.get(subscription.topic)
+            self._wanted[subscription.topic] = subscription
+        self._apply_wanted()
+        self._shares.topics = set(self._wanted)
+        await self.client.heartbeats.introduce()
+        await self._shares.pass_once()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Give the topic's queues up."""
+        self._wanted.pop(topic, None)
+        self._shares.topics = set(self._wanted)
+        await self.client.heartbeats.beat()
+        await self._shares.pass_once()
+
+    async def assign(self, queues: Collection[MessageQueue], expression: str) -> None:
+        """Hold exactly these queues, whatever the group's others do.
+
+        Raises: RouteError: no broker has a topic. ConfigError: a topic has no such queue.
+        """
+        for queue in queues:
+            if queue not in await self.queues_of(queue.topic):
+                raise ConfigError(f"{queue}: the topic has no such queue", topic=queue.topic)
+        self._wanted = {
+            topic: Subscription.parse(topic, expression, 0)
+            for topic in {queue.topic for queue in queues}
+        }
+        self._apply_wanted()
+        await self.client.heartbeats.introduce()
+        self._shares.assigned = set(queues)
+        await self._shares.pass_once()
+
+    async def seek(self, queue: MessageQueue, offset: int | None, *, end: bool = False) -> None:
+        """Go on elsewhere.
+
+        Args:
+            offset: None for the oldest the broker has, or with `end` for the queue's end.
+        Raises: StateError: the queue is not ours. ConfigError: the broker does not have the
+            offset. RemotingError, RouteError: it could not be asked.
+        """
+        self.buffer.find(queue)
+        address = self.client.routes.master_of(queue.broker_name)
+        lowest, highest = await asyncio.gather(
+            self.client.api.min_offset(address, queue), self.client.api.max_offset(address, queue)
+        )
+        target = (highest if end else lowest) if offset is None else offset
+        if not lowest <= target <= highest:
+            raise ConfigError(
+                f"{queue}: seek to offset {target}: the broker has {lowest}..{highest}",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                offset=target,
+            )
+        self.buffer.seek(queue, target)
+        self._fetchers[queue].restart()
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
+        """Commit these offsets, or everything polled; returns when the brokers have it.
+
+        Raises: StateError: a queue is not ours, after the others were committed. RemotingError,
+            RouteError: a broker did not take it.
+        """
+        if offsets is None:
+            await self.offsets.commit(self.buffer.polled())
+            return
+        held = {pulled.queue: pulled for pulled in self.buffer.held()}
+        await self.offsets.commit(
+            (held[queue], offset) for queue, offset in offsets.items() if queue in held
+        )
+        for queue in offsets:
+            self.buffer.find(queue)
+
+    async def queues_of(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted.
+
+        Raises: RouteError: no broker has the topic.
+        """
+        route = await self.client.routes.get(topic)
+        if route is None:
+            raise RouteError("no broker has this topic: create it first", topic=topic)
+        return subscribe_queues(topic, route)
+
+    async def address_of(self, queue: MessageQueue) -> str:
+        """The master that has the queue, also if we do not hold it."""
+        await self.queues_of(queue.topic)
+        return self.client.routes.master_of(queue.broker_name)
+
+    async def watch(self, topic: str, callback: TopicCallback) -> None:
+        """Call back whenever the topic's queues differ from those known before."""
+        route = await self.client.routes.get(topic)
+        known = [] if route is None else subscribe_queues(topic, route)
+        self._watched[topic] = callback, known
+
+    # What the parts tell us; on the I/O thread unless said otherwise.
+
+    def _held(self) -> set[MessageQueue]:
+        return set(self._fetchers)
+
+    async def _take(self, queue: MessageQueue) -> None:
+        offset = await self.offsets.start(queue)
+        subscription = self._wanted.get(queue.topic)
+        if subscription is None:
+            return  # unsubscribed while we asked; the pass after this one is on its way
+        pulled = self.buffer.hold(queue, offset, offset)
+        self._fetchers[queue] = fetcher = Fetcher(
+            self.client,
+            self._group,
+            self._config.lite,
+            self.buffer,
+            pulled,
+            subscription,
+            self._settings.statistics,
+        )
+        _log.info("%s: assigned to %s, from offset %d", queue, self._group, offset)
+        self._call_back(self._settings.on_assigned, queue, then=fetcher.start)
+
+    def _apply_wanted(self) -> None:
+        """Pull by the newest expressions; what is buffered already stays."""
+        for queue, fetcher in self._fetchers.items():
+            wanted = self._wanted.get(queue.topic)
+            if wanted is not None and wanted.expression != fetcher.subscription.expression:
+                fetcher.subscription = wanted
+                fetcher.restart()
+
+    async def _release(self, queue: MessageQueue) -> None:
+        fetcher = self._fetchers.pop(queue)
+        fetcher.stop()
+        pulled = fetcher.pulled
+        done = self.buffer.drop(pulled)
+        if self._config.lite.auto_commit:
+            await self.offsets.commit_last(pulled, done)
+        await self.offsets.settled(pulled)
+        self._settings.statistics.add("hand_offs")
+        _log.info("%s: released by %s", queue, self._group)
+        self._call_back(self._settings.on_revoked, queue)
+
+    def _on_room(self, pulled: PulledQueue) -> None:
+        # Any thread.
+        self.runtime.post(self._nudge, pulled)
+
+    def _nudge(self, pulled: PulledQueue) -> None:
+        fetcher = self._fetchers.get(pulled.queue)
+        if fetcher is not None:
+            fetcher.nudge()
+
+    def _on_broker_back(self) -> None:
+        self._shares.wake()
+        for fetcher in self._fetchers.values():
+            fetcher.nudge()
+
+    def _on_request(self, address: str, command: Command) -> Command | None:
+        if command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            return None
+        self._shares.wake()
+        return command.reply(ResponseCode.SUCCESS)
+
+    def _on_route_change(self, topic: str) -> None:
+        self._shares.wake()
+        if topic in self._watched:
+            self.runtime.spawn(self._compare(topic), f"queues of {topic}")
+
+    async def _compare(self, topic: str) -> None:
+        callback, known = self._watched[topic]
+        queues = await self.queues_of(topic)
+        if queues != known:
+            self._watched[topic] = callback, queues
+            self._call_back(callback, topic, list(queues))
+
+    def _describe(self) -> Heartbeat:
+        # No retry topic: nothing is sent back by itself (protocol 3.7).
+        data = ConsumerData(
+            self._group,
+            # None of queues assigned by hand: nobody is to count on us for a share.
+            tuple(self._wanted.values()) if self._shares.topics else (),
+            consume_type="CONSUME_ACTIVELY",
+            consume_from_where=_FROM_WHERE[self._config.rebalance.consume_from_where],
+        )
+        return Heartbeat(self.client.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
+
+    async def _auto_commit(self) -> None:
+        await self.offsets.commit_done()
+        for poller, queue in self.buffer.unfinished():
+            if isinstance(poller, Thread) and not poller.is_alive() and poller not in self._mourned:
+                self._mourned.add(poller)
+                _log.warning(
+                    "%s: thread %s ended without polling again: nobody knows whether its last "
+                    "batch is done, and no offset behind it is committed before commit() or seek()",
+                    queue,
+                    poller.name,
+                )
+
+    def _call_back(
+        self,
+        callback: Callable[..., object] | None,
+        *arguments: object,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Call the user on a thread of its own; what it raises is logged, the queue goes on."""
+
+        async def work() -> None:
+            if callback is not None:
+                try:
+                    await asyncio.to_thread(callback, *arguments)
+                except Exception:  # noqa: BLE001 - the user's; logged and counted
+                    self._settings.statistics.add("callback_errors")
+                    _log.exception("%s: the callback raised", arguments[0])
+            if then is not None:
+                then()
+
+        task = self.runtime.spawn(work(), f"callback of {self._group}")
+        self._callbacks.add(task)
+        task.add_done_callback(self._callbacks.discard)
+
+    async def _keep_running(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run one of our loops for ever; a defect in it stops no consumer."""
+        while True:
+            try:
+                await work()
+            except Exception:  # noqa: BLE001 - logged, counted, begun again
+                self._settings.statistics.add("internal_errors")
+                _log.exception("group %s: a loop failed by an error of ours", self._group)
+                await self.client.clock.sleep_ms(_RESTART_DELAY_MS)
+
+
+_FROM_WHERE = {
+    ConsumeFromWhere.LAST_OFFSET: "CONSUME_FROM_LAST_OFFSET",
+    ConsumeFromWhere.FIRST_OFFSET: "CONSUME_FROM_FIRST_OFFSET",
+    ConsumeFromWhere.TIMESTAMP: "CONSUME_FROM_TIMESTAMP",
+}
