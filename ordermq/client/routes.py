@@ -67,6 +67,14 @@ class Routes:
         known = self._routes.get(topic)
         return known if known is not None else await self.refresh(topic)
 
+    def known(self, topic: str) -> TopicRoute | None:
+        """The route from memory."""
+        return self._routes.get(topic)
+
+    def is_known(self, topic: str) -> bool:
+        """Whether `get` would answer from memory."""
+        return topic in self._routes
+
     async def refresh(self, topic: str) -> TopicRoute | None:
         """Ask the name server now."""
         self._watched.add(topic)

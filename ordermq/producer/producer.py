@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group
 from ordermq.model.status import SendReceipt
+from ordermq.producer.intake import Intake, Parcel
 from ordermq.producer.lanes import Entry, QueueLane
 from ordermq.producer.packing import packed
 from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
@@ -76,11 +77,7 @@ class Producer:
         self._client: ClientInstance | None = None
         self._closed = False
         self._lanes: dict[MessageQueue, QueueLane] = {}
-        # Messages enter their lanes in the order they were handed in, also while the first
-        # of them still waits for its topic's route; the lock is first come, first served.
-        self._intake = asyncio.Lock()
-        self._handed_in: deque[tuple[Message, Entry]] = deque()
-        self._is_taking_in = False
+        self._intake: Intake | None = None
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"
@@ -106,6 +103,7 @@ class Producer:
 
         runtime.call(begin())
         self._client = client
+        self._intake = Intake(client, self._targets, self._put)
 
     def _describe(self) -> Heartbeat:
         return Heartbeat(self.client_id, (), (self.group,))
@@ -162,8 +160,7 @@ class Producer:
             BrokerError: the broker refused it; it is not stored.
             RouteError: no broker has the topic.
         """
-        client = self._live()
-        return client.runtime.call(self._send_one(client, message, sharding_key, queue))
+        return self._send_together([message], sharding_key, queue)[0]
 
     async def asend(
         self,
@@ -173,11 +170,17 @@ class Producer:
         queue: MessageQueue | None = None,
     ) -> SendReceipt:
         """`send` for asyncio code, on any loop; keep the order by awaiting in order."""
-        client = self._live()
-        work = self._send_one(client, message, sharding_key, queue)
-        if client.runtime.is_io_thread:
-            return await work
-        return await asyncio.wrap_future(client.runtime.submit(work))
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[SendReceipt] = loop.create_future()
+
+        def on_done(entry: Entry) -> None:
+            # The caller's loop may be closed by now: then nobody waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, answer, entry)
+
+        entry = self._entry(message, sharding_key, on_done)
+        self._hand_in(Parcel(message, sharding_key, queue, [entry]))
+        return await answer
 
     def send_batch(
         self,
@@ -194,11 +197,7 @@ class Producer:
             raise ConfigError("send_batch needs at least one message")
         if len({message.topic for message in messages}) > 1:
             raise ConfigError("send_batch takes messages of one topic only")
-        client = self._live()
-        together = Together(len(messages))
-        entries = [self._entry(message, sharding_key, together.on_done) for message in messages]
-        work = self._send_batch(client, messages[0], entries, together, sharding_key, queue)
-        return client.runtime.call(work)
+        return self._send_together(messages, sharding_key, queue)
 
     def send_many(
         self,
@@ -227,7 +226,7 @@ class Producer:
                 refused = error  # after the receipts of those before it
                 break
             under_way.append(entry)
-            self._hand_in(self._live(), message, entry)
+            self._hand_in(Parcel(message, key, None, [entry]))
             while under_way and (len(under_way) >= max_in_flight or under_way[0].is_done):
                 yield window.receipt(under_way.popleft())
         while under_way:
@@ -235,35 +234,24 @@ class Producer:
         if refused is not None:
             raise refused
 
-    def _hand_in(self, client: ClientInstance, message: Message, entry: Entry) -> None:
-        # The I/O thread is woken once for all that gathers until it looks.
-        self._handed_in.append((message, entry))
-        if not self._is_taking_in:
-            self._is_taking_in = True
-            client.runtime.submit(self._take_in(client))
+    def _send_together(
+        self,
+        messages: Sequence[Message],
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> list[SendReceipt]:
+        if self._live().runtime.is_io_thread:
+            raise StateError("a blocking send on the I/O thread: use `asend` there")
+        together = Together(len(messages))
+        entries = [self._entry(message, key, together.on_done) for message in messages]
+        self._hand_in(Parcel(messages[0], key, queue, entries))
+        together.wait()
+        return [entry.outcome() for entry in entries]
 
-    async def _take_in(self, client: ClientInstance) -> None:
-        while True:
-            async with self._intake:
-                while self._handed_in:
-                    message, entry = self._handed_in.popleft()
-                    await self._enter(client, message, entry)
-            # Cleared before the last look: a message handed in between is seen by one of us.
-            # Cleared even if nothing was there: another run may have taken what we came for.
-            self._is_taking_in = False
-            if not self._handed_in:
-                return
-            self._is_taking_in = True
-
-    async def _enter(self, client: ClientInstance, message: Message, entry: Entry) -> None:
-        try:
-            target = await self._targets.choose(client.routes, message, entry.key, None)
-            self._lane(client, target).put(entry)
-        except asyncio.CancelledError:
-            entry.finish(None, self._not_running())
-            raise
-        except Exception as error:  # noqa: BLE001 - raised where its receipt is read
-            entry.finish(None, error)
+    def _hand_in(self, parcel: Parcel) -> None:
+        self._live()
+        assert self._intake is not None
+        self._intake.hand_in(parcel)
 
     def send_oneway(
         self,
@@ -276,7 +264,8 @@ class Producer:
         client = self._live()
 
         async def work() -> None:
-            target = await self._targets.choose(client.routes, message, sharding_key, queue)
+            await self._targets.learn(client.routes, message.topic)
+            target = self._targets.choose(client.routes, message, sharding_key, queue)
             entry = self._entry(message, sharding_key, _nothing)
             body, sys_flag = await packed(entry.body, self.config.send)
             header = SendHeader(
@@ -314,40 +303,14 @@ class Producer:
         Raises: RouteError: no broker has the topic.
         """
         client = self._live()
-        return list(client.runtime.call(self._targets.queues(client.routes, topic)))
+
+        async def work() -> list[MessageQueue]:
+            await self._targets.learn(client.routes, topic)
+            return list(self._targets.queues(client.routes, topic))
+
+        return client.runtime.call(work())
 
     # On the I/O thread.
-
-    async def _send_one(
-        self,
-        client: ClientInstance,
-        message: Message,
-        key: ShardingKey | None,
-        queue: MessageQueue | None,
-    ) -> SendReceipt:
-        answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
-        entry = self._entry(message, key, partial(settle, answer))
-        async with self._intake:
-            target = await self._targets.choose(client.routes, message, key, queue)
-            self._lane(client, target).put(entry)
-        return await answer
-
-    async def _send_batch(
-        self,
-        client: ClientInstance,
-        first: Message,
-        entries: Sequence[Entry],
-        together: Together,
-        key: ShardingKey | None,
-        queue: MessageQueue | None,
-    ) -> list[SendReceipt]:
-        async with self._intake:
-            target = await self._targets.choose(client.routes, first, key, queue)
-            lane = self._lane(client, target)
-            for entry in entries:
-                lane.put(entry)
-        await together.wait()
-        return [entry.outcome() for entry in entries]
 
     def _entry(
         self,
@@ -374,6 +337,10 @@ class Producer:
             on_done,
         )
 
+    def _put(self, queue: MessageQueue, entry: Entry) -> None:
+        assert self._client is not None
+        self._lane(self._client, queue).put(entry)
+
     def _lane(self, client: ClientInstance, queue: MessageQueue) -> QueueLane:
         lane = self._lanes.get(queue)
         if lane is None:
@@ -381,13 +348,14 @@ class Producer:
         return lane
 
     async def _flush(self) -> None:
-        async with self._intake:
-            pass  # first come, first served: all that was handed in before is in its lane now
-        while not all(lane.is_idle for lane in self._lanes.values()):
+        assert self._intake is not None
+        while not self._intake.is_empty or not all(lane.is_idle for lane in self._lanes.values()):
             await self._clock.sleep_ms(_FLUSH_TICK_MS)
 
     async def _leave(self, client: ClientInstance) -> None:
         await client.stop_loops()
+        assert self._intake is not None
+        self._intake.close(self._not_running())
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
         for address in client.routes.masters():
             try:
@@ -395,8 +363,6 @@ class Producer:
             except OrderMQError as error:
                 _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
         await client.close()
-        while self._handed_in:
-            self._handed_in.popleft()[1].finish(None, self._not_running())
 
     def _live(self) -> ClientInstance:
         if self._client is None or self._closed:

@@ -25,14 +25,14 @@ class Targets:
         self._pinned: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
         self._turns = itertools.count()
 
-    async def choose(
+    def choose(
         self,
         routes: Routes,
         message: Message,
         key: ShardingKey | None,
         queue: MessageQueue | None,
     ) -> MessageQueue:
-        """The queue for a message.
+        """The queue for a message of a topic whose route we have (`learn`).
 
         Raises: ConfigError: `queue` is of another topic, or the selector invented one. Else as
             `queues`.
@@ -42,9 +42,8 @@ class Targets:
                 raise ConfigError(
                     f"queue {queue} is of another topic than the message", topic=message.topic
                 )
-            await routes.get(message.topic)
             return queue
-        queues = await self.queues(routes, message.topic)
+        queues = self.queues(routes, message.topic)
         if key is None:
             return queues[next(self._turns) % len(queues)]
         target = self._selector(queues, message, key)
@@ -55,14 +54,14 @@ class Targets:
             )
         return target
 
-    async def queues(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues the selector chooses from, sorted.
+    def queues(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a learned topic that the selector chooses from, sorted.
 
         Raises:
             RouteError: no broker has the topic, or takes its messages now.
             OrderingError: they changed, and keys would move.
         """
-        route = await self._route(routes, topic)
+        route = self._route(routes, topic)
         pinned = self._pinned.get(topic)
         if pinned is not None and pinned[0] is route:
             return pinned[1]
@@ -84,12 +83,20 @@ class Targets:
         self._pinned[topic] = (route, queues)
         return queues
 
-    async def _route(self, routes: Routes, topic: str) -> TopicRoute:
-        route = await routes.get(topic)
+    async def learn(self, routes: Routes, topic: str) -> None:
+        """Get the route of a topic; of one that its first send creates, that of its template.
+
+        Raises: RouteError: no name server answers.
+        """
+        if await routes.get(topic) is None:
+            await routes.get(AUTO_CREATE_TOPIC)
+
+    def _route(self, routes: Routes, topic: str) -> TopicRoute:
+        route = routes.known(topic)
         if route is not None:
             return route
         # Unknown topics are created by their first send, with the queues we ask for at most.
-        template = await routes.get(AUTO_CREATE_TOPIC)
+        template = routes.known(AUTO_CREATE_TOPIC)
         if template is None:
             raise RouteError(
                 "no broker has this topic, and none creates topics on first use: create it first",

@@ -6,11 +6,9 @@ and the broker hears how it went. If it does not hear, it asks a live producer o
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from ordermq.client.instance import ClientInstance
@@ -20,8 +18,10 @@ from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
 from ordermq.model.stored_message import StoredMessage
-from ordermq.producer.producer import Producer, settle
+from ordermq.producer.intake import Parcel
+from ordermq.producer.producer import Producer
 from ordermq.producer.selectors import ShardingKey
+from ordermq.producer.window import Together
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
@@ -168,7 +168,7 @@ class TransactionProducer(Producer):
                 "consumer send the delayed message",
                 topic=message.topic,
             )
-        half = client.runtime.call(self._send_half(client, message, sharding_key, queue))
+        half = self._send_half(client, message, sharding_key, queue)
         message.transaction_id = half.message_id
         if half.status is SendStatus.SEND_OK:
             state, remark = _state(lambda: execute(message, argument), "execute", half.message_id)
@@ -195,26 +195,38 @@ class TransactionProducer(Producer):
             state=state,
         )
 
-    # On the I/O thread.
-
-    async def _send_half(
+    def _send_half(
         self,
         client: ClientInstance,
         message: Message,
         key: ShardingKey | None,
         queue: MessageQueue | None,
     ) -> SendReceipt:
-        answer: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
-        entry = self._entry(message, key, partial(settle, answer), marks)
+        together = Together(1)
+        entry = self._entry(message, key, together.on_done, marks)
         entry.is_alone, entry.sys_flag = True, TransactionFlag.PREPARED
-        async with self._intake:
-            target = await self._targets.choose(client.routes, message, key, queue)
-            address = client.routes.master_of(target.broker_name)
-            if address not in self._introduced:
-                await self._introduce(client, address)
-            self._lane(client, target).put(entry)
-        return await answer
+        target = client.runtime.call(self._introduced_target(client, message, key, queue))
+        self._hand_in(Parcel(message, key, target, [entry]))
+        together.wait()
+        return entry.outcome()
+
+    # On the I/O thread.
+
+    async def _introduced_target(
+        self,
+        client: ClientInstance,
+        message: Message,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> MessageQueue:
+        """Where a half message goes; its broker has been told that it may ask us."""
+        await self._targets.learn(client.routes, message.topic)
+        target = self._targets.choose(client.routes, message, key, queue)
+        address = client.routes.master_of(target.broker_name)
+        if address not in self._introduced:
+            await self._introduce(client, address)
+        return target
 
     async def _end(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 from ordermq.model.status import SendReceipt
@@ -31,16 +30,18 @@ class SendWindow:
 
 
 class Together:
-    """Waits until messages that were handed in together are all done; on the I/O thread."""
+    """Lets a caller wait until messages handed in together are all done, on its own thread."""
 
     def __init__(self, count: int) -> None:
         self._left = count
-        self._done = asyncio.Event()
+        self._done = threading.Lock()  # the lightest thing to wait for: held until all are done
+        self._done.acquire()
 
     def on_done(self, entry: Entry) -> None:
+        """On the I/O thread."""
         self._left -= 1
         if not self._left:
-            self._done.set()
+            self._done.release()
 
-    async def wait(self) -> None:
-        await self._done.wait()
+    def wait(self) -> None:
+        self._done.acquire()

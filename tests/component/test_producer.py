@@ -326,12 +326,23 @@ def test_send_many_goes_on_when_two_threads_hand_in_at_once(producer: Producer) 
 def test_a_wake_up_that_finds_nothing_does_not_put_send_many_to_sleep(
     producer: Producer,
 ) -> None:
-    # Two threads hand in at once: the run one of them woke takes what both brought, and the
-    # other's run finds nothing. The next message must wake a run all the same.
-    client = producer._live()
-    producer._is_taking_in = True
-    client.runtime.call(producer._take_in(client))
+    # Two threads hand in at once: the look one of them woke takes what both brought, and the
+    # other's look finds nothing. The next message must wake a look all the same.
+    intake = producer._intake
+    assert intake is not None
+    producer._live().runtime.post(intake._look)
     assert len(list(producer.send_many([(orders(), "k")]))) == 1
+
+
+def test_a_message_handed_in_while_the_producer_closes_is_turned_away(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer("p", name_servers=broker.name_servers)
+    producer.start()
+    producer.close()
+    monkeypatch.setattr(producer, "_live", lambda: producer._client)  # it looked just before
+    with pytest.raises(StateError, match="not running"):
+        producer.send(orders())
 
 
 def test_send_many_read_on_after_the_close_says_so(broker: EmbeddedBroker) -> None:

@@ -1,0 +1,125 @@
+"""Where messages come in: they enter their queues' lanes in the order they were handed in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ordermq.client.instance import ClientInstance
+from ordermq.model.message import Message
+from ordermq.model.message_queue import MessageQueue
+from ordermq.producer.lanes import Entry
+from ordermq.producer.selectors import ShardingKey
+from ordermq.producer.targets import Targets
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """Messages for one queue, which lie there back to back.
+
+    Args:
+        message: the first of them; its topic is that of all.
+        queue: go there, whatever the selector says.
+    """
+
+    message: Message
+    key: ShardingKey | None
+    queue: MessageQueue | None
+    entries: Sequence[Entry]
+
+    def fail(self, error: BaseException) -> None:
+        for entry in self.entries:
+            entry.finish(None, error)
+
+
+class Intake:
+    """First come, first served: also while the first still waits for its topic's route.
+
+    Args:
+        put: puts an entry into the lane of its queue.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        targets: Targets,
+        put: Callable[[MessageQueue, Entry], None],
+    ) -> None:
+        self._client = client
+        self._targets = targets
+        self._put = put
+        self._handed_in: deque[Parcel] = deque()
+        self._is_woken = False
+        self._asking: asyncio.Task[None] | None = None
+        self._refusal: BaseException | None = None
+
+    def hand_in(self, parcel: Parcel) -> None:
+        """Take messages, from any thread; each entry's `on_done` tells what became of it."""
+        self._handed_in.append(parcel)
+        if self._refusal is not None:  # closed since the caller looked: nobody would come for it
+            self._turn_away(self._refusal)
+            return
+        # The I/O thread is woken once for all that gathers until it looks.
+        if not self._is_woken:
+            self._is_woken = True
+            self._client.runtime.post(self._look)
+
+    # On the I/O thread.
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._handed_in
+
+    def close(self, error: BaseException) -> None:
+        """Turn away what has not entered its lane."""
+        self._refusal = error
+        if self._asking is not None:
+            self._asking.cancel()
+        self._turn_away(error)
+
+    def _turn_away(self, error: BaseException) -> None:
+        with contextlib.suppress(IndexError):  # two threads may be at it
+            while True:
+                self._handed_in.popleft().fail(error)
+
+    def _look(self) -> None:
+        # Cleared before the look: what is handed in meanwhile is seen by it or wakes another.
+        self._is_woken = False
+        while self._handed_in and self._asking is None:
+            parcel = self._handed_in[0]
+            if not self._client.routes.is_known(parcel.message.topic):
+                name = f"route of {parcel.message.topic}"
+                self._asking = self._client.runtime.spawn(self._ask_first(parcel), name)
+                self._asking.add_done_callback(self._asked)
+                return
+            self._handed_in.popleft()
+            self._enter(parcel)
+
+    async def _ask_first(self, parcel: Parcel) -> None:
+        try:
+            await self._targets.learn(self._client.routes, parcel.message.topic)
+        except Exception as error:  # noqa: BLE001 - raised where its receipt is read
+            self._handed_in.popleft()
+            parcel.fail(error)
+        else:
+            self._handed_in.popleft()
+            self._enter(parcel)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled():
+            self._look()
+
+    def _enter(self, parcel: Parcel) -> None:
+        try:
+            target = self._targets.choose(
+                self._client.routes, parcel.message, parcel.key, parcel.queue
+            )
+        except Exception as error:  # noqa: BLE001 - raised where its receipt is read
+            parcel.fail(error)
+            return
+        for entry in parcel.entries:
+            self._put(target, entry)
