@@ -5,14 +5,16 @@
 | what a user creates | push_consumer.py, lite_pull_consumer.py, pull_consumer.py |
 | what a listener is given and may answer | listener.py |
 | one assigned queue: lease, state, process queue | assigned_queue.py |
-| a started consumer: the parts, and what happens between them | member.py |
+| a started consumer: the parts, and what happens between them | member.py, member_settings.py |
 | which queues are mine | rebalance.py, strategies.py |
+| pausing, releasing, seeking | steering.py |
 | taking, renewing, losing locks | locks.py |
 | giving a queue up: drain, commit, unlock | hand_off.py |
 | where to start, what is committed when | offsets.py |
 | offsets of a broadcasting member, in a file | local_offsets.py |
 | fetching messages | pull.py; one pull by itself: single_pull.py |
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
+| calling the listener, keys of a queue beside each other | lanes.py, lane_queue.py |
 | calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |
 | messages that fail again and again | retry.py |
 | a lite pull consumer: its parts; its queues | lite_member.py, shares.py |

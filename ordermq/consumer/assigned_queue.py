@@ -32,6 +32,13 @@ class QueueState(Enum):
     GONE = auto()
 
 
+class Pause(Enum):
+    """Who holds a queue's batches back; each kind ends by itself."""
+
+    USER = auto()  # asked for, or by a failure policy, until somebody resumes
+    SEEK = auto()  # until the running batch has ended and the queue is moved
+
+
 class AssignedQueue:
     """The state of one queue while it is ours; a new object for each assignment.
 
@@ -69,7 +76,7 @@ class AssignedQueue:
         self._lease: Lease | None = lease
         self._generation = 0
         self._running = 0  # batches with listeners; at most one but in concurrent groups
-        self._paused = False
+        self._paused: set[Pause] = set()
         self._room_below = 0  # a puller waits until fewer messages than this are buffered
         self._next_pull_offset = start_offset
         self._done_offset = start_offset
@@ -121,7 +128,7 @@ class AssignedQueue:
 
     @property
     def is_paused(self) -> bool:
-        return self._paused
+        return bool(self._paused)
 
     @property
     def is_running(self) -> bool:
@@ -425,22 +432,23 @@ class AssignedQueue:
             if self._lease is not None and self._lease.epoch == lease.epoch:
                 self._committed_offset = offset
 
-    def pause(self) -> None:
+    def pause(self, by: Pause = Pause.USER) -> None:
         """No new batch until `resume`; pulling stops by flow control, the lease is kept."""
         with self._lock:
-            self._paused = True
+            self._paused.add(by)
 
     def stop(self) -> None:
         """Pause from within a turn that ends here; a `resume` at any time submits anew."""
         with self._lock:
-            self._paused = True
+            self._paused.add(Pause.USER)
             self.process_queue.end_dispatch()
 
-    def resume(self) -> bool:
-        """Go on; True if a consume request must now be submitted."""
+    def resume(self, by: Pause = Pause.USER) -> bool:
+        """End one kind of pause; True if a consume request must now be submitted."""
         with self._lock:
-            self._paused = False
-            return self._state is QueueState.ACTIVE and self.process_queue.begin_dispatch()
+            self._paused.discard(by)
+            is_on = self._state is QueueState.ACTIVE and not self._paused
+            return is_on and self.process_queue.begin_dispatch()
 
     def revoke(self) -> bool:
         """No new batch from here on; True if none is running, else `on_drained` will tell."""

@@ -25,7 +25,7 @@ from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.errors import OrderMQError, ProtocolError
+from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
@@ -37,7 +37,6 @@ from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 
 _log = logging.getLogger("ordermq.consumer")
-_DRAIN_CHECK_MS = 20
 
 
 class Inquiries:
@@ -47,7 +46,7 @@ class Inquiries:
         thread_count: of the worker pool, for the tool to print.
         assigned: our queues.
         last_pull_ms: when a queue was last pulled, ms since 1970; 0 if not yet.
-        submit: hands a queue with pending messages to the consume service.
+        seek: lets a queue go on from an offset.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Inquiries:
         thread_count: int,
         assigned: Callable[[], list[AssignedQueue]],
         last_pull_ms: Callable[[MessageQueue], int],
-        submit: Callable[[AssignedQueue], None],
+        seek: Callable[[AssignedQueue, int], object],
     ) -> None:
         self._client = client
         self._group = group
@@ -73,7 +72,7 @@ class Inquiries:
         self._thread_count = thread_count
         self._assigned = assigned
         self._last_pull_ms = last_pull_ms
-        self._submit = submit
+        self._seek = seek
         self._started_ms = client.clock.wall_ms()
         self._lapsed_ms: dict[MessageQueue, int] = {}
 
@@ -169,36 +168,8 @@ class Inquiries:
         wanted = queue_table_from_body(request.body, "offsetTable")
         held = [assigned for assigned in self._assigned() if assigned.queue in wanted]
         for assigned in held:
-            self._client.runtime.spawn(
-                self._move(assigned, wanted[assigned.queue]), f"reset {assigned.queue}"
-            )
+            self._seek(assigned, wanted[assigned.queue])
         return request.reply(ResponseCode.SUCCESS)
-
-    async def _move(self, assigned: AssignedQueue, offset: int) -> None:
-        """Go on from `offset` as soon as no listener runs; none is started until then.
-
-        The user's own pause stays; one that he asks for or ends within this time does not.
-        """
-        was_paused = assigned.is_paused
-        assigned.pause()
-        try:
-            while assigned.state is QueueState.ACTIVE:
-                # A queue whose lease is over has nothing to move yet: it begins again first.
-                lease, now_ms = assigned.lease, self._client.clock.now_ms()
-                is_ours = lease is not None and lease.is_valid(now_ms)
-                if is_ours and await self._offsets.reset(assigned, assigned.generation, offset):
-                    _log.warning("%s: reset to offset %d, as asked", assigned.queue, offset)
-                    return
-                await self._client.clock.sleep_ms(_DRAIN_CHECK_MS)
-            _log.warning("%s: moves away, not reset to offset %d", assigned.queue, offset)
-        except OrderMQError as error:
-            _log.warning(
-                "%s: goes on from offset %d, which the broker does not know yet: %s",
-                assigned.queue, offset, error,
-            )  # fmt: skip
-        finally:
-            if not was_paused and assigned.resume():
-                self._submit(assigned)
 
 
 def _stacks() -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import TypedDict
 
 from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
 from ordermq.client.timers import cancelled, repeat
-from ordermq.clock import Clock
-from ordermq.config import ConsumeFromWhere, ConsumerConfig
+from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.group_history import GroupHistory
@@ -22,21 +20,19 @@ from ordermq.consumer.inquiries import Inquiries
 from ordermq.consumer.lane_queue import LaneQueue
 from ordermq.consumer.lanes import LaneService
 from ordermq.consumer.lease import Lease
-from ordermq.consumer.listener import ConcurrentListener, Listener
-from ordermq.consumer.local_offsets import LocalOffsets, OffsetFile
+from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.locks import Locks
+from ordermq.consumer.member_settings import MemberSettings
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.orderly import OrderlyService
 from ordermq.consumer.pull import Puller
 from ordermq.consumer.rebalance import Rebalancer
-from ordermq.consumer.retry import FailurePolicy
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.steering import Steering
 from ordermq.consumer.unlocked import Unlocked
-from ordermq.errors import OrderMQError, StateError
-from ordermq.events import EventType, Recorder
+from ordermq.errors import OrderMQError
+from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, retry_topic
-from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
@@ -44,31 +40,12 @@ from ordermq.remoting.command import Command
 _log = logging.getLogger("ordermq.consumer")
 _COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
 _RESTART_DELAY_MS = 1_000
+_IDLE_CHECK_MS = 20
 _FROM_WHERE = {
     ConsumeFromWhere.LAST_OFFSET: "CONSUME_FROM_LAST_OFFSET",
     ConsumeFromWhere.FIRST_OFFSET: "CONSUME_FROM_FIRST_OFFSET",
     ConsumeFromWhere.TIMESTAMP: "CONSUME_FROM_TIMESTAMP",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSettings:
-    """What a push consumer was told, once it is complete."""
-
-    group: str
-    client_id: str
-    name_servers: Sequence[str]
-    config: ConsumerConfig
-    subscriptions: Sequence[Subscription]
-    listener: Listener | None  # of an orderly group; else there is a concurrent one
-    concurrent_listener: ConcurrentListener | None
-    offset_file: OffsetFile | None  # of a broadcasting member
-    on_failure: FailurePolicy
-    on_assigned: Callable[[MessageQueue], None] | None
-    on_revoked: Callable[[MessageQueue], None] | None
-    clock: Clock
-    history: Recorder
-    statistics: ConsumerStatistics
 
 
 class _Told(TypedDict):
@@ -88,6 +65,7 @@ class Member:
         self._runtime = Runtime.acquire()
         self._history = GroupHistory(settings.history, settings.group)
         self._leaving = False
+        self._is_out = False  # paused as a whole: no member until it resumes
         self._releasing: Future[None] | None = None
         statistics = settings.statistics
         self._client = client = ClientInstance(
@@ -140,11 +118,11 @@ class Member:
                 self._history,
                 statistics,
                 held=lambda: self._rebalancer.assigned(),
-                on_regained=self._nudge,
+                on_regained=self._pull_anew,
             )
         else:
             self._locks = Unlocked(
-                held=lambda: self._rebalancer.assigned(), on_regained=self._nudge
+                held=lambda: self._rebalancer.assigned(), on_regained=self._pull_anew
             )
         self._hand_off = HandOff(
             client, self._locks, self._offsets, statistics, config.consume.drain_timeout_ms
@@ -161,6 +139,14 @@ class Member:
             on_assigned=self._on_assigned,
             on_released=self._on_released,
         )
+        self.steering = Steering(
+            client,
+            group,
+            self._rebalancer,
+            self._offsets,
+            submit=self._service.submit,
+            pull_anew=self._pull_anew,
+        )
         self._inquiries = Inquiries(
             client,
             group,
@@ -171,7 +157,7 @@ class Member:
             thread_count=config.consume.consume_thread_count,
             assigned=self._rebalancer.assigned,
             last_pull_ms=self._last_pull_ms,
-            submit=self._service.submit,
+            seek=self.steering.seek_as_asked,
         )
         self._pullers: dict[MessageQueue, tuple[Puller, asyncio.Task[None]]] = {}
         self._loops: list[asyncio.Task[object]] = []
@@ -275,6 +261,9 @@ class Member:
 
     async def _leave_group(self) -> None:
         await self._client.stop_loops()  # a heartbeat would make us a member again
+        await self._unregister()
+
+    async def _unregister(self) -> None:
         for address in self._client.routes.masters():
             try:
                 await self._client.api.unregister(address, consumer_group=self._group)
@@ -301,46 +290,33 @@ class Member:
 
         return self._runtime.call(read())
 
-    def pause(self, queue: MessageQueue) -> None:
-        self._find(queue).pause()
+    def step_out(self) -> None:
+        """Hand every queue over and leave the group's list, until `step_in`."""
+        self._is_out = True
+        self._runtime.call(self._step_out())
 
-    def resume(self, queue: MessageQueue) -> None:
-        assigned = self._find(queue)
-        if assigned.resume():
-            self._service.submit(assigned)
+    def step_in(self) -> None:
+        """Join the group again, if we have stepped out."""
+        if not self._is_out:
+            return
+        self._is_out = False
+        self._runtime.call(self._step_in())
 
-    def unpark(self, key: bytes) -> bool:
-        was_parked = False
-        for assigned in self._lane_queues():
-            begins = assigned.unpark(key)
-            if begins is not None:
-                was_parked = True
-                _log.info("%s: key %r unparked", assigned.queue, key.decode(errors="replace"))
-            if begins:
-                self._service.submit(assigned)
-        return was_parked
+    async def _step_out(self) -> None:
+        self._rebalancer.step_out()
+        self._runtime.spawn(self._unregister_when_idle(), f"step out of {self._group}")
 
-    def parked_keys(self) -> dict[MessageQueue, list[bytes]]:
-        found = {item.queue: item.parked_keys() for item in self._lane_queues()}
-        return {queue: keys for queue, keys in found.items() if keys}
+    async def _unregister_when_idle(self) -> None:
+        # As in `close`: with locks first, without them last.
+        while isinstance(self._locks, Unlocked) and self._rebalancer.assigned():
+            await self._client.clock.sleep_ms(_IDLE_CHECK_MS)
+        if self._is_out and not self._leaving:
+            await self._unregister()
 
-    def _lane_queues(self) -> list[LaneQueue]:
-        async def read() -> list[AssignedQueue]:
-            return self._rebalancer.assigned()
-
-        return [item for item in self._runtime.call(read()) if isinstance(item, LaneQueue)]
-
-    def _find(self, queue: MessageQueue) -> AssignedQueue:
-        assigned = self._rebalancer.find(queue)
-        if assigned is None:
-            raise StateError(
-                "this queue is not assigned to us now; see assigned_queues()",
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queue_id=queue.queue_id,
-                group=self._group,
-            )
-        return assigned
+    async def _step_in(self) -> None:
+        self._rebalancer.step_in()
+        await self._client.heartbeats.beat()
+        self._rebalancer.wake()
 
     # What the parts tell us; on the I/O thread unless said otherwise.
 
@@ -351,7 +327,8 @@ class Member:
             message_model=self._config.message_model.name,
             consume_from_where=_FROM_WHERE[self._config.rebalance.consume_from_where],
         )
-        return Heartbeat(self._client.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
+        consumers = () if self._is_out else (data,)
+        return Heartbeat(self._client.client_id, consumers, ("CLIENT_INNER_PRODUCER",))
 
     def _on_request(self, address: str, command: Command) -> Command | None:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
@@ -412,6 +389,7 @@ class Member:
         self._runtime.post(self._locks.renew_soon)
 
     def _on_assigned(self, assigned: AssignedQueue) -> None:
+        self.steering.on_assigned(assigned)
         puller = Puller(
             self._client,
             self._group,
@@ -450,6 +428,19 @@ class Member:
         callback = self._runtime.spawn(told, f"on_revoked {assigned.queue}")
         self._callbacks.add(callback)
         callback.add_done_callback(self._callbacks.discard)
+
+    def _pull_anew(self, assigned: AssignedQueue) -> None:
+        """Its offset has changed: a pull at the old one may be held by the broker for long."""
+        found = self._pullers.get(assigned.queue)
+        if found is None or found[0].last_pull_ms == 0:
+            return  # the first pull is still to come
+        puller, task = found
+        task.cancel()
+        name = f"pull {assigned.queue} {self._group}"
+        self._pullers[assigned.queue] = (
+            puller,
+            self._runtime.spawn(self._keep_running(puller.run, name), name),
+        )
 
     def _nudge(self, assigned: AssignedQueue) -> None:
         found = self._pullers.get(assigned.queue)

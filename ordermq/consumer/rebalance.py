@@ -103,6 +103,8 @@ class Rebalancer:
         self._releases: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._closing = False
+        self._is_out = False  # of the group, until `step_in`
+        self._left_out: set[MessageQueue] = set()  # queues not to take until `take_in`
         self._complaints: dict[str, str] = {}
         self._passing = asyncio.Lock()
         self._own_id = client.client_id
@@ -119,6 +121,34 @@ class Rebalancer:
     def wake(self) -> None:
         """Run a pass now: members, routes or locks may have changed."""
         self._wake.set()
+
+    def leave_out(self, queue: MessageQueue) -> None:
+        """Hand a queue over if it is ours, and do not take it until `take_in`."""
+        self._left_out.add(queue)
+        self.wake()
+
+    def take_in(self, queue: MessageQueue) -> bool:
+        """End `leave_out`; False if the queue was not left out."""
+        if queue not in self._left_out:
+            return False
+        self._left_out.remove(queue)
+        self.wake()
+        return True
+
+    def take_all_in(self) -> None:
+        """End every `leave_out`."""
+        self._left_out.clear()
+        self.wake()
+
+    def step_out(self) -> None:
+        """Have no share at all until `step_in`; the caller leaves the group's member list."""
+        self._is_out = True
+        self.wake()
+
+    def step_in(self) -> None:
+        """End `step_out`."""
+        self._is_out = False
+        self.wake()
 
     async def run(self) -> None:
         """Pass after pass, for ever."""
@@ -146,9 +176,13 @@ class Rebalancer:
         await cancelled(*list(self._releases.values()))
 
     async def _balance_all(self) -> None:
+        if self._is_out:
+            for assigned in self.assigned():
+                self._release(assigned)
+            return
         routes = {topic: await self._client.routes.get(topic) for topic in self._topics}
         members = await self._member_ids()
-        if self._closing:
+        if self._closing or self._is_out:
             # We left while the list was on its way. Announcing ourselves now would make us a
             # member again, with a share that nobody else may take.
             return
@@ -169,7 +203,10 @@ class Rebalancer:
     def _share(
         self, topic: str, route: TopicRoute, members: Sequence[str]
     ) -> list[MessageQueue] | None:
-        return share_of(self._config, subscribe_queues(topic, route), members, self._own_id)
+        share = share_of(self._config, subscribe_queues(topic, route), members, self._own_id)
+        if share is None or not self._left_out:
+            return share
+        return [queue for queue in share if queue not in self._left_out]
 
     def stop_acquiring(self) -> None:
         """Take no queue any more, whatever passes find."""
@@ -210,7 +247,7 @@ class Rebalancer:
         return []
 
     async def _acquire(self, queues: Sequence[MessageQueue]) -> None:
-        if not queues or self._closing:
+        if not queues or self._closing or self._is_out:
             return
         leases = await self._locks.acquire(queues)
         if len(leases) < len(queues):
@@ -230,7 +267,8 @@ class Rebalancer:
         self._assigned[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)
         self._on_assigned(assigned)
-        if self._closing:  # the consumer was closed while we asked
+        # The consumer was closed, or told to give this queue up, while we asked.
+        if self._closing or self._is_out or queue in self._left_out:
             self._release(assigned)
 
     def _release(self, assigned: AssignedQueue) -> None:
