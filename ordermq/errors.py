@@ -191,3 +191,15 @@ class StoreError(OrderMQError):
     """The embedded broker's store could not read or write."""
 
     code = "store"
+
+
+class DataLoss(OrderMQError):
+    """Messages that were to be read are not there any more: they expired, or were lost."""
+
+    code = "data-loss"
+
+
+class LockRefused(OrderingError):
+    """Another member holds the queue, or the lease on it ended; going on could break the order."""
+
+    code = "lock-refused"

@@ -6,6 +6,10 @@
 |---|---|
 | options.py, settings.py | every option, read and checked at once |
 | schema.py | the columns, for Arrow and for Spark |
+| source.py | the batch source: a snapshot, a partition a queue |
+| queue_reader.py | reading a queue's range on an executor, as Arrow |
+| offsets.py, positions.py | where to read: pure functions; what the brokers are asked |
+| link.py | the client of a process |
 | lease_identity.py | who holds a running query's queues: source and stages agree on it here |
 
 Spark finds the format by the package `pyspark_ordermq`.

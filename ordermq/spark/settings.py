@@ -18,8 +18,12 @@ from ordermq.errors import ConfigError
 
 _E = TypeVar("_E", bound=StrEnum)
 
-# Options that Spark itself hands on, and that mean nothing here.
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+# What Spark itself hands on, and that means nothing here: of sinks, then of CREATE TABLE.
+_SPARKS_OWN: Final = frozenset(
+    {"checkpointlocation", "queryname", "provider", "owner", "location", "comment", "external"}
+    | {"is_managed_location", "collation"}
+)
+_OF_TABLE: Final = "option."  # before each option while CREATE TABLE asks for the schema
 _SECRET: Final = frozenset({"secret_key", "security_token"})
 
 
@@ -50,7 +54,8 @@ def read_options(settings: Iterable[Setting], given: Mapping[str, str]) -> dict[
     table = {_folded(setting.name): setting for setting in settings}
     values = {setting.name: setting.default for setting in table.values()}
     faults: list[str] = []
-    for key, text in given.items():
+    for told, text in given.items():
+        key = told[len(_OF_TABLE) :] if told.lower().startswith(_OF_TABLE) else told
         setting = table.get(_folded(key))
         if setting is None:
             faults += _unknown(key, table)

@@ -136,6 +136,8 @@ def test_a_secret_is_not_shown_in_an_error():
 
 def test_options_of_sparks_own_are_passed_over():
     assert options(checkpointLocation="/tmp/c") == options()
+    table = {"option.name_servers": "127.0.0.1:9876", "option.topic": "orders"}
+    assert SourceOptions.of(table | {"owner": "me", "provider": "ordermq"}) == options()
 
 
 def test_options_travel():

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The Spark bridge on a real Spark, local and as a cluster of two workers on this machine.
+#   ci/spark.sh                 the short leg, about a minute
+#   ci/spark.sh --long          what waits for locks to expire and workers to be killed, too
+#   ci/spark.sh -k batch        other arguments go to pytest
+# Needs a Java 17 runtime; PySpark comes from the extra spark-test.
+set -euo pipefail
+case ${1:-} in
+-h | --help)
+    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+EXTRAS=dev,spark-test
+source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
+command -v java >/dev/null || fail "java not found: install a Java 17 runtime (Debian: apt install openjdk-17-jre-headless)"
+marked="not spark_long"
+if [ "${1:-}" = --long ]; then
+    marked=
+    shift
+fi
+ORDERMQ_SPARK=1 exec "$venv/bin/python" -m pytest tests/spark -q --durations=10 -m "$marked" "$@"

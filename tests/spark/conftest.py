@@ -1,0 +1,141 @@
+"""Tests on a real Spark: ci/spark.sh runs them, plain pytest leaves them out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Message, Producer, PullConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from ordermq.model.message_queue import MessageQueue
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+
+if not os.environ.get("ORDERMQ_SPARK"):
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_report_header() -> str:
+    return "Spark: " + (
+        "tests/spark" if os.environ.get("ORDERMQ_SPARK") else "left out; ci/spark.sh runs it"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(item.path).parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.spark)
+
+
+def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Poll what only another process or thread can tell, with a deadline."""
+    end = time.monotonic() + deadline_s
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"not within {deadline_s} s: {what}")
+        pause.wait(0.02)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session for all: a JVM takes seconds to start and a good part of the machine."""
+    os.environ["PYTHONPATH"] = str(ROOT)  # as an installed package is: found by its name
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("ordermq-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.task.killTimeout", "500ms")
+        .config("spark.sql.warehouse.dir", f"{ROOT}/build/spark-warehouse")
+        .config("spark.driver.extraJavaOptions", "-Xss4m")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+class Broker:
+    """An embedded broker that can be away for a while."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._config = BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=6_000)
+        self._running = EmbeddedBroker(path, config=self._config).start()
+        self.name_servers = self._running.name_servers
+
+    def expire(self, queue: MessageQueue, before: int) -> None:
+        """Lose the messages before an offset, as a broker does whose disk is full; a restart."""
+        port = self._running.port
+        self._running.close()
+        with contextlib.closing(sqlite3.connect(self._path)) as database, database:
+            ((row,),) = database.execute(
+                "SELECT id FROM queues WHERE topic = ? AND queue_id = ?",
+                (queue.topic, queue.queue_id),
+            )
+            database.execute(f"DELETE FROM log_{row} WHERE off < ?", (before,))
+        self._running = EmbeddedBroker(self._path, port=port, config=self._config).start()
+
+    def close(self) -> None:
+        self._running.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    running = Broker(tmp_path / "broker.db")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def producer(broker: Broker) -> Iterator[Producer]:
+    with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=4) as running:
+        yield running
+
+
+@pytest.fixture
+def pull_consumer(broker: Broker) -> Iterator[PullConsumer]:
+    with PullConsumer("g", name_servers=broker.name_servers) as running:
+        yield running
+
+
+def send(producer: Producer, count: int, *, first: int = 0, topic: str = "orders") -> None:
+    """Numbered messages of ten keys; the odd ones are tagged a, the even ones b."""
+    events = (
+        (Message(topic, b"%d" % n, tags="ba"[n % 2], keys=[f"n{n}"]), f"k{n % 10}")
+        for n in range(first, first + count)
+    )
+    sent = list(producer.send_many(events, max_in_flight=64))
+    assert len(sent) == count
+
+
+def numbers(rows: Any) -> list[int]:
+    """The numbers `send` gave, of rows with a body, ascending."""
+    return sorted(int(bytes(row.body)) for row in rows)
+
+
+def assert_in_order(rows: Any) -> None:
+    """Each key's numbers rise in the order the rows come in."""
+    last: dict[str, int] = {}
+    for row in rows:
+        number = int(bytes(row.body))
+        assert last.get(row.sharding_key, -1) < number, (row.sharding_key, last, number)
+        last[row.sharding_key] = number
