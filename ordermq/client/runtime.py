@@ -96,6 +96,13 @@ class Runtime:
         """Call `action` on the I/O thread soon, from any thread."""
         self.loop.call_soon_threadsafe(action, *arguments)
 
+    def post_after(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Call `action` on the I/O thread after real time, from any thread."""
+        if self.is_io_thread:
+            self.loop.call_later(delay_s, action)
+        else:
+            self.post(self.loop.call_later, delay_s, action)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -67,6 +67,7 @@ class AssignedQueue:
         self.attempts: dict[int, int] = {}  # failed tries of buffered offsets; worker only
         self.isolate_until = -1  # up to this offset, one message a batch; worker only
         self.burst = 1  # batches to claim at once; worker only
+        self.defects = 0  # turns that broke by an error of ours, one after the other; worker only
         self.last_claim_ms = -1  # when a listener last got a batch, on the monotonic clock
         self._on_lapse = on_lapse
         self._on_drained = on_drained

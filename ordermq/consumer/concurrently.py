@@ -75,6 +75,7 @@ class ConcurrentService:
             self._serve,
             self._serve_async,
             f"ordermq-{group}",
+            client.runtime,
         )
 
     def submit(self, assigned: AssignedQueue) -> None:
@@ -104,6 +105,7 @@ class ConcurrentService:
         except BaseException as error:  # noqa: BLE001 - judged as the outcome
             raised = error
         self._land(flight, value, raised)
+        self._pool.goes_on(1)  # only to tell: a batch is all that is served at once
 
     async def _serve_async(self, assigned: AssignedQueue) -> None:
         async with self._slots:

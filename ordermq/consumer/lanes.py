@@ -15,8 +15,9 @@ from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.claim import Claim, Refusal
 from ordermq.consumer.lane_queue import LaneQueue
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.orderly import OnIoThread, OrderlyService, Outcome, Turn
+from ordermq.consumer.orderly import OrderlyService
 from ordermq.consumer.retry import GiveUp, resume_delay_ms
+from ordermq.consumer.turn import OnIoThread, Outcome, Turn
 from ordermq.errors import RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.status import ConsumeResult
@@ -43,6 +44,8 @@ class LaneService(OrderlyService):
                 self.submit(assigned)
             yield from self._call(assigned, claim)
             now_ms = self._clock.now_ms()
+            if not self._pool.goes_on(1):
+                break
         if assigned.wakes():
             self.submit(assigned)  # other queues wait for this thread
 

@@ -1,16 +1,9 @@
-"""The orderly consume service: one batch of a queue at a time, in order (semantics 4).
-
-One generator decides the course of a queue's turn; a thread drives it for plain listeners
-and a task on a second loop for `async def` ones, so both follow the same rules.
-"""
+"""The orderly consume service: one batch of a queue at a time, in order (semantics 4)."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
-from collections.abc import Coroutine, Generator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from ordermq.client.instance import ClientInstance
@@ -36,6 +29,7 @@ from ordermq.consumer.retry import (
     send_dead_letter,
 )
 from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.turn import Calls, OnIoThread, Outcome, Turn, TurnDriver
 from ordermq.consumer.worker_pool import pool_for
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
@@ -45,20 +39,7 @@ from ordermq.model.status import ConsumeResult
 _log = logging.getLogger("ordermq.consumer")
 
 
-@dataclass(frozen=True, slots=True)
-class OnIoThread:
-    """A step of a turn: run this on the I/O thread."""
-
-    work: Coroutine[Any, Any, object]
-
-
-# A turn yields what is to be done, a listener call or work of the I/O thread, and is sent
-# what came of it: (value, None) or (None, the error it raised).
-Outcome = tuple[object, BaseException | None]
-Turn = Generator[ConsumeContext | OnIoThread, Outcome, None]
-
-_SUCCESS = ConsumeResult.SUCCESS
-_BURST_MESSAGES = 32  # most in a claim of several batches
+_BURST_MESSAGES = 256  # most in a claim of several batches
 _QUICK_MS = 1  # a claim of several batches takes about this long at most
 
 
@@ -91,12 +72,14 @@ class OrderlyService:
         self._statistics = statistics
         self._rollback_warned = False
         self._most_burst = _most_burst(config)
+        driver = TurnDriver(listener, client.runtime, self._turn, self._recover)
         self._pool = pool_for(
             listener,
             config.consume_thread_count,
-            self._take_turn,
-            self._take_turn_async,
+            driver.drive,
+            driver.drive_async,
             f"ordermq-{group}",
+            client.runtime,
         )
 
     def submit(self, assigned: AssignedQueue) -> None:
@@ -106,51 +89,6 @@ class OrderlyService:
     def close(self, timeout_s: float) -> bool:
         """End the threads; False if a listener still ran after `timeout_s`."""
         return self._pool.close(timeout_s)
-
-    # Drivers.
-
-    def _take_turn(self, assigned: AssignedQueue) -> None:
-        turn = self._turn(assigned)
-        send = turn.send
-        listener = self._listener
-        try:
-            step = next(turn)
-            while True:
-                try:
-                    if isinstance(step, ConsumeContext):
-                        outcome: Outcome = listener(step.messages, step), None
-                    else:
-                        outcome = self._client.runtime.call(step.work), None
-                # BaseException: a listener's sys.exit() must suspend its queue, not end our thread.
-                except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-                    outcome = None, error
-                step = send(outcome)
-        except StopIteration:
-            return
-        except Exception:  # noqa: BLE001 - logged, and the queue restarts
-            self._recover(assigned)
-
-    async def _take_turn_async(self, assigned: AssignedQueue) -> None:
-        turn = self._turn(assigned)
-        try:
-            step = next(turn)
-            while True:
-                step = turn.send(await self._perform_async(step))
-        except StopIteration:
-            return
-        except Exception:  # noqa: BLE001 - logged, and the queue restarts
-            self._recover(assigned)
-
-    async def _perform_async(self, step: ConsumeContext | OnIoThread) -> Outcome:
-        try:
-            if isinstance(step, ConsumeContext):
-                answer = self._listener(step.messages, step)
-                return (await answer if inspect.isawaitable(answer) else answer), None
-            return await asyncio.wrap_future(self._client.runtime.submit(step.work)), None
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-            return None, error
 
     def _recover(self, assigned: AssignedQueue) -> None:
         # A defect of ours. Without a successor the queue would stand still for ever
@@ -169,9 +107,8 @@ class OrderlyService:
         """
         size = self._config.consume_message_batch_max_size
         most_ms = self._config.max_time_consume_continuously_ms
+        is_judged = self._history.enabled or not self._config.auto_commit
         clock_ms = self._clock.now_ms
-        is_plain = self._config.auto_commit and not self._history.enabled
-        attempts = assigned.attempts
         batches = messages = 0
         try:
             started_ms = now_ms = clock_ms()
@@ -179,46 +116,68 @@ class OrderlyService:
                 claim = assigned.begin_batch(size * assigned.burst, now_ms)
                 if isinstance(claim, Refusal):
                     return
-                begun_ms, done = now_ms, 0
-                hold = False
-                for run in claim.messages.parts(size):
-                    if done and not assigned.goes_on(claim, clock_ms()):
-                        break
-                    attempt = attempts.get(run.first_offset, 0) if attempts else 0
-                    context = ConsumeContext(assigned, claim, run, attempt)
-                    if self._history.enabled:
-                        self._record_start(assigned, claim, context)
-                    outcome = yield context
-                    value, raised = outcome
-                    is_success = raised is None and (value is None or value is _SUCCESS)
-                    if not (is_plain and is_success):
-                        verdict = self._judge(assigned, run, outcome)
-                        if self._history.enabled:
-                            self._record_end(assigned, claim, run, verdict)
-                        if verdict.settlement is Settlement.RETRY:
-                            yield from self._retry(assigned, context, done, verdict)
-                            return
-                        if verdict.settlement is Settlement.ROLLBACK:
-                            self._roll_back(assigned, context)
-                            return
-                        hold = verdict.settlement is Settlement.HOLD
-                    done += len(run)
-                    batches += 1
-                    if attempts:
-                        attempts.clear()
-                messages += done
+                begun_ms, hold = now_ms, False
+                calls = Calls(self._contexts(assigned, claim, begun_ms + _QUICK_MS), is_judged)
+                while (called := (yield calls)) is not None:
+                    verdict = self._judged(assigned, called)
+                    if verdict.settlement is Settlement.RETRY:
+                        yield from self._retry(assigned, called[0], calls.messages, verdict)
+                        return
+                    if verdict.settlement is Settlement.ROLLBACK:
+                        self._roll_back(assigned, called[0])
+                        return
+                    hold = verdict.settlement is Settlement.HOLD
+                    calls.messages += verdict.done
+                    calls.batches += 1
+                assigned.attempts.clear()
+                assigned.defects = 0
+                batches += calls.batches
+                messages += calls.messages
                 now_ms = clock_ms()
                 is_quick = now_ms - begun_ms <= _QUICK_MS
                 assigned.burst = min(2 * assigned.burst, self._most_burst) if is_quick else 1
-                if not assigned.end_batch(claim, done, now_ms, hold=hold):
+                if not assigned.end_batch(claim, calls.messages, now_ms, hold=hold):
                     return
                 if self._config.commit_interval_ms == 0 and not hold:
                     yield OnIoThread(self._offsets.commit(assigned))
                     now_ms = clock_ms()  # a slow commit must not stretch the lease
+                if not self._pool.goes_on(calls.batches):
+                    break
             self.submit(assigned)  # other queues wait for this thread; the flag stays set
         finally:
             self._statistics.add("batches", batches)
             self._statistics.add("messages_done", messages)
+
+    def _contexts(
+        self, assigned: AssignedQueue, claim: Claim, until_ms: int
+    ) -> Iterator[ConsumeContext]:
+        """The batches of a claim, each as its call begins; none begins after `until_ms`.
+
+        All the claim has done counts only as it ends, so it must not be long.
+        """
+        clock_ms, goes_on = self._clock.now_ms, assigned.goes_on
+        attempts = assigned.attempts
+        is_first = True
+        for run in claim.messages.parts(self._config.consume_message_batch_max_size):
+            if is_first:
+                is_first = False
+            else:
+                attempts.clear()  # the batch before was done
+                now_ms = clock_ms()
+                if now_ms > until_ms or not goes_on(claim, now_ms):
+                    return
+            attempt = attempts.get(run.first_offset, 0) if attempts else 0
+            context = ConsumeContext(assigned, claim, run, attempt)
+            if self._history.enabled:
+                self._record_start(assigned, claim, context)
+            yield context
+
+    def _judged(self, assigned: AssignedQueue, called: tuple[ConsumeContext, Outcome]) -> Verdict:
+        context, outcome = called
+        verdict = self._judge(assigned, context.messages, outcome)
+        if self._history.enabled:
+            self._record_end(assigned, context.claim, context.messages, verdict)
+        return verdict
 
     def _judge(self, assigned: AssignedQueue, run: MessageRun, outcome: Outcome) -> Verdict:
         value, raised = outcome

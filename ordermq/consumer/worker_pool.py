@@ -5,14 +5,18 @@ A queue is in a pool at most once, by its dispatch flag.
 
 from __future__ import annotations
 
+import collections
 import inspect
-import queue
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from ordermq.client.runtime import Runtime
 from ordermq.consumer.assigned_queue import AssignedQueue
+
+_QUICK_CALL_NS = 100_000  # of listeners that take less, one thread is enough
+_LOOK_AFTER_S = 0.001  # how long a queue may wait behind a listener that does not return
 
 
 class ListenerPool(Protocol):
@@ -20,6 +24,14 @@ class ListenerPool(Protocol):
 
     def submit(self, assigned: AssignedQueue) -> None:
         """Serve a queue soon; any thread."""
+
+    def goes_on(self, calls: int) -> bool:
+        """Tell that the listener was called, from the thread or task that serves a queue.
+
+        Args:
+            calls: how often since it was told last, or since the queue was given out.
+        Returns: False if the caller must submit its queue again, if it has more, and return.
+        """
 
     def close(self, timeout_s: float) -> bool:
         """End the threads; False if a listener still ran after `timeout_s` seconds."""
@@ -31,60 +43,182 @@ def pool_for(
     serve: Callable[[AssignedQueue], None],
     serve_async: Callable[[AssignedQueue], Coroutine[Any, Any, None]],
     name: str,
+    runtime: Runtime,
 ) -> ListenerPool:
     """Make the pool a listener needs: `size` threads, or a loop for an `async def` one."""
     if inspect.iscoroutinefunction(listener):
         return ListenerLoop(serve_async, f"{name}-listeners")
-    return WorkerPool(size, serve, name)
+    return WorkerPool(size, serve, name, lambda look: runtime.post_after(_LOOK_AFTER_S, look))
+
+
+class _Worker:
+    __slots__ = ("ident", "is_hired", "is_quick", "since_ns", "wake")
+
+    def __init__(self) -> None:
+        self.ident = 0
+        self.is_hired = False  # woken for a queue that waits, whoever is on duty
+        self.is_quick = True  # as far as it was told
+        self.since_ns = 0  # when it last was given a queue, or told of calls
+        self.wake = threading.Lock()
+        self.wake.acquire()
 
 
 class WorkerPool:
     """At most `size` daemon threads, started as work needs them.
 
+    Threads that share one interpreter lock do not run quick listeners any faster than one
+    thread does, and fight for the lock with the I/O thread. So one worker is *on duty* and
+    serves queue after queue while the listener is quick. As soon as it is not, each queue that
+    waits gets a thread: a worker that was told of a slow call goes off duty with its queue, and
+    one whose listener does not return is taken off duty by a look after a millisecond. A worker
+    off duty keeps its queue until the listener is quick again.
+
     Args:
-        run: consumes one queue until it is empty, revoked or out of its time slice.
+        run: consumes one queue until it is empty, revoked, out of its time slice, or `goes_on`
+            said no; it tells of its calls by `goes_on`.
+        later: has what it is given called in about a millisecond, on any thread.
+        clock_ns: how long calls take.
     """
 
-    def __init__(self, size: int, run: Callable[[AssignedQueue], None], name: str) -> None:
+    def __init__(
+        self,
+        size: int,
+        run: Callable[[AssignedQueue], None],
+        name: str,
+        later: Callable[[Callable[[], None]], None],
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
         self._size = size
         self._run = run
         self._name = name
-        self._work: queue.SimpleQueue[AssignedQueue | None] = queue.SimpleQueue()
+        self._later = later
+        self._clock_ns = clock_ns
         self._lock = threading.Lock()
+        self._work: collections.deque[AssignedQueue] = collections.deque()
         self._threads: list[threading.Thread] = []
-        # Threads that wait for work, less the work that waits for a thread: an idle thread
-        # serves one of two queues that come at once, not both.
-        self._spare = 0
+        self._workers: dict[int, _Worker] = {}  # by ident
+        self._idle: list[_Worker] = []
+        self._on_duty: _Worker | None = None
+        self._steps = 0  # of the worker on duty: queues taken and calls told
+        self._steps_seen = -1  # at the last look
+        self._is_looked_after = False
+        self._is_closing = False
 
     def submit(self, assigned: AssignedQueue) -> None:
-        """Hand a queue to the next free worker; any thread."""
-        self._work.put(assigned)
         with self._lock:
-            self._spare -= 1
-            if self._spare >= 0 or len(self._threads) >= self._size:
-                return
-            thread = threading.Thread(
-                target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True
-            )
-            self._threads.append(thread)
-        thread.start()
+            self._work.append(assigned)
+            if self._on_duty is None:
+                self._hire(1)
+
+    def goes_on(self, calls: int) -> bool:
+        worker = self._workers[threading.get_ident()]
+        now_ns = self._clock_ns()
+        worker.is_quick = now_ns - worker.since_ns <= calls * _QUICK_CALL_NS
+        worker.since_ns = now_ns
+        if worker is self._on_duty:
+            if worker.is_quick:
+                self._steps += 1
+                return not self._work  # others wait for this thread
+            with self._lock:
+                self._relieve()
+            return True
+        if not worker.is_quick:
+            return True
+        with self._lock:
+            if self._on_duty is None:
+                self._put_on_duty(worker)
+            return worker is self._on_duty and not self._work
 
     def close(self, timeout_s: float) -> bool:
-        """Let running listeners end, at most `timeout_s` each; False if one still runs."""
-        for _ in self._threads:
-            self._work.put(None)
+        with self._lock:
+            self._is_closing = True
+            for worker in self._idle:
+                worker.wake.release()
+            self._idle.clear()
         for thread in self._threads:
             thread.join(timeout_s)
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _serve(self) -> None:
-        while True:
-            with self._lock:
-                self._spare += 1
-            assigned = self._work.get()
-            if assigned is None:
+    # With the lock held.
+
+    def _hire(self, most: int) -> None:
+        """Wake idle workers, or start new ones; the first is on duty if nobody is."""
+        for _ in range(most):
+            if self._idle:
+                worker = self._idle.pop()
+                worker.wake.release()
+            elif len(self._threads) < self._size and not self._is_closing:
+                worker = self._start()
+            else:
+                return  # all are with slow listeners: the first to end looks for work
+            worker.is_hired = True
+            if self._on_duty is None:
+                self._put_on_duty(worker)
+
+    def _start(self) -> _Worker:
+        worker = _Worker()
+        name = f"{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return worker
+
+    def _put_on_duty(self, worker: _Worker) -> None:
+        self._on_duty = worker
+        if not self._is_looked_after and not self._is_closing:
+            self._is_looked_after = True
+            self._steps_seen = self._steps
+            self._later(self._look)
+
+    def _relieve(self) -> None:
+        """The worker on duty is with a slow listener: nobody waits for it."""
+        self._on_duty = None
+        self._hire(len(self._work))
+
+    # The look after the worker on duty.
+
+    def _look(self) -> None:
+        with self._lock:
+            self._is_looked_after = False
+            worker = self._on_duty
+            if worker is None:
                 return
-            self._run(assigned)
+            if self._steps != self._steps_seen:
+                self._put_on_duty(worker)  # and look again
+            else:
+                self._relieve()
+
+    # A worker's thread.
+
+    def _serve(self, worker: _Worker) -> None:
+        worker.ident = threading.get_ident()
+        self._workers[worker.ident] = worker
+        while True:
+            assigned = self._next(worker)
+            if assigned is not None:
+                worker.since_ns = self._clock_ns()
+                self._run(assigned)
+            elif self._is_closing:
+                return
+            else:
+                worker.wake.acquire()
+
+    def _next(self, worker: _Worker) -> AssignedQueue | None:
+        """The next queue, or None: the worker has been noted as idle, or the pool closes."""
+        with self._lock:
+            if self._on_duty is None and self._work:
+                self._put_on_duty(worker)
+            is_on_duty = worker is self._on_duty
+            if self._work and (is_on_duty or worker.is_hired or not worker.is_quick):
+                worker.is_hired = False
+                self._steps += is_on_duty
+                return self._work.popleft()
+            if is_on_duty:
+                self._on_duty = None
+            worker.is_hired = False
+            if not self._is_closing:
+                self._idle.append(worker)
+            return None
 
 
 class ListenerLoop:
@@ -101,8 +235,10 @@ class ListenerLoop:
         self._runtime = Runtime(name)
 
     def submit(self, assigned: AssignedQueue) -> None:
-        """Start a task for a queue; any thread."""
         self._runtime.post(self._start, assigned)
+
+    def goes_on(self, calls: int) -> bool:
+        return True
 
     def close(self, timeout_s: float) -> bool:
         """Cancel what runs and end the thread; always True."""

@@ -15,9 +15,10 @@ from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets import Offsets
-from ordermq.consumer.orderly import OnIoThread, OrderlyService
+from ordermq.consumer.orderly import OrderlyService
 from ordermq.consumer.retry import Retry
 from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.turn import Calls, OnIoThread
 from ordermq.events import NoHistory
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
@@ -35,6 +36,7 @@ class Consumption:
     def __init__(self, **config: Any) -> None:
         self.clock = ManualClock(START_MS)
         self.drained: list[AssignedQueue] = []
+        self.submitted: list[AssignedQueue] = []
         self.assigned = AssignedQueue(
             QUEUE,
             "G",
@@ -59,6 +61,9 @@ class Consumption:
             GroupHistory(NoHistory(), "G"),
             self.statistics,
         )
+        self.service._pool = cast(
+            Any, SimpleNamespace(submit=self.submitted.append, goes_on=lambda calls: True)
+        )
         self.commits = 0
 
     async def commit(self, assigned: AssignedQueue) -> None:
@@ -75,19 +80,29 @@ class Consumption:
                     self.commits += 1
                     step = turn.send((None, None))
                     continue
-                self.claimed.append(len(step.claim.messages))
-                self.seen += [message.queue_offset for message in step.messages]
-                step = turn.send((listener(step.messages, step), None))
+                assert isinstance(step, Calls)
+                step = turn.send(self.call(step, listener))
         except StopIteration:
             return
+
+    def call(self, calls: Calls, listener: Listener) -> Any:
+        claim = None
+        for context in calls.contexts:
+            if claim is None:
+                claim = context.claim
+                self.claimed.append(len(claim.messages))
+            self.seen += [message.queue_offset for message in context.messages]
+            value = listener(context.messages, context)
+            if not calls.takes(context, value):
+                return context, (value, None)
+        return None
 
 
 def test_a_quick_listener_is_called_one_by_one_out_of_claims_that_grow() -> None:
     consumption = Consumption()
     consumption.run(lambda messages, context: ConsumeResult.SUCCESS)
     assert consumption.seen == list(range(200))
-    assert consumption.claimed[:7] == [1, 2, 2, 4, 4, 4, 4]
-    assert max(consumption.claimed) == 32
+    assert consumption.claimed == [1, 2, 4, 8, 16, 32, 64, 73]
     assert consumption.assigned.done_offset == 200
     assert consumption.statistics["batches"] == consumption.statistics["messages_done"] == 200
 
@@ -105,13 +120,29 @@ def test_a_slow_listener_has_each_of_its_messages_done_as_it_returns() -> None:
     assert set(consumption.claimed) == {1}
 
 
+def test_a_listener_that_becomes_slow_has_its_messages_done_soon() -> None:
+    consumption = Consumption()
+    assigned, done = consumption.assigned, []
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        if messages[0].queue_offset == 40:  # the tenth of a claim of 32
+            consumption.clock.advance(1_000)
+        done.append(assigned.done_offset)
+
+    consumption.run(listen)
+    assert done[40] == 31
+    assert done[41] == 41, "the claim ended with the slow call; what it had left was not begun"
+    assert consumption.seen == list(range(200))
+    assert assigned.done_offset == 200
+
+
 @pytest.mark.parametrize(
     "config",
     [
         {"auto_commit": False},
         {"commit_interval_ms": 0},
-        {"consume_message_batch_max_size": 32},
-        {"consume_message_batch_max_size": 17},
+        {"consume_message_batch_max_size": 256},
+        {"consume_message_batch_max_size": 170},
     ],
 )
 def test_a_claim_is_one_batch_where_more_would_show(config: dict[str, Any]) -> None:

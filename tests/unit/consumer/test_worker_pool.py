@@ -1,92 +1,215 @@
-"""The threads that run listeners."""
+"""The threads that run listeners: one for a quick listener, as many as it takes for a slow one."""
 
 from __future__ import annotations
 
+import queue
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import pytest
 
 from ordermq.consumer.worker_pool import WorkerPool
 
 WAIT_S = 10.0
+QUICK_NS = 1_000
+SLOW_NS = 10_000_000
 
 
 class Work:
-    """Stands for an assigned queue: its turn lasts until it is let go."""
+    """Stands for an assigned queue: its turn lasts until it is let go.
 
-    def __init__(self) -> None:
+    Args:
+        calls_ns: how long the calls of its turn take, before it waits to be told of more.
+    """
+
+    def __init__(self, *calls_ns: int) -> None:
         self.started = threading.Event()
-        self.may_end = threading.Event()
+        self.thread = 0
+        self.went_on: list[bool] = []
+        self._calls: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        for call_ns in calls_ns:
+            self._calls.put(call_ns)
+
+    def call(self, call_ns: int) -> bool:
+        """Have the listener called once more; whether the turn may go on."""
+        before = len(self.went_on)
+        self._calls.put(call_ns)
+        wait_until(lambda: len(self.went_on) > before)
+        return self.went_on[before]
+
+    def end(self) -> None:
+        self._calls.put(None)
+
+    def calls(self) -> Iterator[int]:
+        while (call_ns := self._calls.get(timeout=WAIT_S)) is not None:
+            yield call_ns
 
 
-def run(work: Any) -> None:
-    work.started.set()
-    assert work.may_end.wait(WAIT_S)
+class Pool(WorkerPool):
+    """A pool whose looks are taken when a test says so, and whose calls take what it says."""
+
+    def __init__(self, size: int) -> None:
+        self.looks: list[Callable[[], None]] = []
+        self.now_ns = threading.local()
+        super().__init__(size, self.serve, "test", self.looks.append, self.read_clock)
+
+    def read_clock(self) -> int:
+        return getattr(self.now_ns, "value", 0)
+
+    def serve(self, work: Any) -> None:
+        work.thread = threading.get_ident()
+        work.started.set()
+        for call_ns in work.calls():
+            self.now_ns.value = self.read_clock() + call_ns
+            work.went_on.append(self.goes_on(1))
+
+    def give(self, work: Work) -> Work:
+        self.submit(work)  # type: ignore[arg-type]
+        return work
+
+    def give_quick(self, work: Work) -> Work:
+        work.end()
+        return self.give(work)
+
+    def look(self) -> None:
+        """What the I/O thread does a millisecond after someone came on duty."""
+        looks, self.looks[:] = list(self.looks), []
+        for look in looks:
+            look()
+
+    def end(self, *works: Work) -> None:
+        for work in works:
+            work.end()
+        assert self.close(WAIT_S)
 
 
-def pool_of(size: int, serve: Callable[[Any], None] = run) -> WorkerPool:
-    return WorkerPool(size, serve, "test")
+def wait_until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(100_000):
+        if holds():
+            return
+        pause.wait(0.0001)
+    raise AssertionError("not within 10 s")
 
 
-def submit(pool: WorkerPool, work: Work) -> Work:
-    pool.submit(work)  # type: ignore[arg-type]
-    return work
-
-
-def test_every_queue_gets_a_thread_while_there_are_any() -> None:
-    pool = pool_of(3)
-    works = [submit(pool, Work()) for _ in range(3)]
+def test_one_thread_serves_all_queues_of_a_quick_listener() -> None:
+    pool = Pool(20)
+    works = [pool.give_quick(Work(QUICK_NS)) for _ in range(50)]
     assert all(work.started.wait(WAIT_S) for work in works)
-    for work in works:
-        work.may_end.set()
-    assert pool.close(WAIT_S)
+    assert len({work.thread for work in works}) == 1
+    pool.end()
+
+
+def test_a_listener_that_does_not_return_delays_other_queues_by_two_looks_at_most() -> None:
+    pool = Pool(3)
+    stuck = pool.give(Work())
+    assert stuck.started.wait(WAIT_S)
+    others = [pool.give(Work()), pool.give(Work())]
+    pool.look()  # it had just been given its queue
+    pool.look()
+    assert all(work.started.wait(WAIT_S) for work in others)
+    assert len({work.thread for work in (stuck, *others)}) == 3
+    pool.end(stuck, *others)
+
+
+def test_after_a_slow_call_each_queue_that_waits_has_a_thread_at_once() -> None:
+    pool = Pool(3)
+    first = Work(SLOW_NS)
+    pool.give(first)
+    others = [pool.give(Work(SLOW_NS)) for _ in range(2)]
+    assert all(work.started.wait(WAIT_S) for work in (first, *others)), "and nobody looked"
+    wait_until(lambda: first.went_on == [True])  # it keeps its thread and its queue
+    pool.end(first, *others)
+
+
+def test_a_queue_that_comes_while_all_listeners_are_slow_has_a_thread_at_once() -> None:
+    pool = Pool(3)
+    slow = pool.give(Work())
+    assert slow.call(SLOW_NS)
+    late = pool.give(Work())
+    assert late.started.wait(WAIT_S)
+    pool.end(slow, late)
+
+
+def test_a_worker_off_duty_hands_its_queue_back_when_its_listener_is_quick_again() -> None:
+    pool = Pool(2)
+    slow = pool.give(Work())
+    assert slow.call(SLOW_NS)
+    on_duty = pool.give(Work())
+    assert on_duty.started.wait(WAIT_S)
+    assert slow.thread != on_duty.thread
+    assert slow.call(SLOW_NS), "it keeps its thread while it is slow"
+    assert not slow.call(QUICK_NS)
+    pool.end(slow, on_duty)
+
+
+def test_a_quick_worker_gives_its_queue_back_when_others_wait() -> None:
+    pool = Pool(1)
+    first, second = pool.give(Work()), Work()
+    assert first.call(QUICK_NS), "there is nobody else"
+    pool.give(second)
+    assert not first.call(QUICK_NS)
+    pool.end(first, second)
 
 
 def test_a_queue_above_the_size_waits_for_the_next_free_thread() -> None:
-    pool = pool_of(1)
-    first, second = submit(pool, Work()), submit(pool, Work())
+    pool = Pool(1)
+    first, second = pool.give(Work()), pool.give(Work())
     assert first.started.wait(WAIT_S)
+    pool.look()
+    pool.look()
     assert not second.started.is_set()
-    first.may_end.set()
+    first.end()
     assert second.started.wait(WAIT_S)
-    second.may_end.set()
-    assert pool.close(WAIT_S)
-
-
-def test_two_queues_that_come_while_one_thread_is_idle_do_not_wait_for_each_other() -> None:
-    # The idle thread can take one of them only; if both were left to it, the second would
-    # stand behind the first one's listener for as long as that runs.
-    for _ in range(50):
-        pool = pool_of(2)
-        first = submit(pool, Work())
-        first.may_end.set()
-        assert first.started.wait(WAIT_S)
-        while pool._spare < 1:  # the thread is on its way back
-            threading.Event().wait(0.0001)
-        slow, quick = submit(pool, Work()), submit(pool, Work())
-        assert quick.started.wait(WAIT_S)
-        assert slow.started.wait(WAIT_S)
-        slow.may_end.set()
-        quick.may_end.set()
-        assert pool.close(WAIT_S)
+    pool.end(second)
 
 
 def test_threads_start_only_as_work_needs_them() -> None:
-    pool = pool_of(20)
+    pool = Pool(20)
     for _ in range(5):
-        work = submit(pool, Work())
-        work.may_end.set()
-        assert work.started.wait(WAIT_S)
-        while pool._spare < 1:
-            threading.Event().wait(0.0001)
+        assert pool.give_quick(Work(QUICK_NS)).started.wait(WAIT_S)
+        wait_until(lambda: len(pool._idle) == 1)
     assert len(pool._threads) == 1
-    assert pool.close(WAIT_S)
+    pool.end()
+
+
+def test_nobody_looks_while_there_is_nothing_to_do() -> None:
+    pool = Pool(2)
+    assert pool.give_quick(Work()).started.wait(WAIT_S)
+    wait_until(lambda: len(pool._idle) == 1)
+    pool.look()
+    assert pool.looks == []
+    pool.end()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_queue_is_served_whatever_is_slow_and_whenever_someone_looks(seed: int) -> None:
+    draw = random.Random(seed)
+    pool = Pool(4)
+    works = []
+    for _ in range(300):
+        work = Work(*draw.choices((QUICK_NS, QUICK_NS, SLOW_NS), k=draw.randrange(3)))
+        works.append(pool.give_quick(work))
+        if draw.random() < 0.2:
+            pool.look()
+    wait_until(lambda: all(work.started.is_set() for work in works))
+    assert len(pool._threads) <= 4
+    pool.end()
+    assert not pool._work
 
 
 def test_closing_waits_for_a_running_listener_but_not_for_ever() -> None:
-    pool = pool_of(1)
-    work = submit(pool, Work())
+    pool = Pool(1)
+    work = pool.give(Work())
     assert work.started.wait(WAIT_S)
     assert not pool.close(0.01)
-    work.may_end.set()
-    assert pool.close(WAIT_S)
+    pool.end(work)
+
+
+def test_closing_serves_what_was_submitted_before() -> None:
+    pool = Pool(1)
+    works = [pool.give(Work()) for _ in range(3)]
+    pool.end(*works)
+    assert all(work.started.is_set() for work in works)
