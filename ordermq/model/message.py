@@ -92,7 +92,7 @@ class Message:
             own[props.SHARDING_KEY] = sharding_key
         if added:
             own |= added
-        text = (props.encode(own) if own else "") + _id_and_wait(unique_id)
+        text = f"{props.encode(own) if own else ''}{_ID_BEGIN}{unique_id}{_ID_END}"
         if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
             raise ConfigError(
                 f"message properties take {len(text.encode())} bytes: expected at most "
@@ -102,9 +102,9 @@ class Message:
         return text
 
 
-def _id_and_wait(unique_id: str, wait: str = props.encode_plain(props.WAIT, "true")) -> str:
-    return props.encode_plain(props.UNIQ_KEY, unique_id) + wait
-
+# What every send has; put together once, for it was a third of a message's own cost.
+_ID_BEGIN, _ID_END = props.encode_plain(props.UNIQ_KEY, "?").split("?")
+_ID_END += props.encode_plain(props.WAIT, "true")
 
 RESERVED_PROPERTIES = frozenset(
     {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ordermq.client.instance import ClientInstance
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.lanes import Entry
+from ordermq.producer.lanes import Entry, QueueLane
 from ordermq.producer.selectors import ShardingKey
 from ordermq.producer.targets import Targets
 
@@ -39,18 +39,18 @@ class Intake:
     """First come, first served: also while the first still waits for its topic's route.
 
     Args:
-        put: puts an entry into the lane of its queue.
+        lane_of: the lane of a queue.
     """
 
     def __init__(
         self,
         client: ClientInstance,
         targets: Targets,
-        put: Callable[[MessageQueue, Entry], None],
+        lane_of: Callable[[MessageQueue], QueueLane],
     ) -> None:
         self._client = client
         self._targets = targets
-        self._put = put
+        self._lane_of = lane_of
         self._handed_in: deque[Parcel] = deque()
         self._is_woken = False
         self._asking: asyncio.Task[None] | None = None
@@ -121,5 +121,6 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - raised where its receipt is read
             parcel.fail(error)
             return
+        lane = self._lane_of(target)
         for entry in parcel.entries:
-            self._put(target, entry)
+            lane.put(entry)

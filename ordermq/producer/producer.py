@@ -103,7 +103,7 @@ class Producer:
 
         runtime.call(begin())
         self._client = client
-        self._intake = Intake(client, self._targets, self._put)
+        self._intake = Intake(client, self._targets, self._lane)
 
     def _describe(self) -> Heartbeat:
         return Heartbeat(self.client_id, (), (self.group,))
@@ -337,14 +337,11 @@ class Producer:
             on_done,
         )
 
-    def _put(self, queue: MessageQueue, entry: Entry) -> None:
-        assert self._client is not None
-        self._lane(self._client, queue).put(entry)
-
-    def _lane(self, client: ClientInstance, queue: MessageQueue) -> QueueLane:
+    def _lane(self, queue: MessageQueue) -> QueueLane:
         lane = self._lanes.get(queue)
         if lane is None:
-            lane = self._lanes[queue] = QueueLane(client, self.group, queue, self.config.send)
+            assert self._client is not None
+            lane = self._lanes[queue] = QueueLane(self._client, self.group, queue, self.config.send)
         return lane
 
     async def _flush(self) -> None:

@@ -247,7 +247,7 @@ class TransactionProducer(Producer):
                 half.message_id, error,
             )  # fmt: skip
             if key is not None:
-                self._lane(client, half.message_queue).fail(key, f"commit: {error}")
+                self._lane(half.message_queue).fail(key, f"commit: {error}")
 
     async def _introduce(self, client: ClientInstance, address: str) -> bool:
         """Tell a broker that it can ask us; later, if it does not hear us now."""
