@@ -88,7 +88,7 @@ class LiteMember:
     # What the consumer asks for.
 
     async def join(self) -> None:
-        """Announce ourselves and begin.
+        """Connect, and begin; the group hears of us with the first topic.
 
         Raises: RouteError: no name server answers. BrokerError: a broker denies us.
         """
@@ -113,11 +113,7 @@ class LiteMember:
         await cancelled(*self._loops)
         await self._shares.close()
         await self.client.stop_loops()  # a heartbeat would make us a member again
-        for address in self.client.routes.masters():
-            try:
-                await self.client.api.unregister(address, consumer_group=self._group)
-            except OrderMQError as error:
-                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
+        await self._unregister()
         await asyncio.gather(*self._callbacks, return_exceptions=True)
         await self.client.close()
 
@@ -138,8 +134,11 @@ class LiteMember:
         """Give the topic's queues up."""
         self._wanted.pop(topic, None)
         self._shares.topics = set(self._wanted)
-        await self.client.heartbeats.beat()
         await self._shares.pass_once()
+        if self._wanted:
+            await self.client.heartbeats.beat()
+        else:
+            await self._unregister()
 
     async def assign(self, queues: Collection[MessageQueue], expression: str) -> None:
         """Hold exactly these queues, whatever the group's others do.
@@ -220,6 +219,13 @@ class LiteMember:
         known = [] if route is None else subscribe_queues(topic, route)
         self._watched[topic] = callback, known
 
+    async def _unregister(self) -> None:
+        for address in self.client.routes.masters():
+            try:
+                await self.client.api.unregister(address, consumer_group=self._group)
+            except OrderMQError as error:
+                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
+
     # What the parts tell us; on the I/O thread unless said otherwise.
 
     def _held(self) -> set[MessageQueue]:
@@ -296,6 +302,9 @@ class LiteMember:
             self._call_back(callback, topic, list(queues))
 
     def _describe(self) -> Heartbeat:
+        if not self._wanted:
+            # Whoever the brokers list gets a share in the eyes of the others; we want none yet.
+            return Heartbeat(self.client.client_id, (), ("CLIENT_INNER_PRODUCER",))
         # No retry topic: nothing is sent back by itself (protocol 3.7).
         data = ConsumerData(
             self._group,

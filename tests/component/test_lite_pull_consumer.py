@@ -313,6 +313,17 @@ def test_a_tag_expression_filters_and_may_change(producer: Producer, make: Make)
     assert polled(consumer, 13) == list(range(2, 40, 3))
 
 
+def test_who_has_no_topic_takes_no_share(producer: Producer, make: Make) -> None:
+    send(producer, 8)
+    idle, one = make(None), make()
+    assert one.assignment() == QUEUES
+    idle.subscribe("orders")
+    eventually(lambda: len(one.assignment()) == 4, "one gave half of its queues up")
+    idle.unsubscribe("orders")
+    assert idle.assignment() == []
+    eventually(lambda: one.assignment() == QUEUES, "one has all of them again")
+
+
 def test_topics_come_and_go_while_it_runs(producer: Producer, make: Make) -> None:
     send(producer, 8)
     producer.send(Message("returns", b"100"))

@@ -1,0 +1,290 @@
+"""Pull consumers, ours and Java's: on RocketMQ's broker, on ours, and both in one group."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import LitePullConsumer, Message, MessageQueue, Producer, PullConsumer, PullStatus
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from ordermq.model.names import retry_topic
+from tests.interop.cluster import DEADLINE_S, Cluster, eventually
+from tests.interop.java_process import JavaProcess
+from tests.interop.run import Run
+
+StartJava = Callable[..., JavaProcess]
+Place = tuple[str, int, str]  # queue, offset, body
+BROKERS = ("broker-a", "broker-b")
+
+
+@pytest.fixture
+def java(cluster: Cluster, tmp_path: Path) -> Iterator[StartJava]:
+    """Starts Java's lite pull consumers, which are killed after the test."""
+    started: list[JavaProcess] = []
+
+    def start(**arguments: object) -> JavaProcess:
+        started.append(JavaProcess(cluster.version, "LitePull", tmp_path, **arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    config = BrokerConfig(broker_name="embedded", durability="os")
+    with EmbeddedBroker(tmp_path / "broker.db", config=config) as running:
+        yield running
+
+
+def two_brokers(run: Run, queues: int = 4) -> list[MessageQueue]:
+    run.cluster.put_topic(run.topic, dict.fromkeys(BROKERS, queues))
+    return [MessageQueue(run.topic, broker, n) for broker in BROKERS for n in range(queues)]
+
+
+def send(producer: Producer, queues: list[MessageQueue], numbers: range, **message: Any) -> None:
+    """Numbered messages, to the queues in turn."""
+    for number in numbers:
+        target = queues[number % len(queues)]
+        producer.send(Message(target.topic, str(number).encode(), **message), queue=target)
+
+
+def lite(run: Run, **settings: Any) -> LitePullConsumer:
+    settings = {"auto_commit": False, "consume_from_where": "first_offset"} | settings
+    return LitePullConsumer(run.group, name_servers=run.cluster.name_servers, **settings)
+
+
+def polled(consumer: LitePullConsumer, count: int) -> list[int]:
+    """The numbers of the next messages; fails unless there are so many."""
+    got: list[int] = []
+    end = time.monotonic() + DEADLINE_S
+    while len(got) < count:
+        if time.monotonic() > end:
+            pytest.fail(f"not within {DEADLINE_S} s: {count} messages; got {len(got)}")
+        got += [int(bytes(message.body)) for message in consumer.poll(500)]
+    return got
+
+
+def polled_by_java(process: JavaProcess, count: int, timeout_ms: int = 30_000) -> list[Place]:
+    places = []
+    for text in answer(process, f"poll {count} {timeout_ms}"):
+        queue, offset, body = text.split(" ")
+        places.append((queue, int(offset), body))
+    return places
+
+
+def answer(process: JavaProcess, line: str) -> Any:
+    said = process.ask(line)
+    assert "error" not in said, said
+    return said["answer"]
+
+
+def test_classic_pulls_read_every_queue_and_keep_offsets_at_its_broker(run: Run) -> None:
+    queues = two_brokers(run)
+    send(run.producer, queues, range(400))
+    with PullConsumer(run.group, name_servers=run.cluster.name_servers) as consumer:
+        assert consumer.fetch_subscribe_message_queues(run.topic) == queues
+        got = []
+        for queue in queues:
+            offset = consumer.min_offset(queue)
+            while (pull := consumer.pull(queue, "*", offset, 32)).status is PullStatus.FOUND:
+                got += [int(bytes(message.body)) for message in pull.messages]
+                offset = pull.next_begin_offset
+            assert (pull.status, offset) == (PullStatus.NO_NEW_MSG, 50)
+            assert consumer.max_offset(queue) == 50
+            consumer.update_consume_offset(queue, offset)
+        assert sorted(got) == list(range(400))
+        assert consumer.pull(queues[0], "*", 51, 32).status is PullStatus.OFFSET_ILLEGAL
+    with PullConsumer(run.group, name_servers=run.cluster.name_servers) as consumer:
+        assert [consumer.fetch_consume_offset(queue) for queue in queues] == [50] * 8
+
+
+def test_a_classic_pull_that_waits_returns_with_the_message_that_comes(run: Run) -> None:
+    queues = two_brokers(run)
+    with PullConsumer(run.group, name_servers=run.cluster.name_servers) as consumer:
+        results: list[Any] = []
+        waiter = threading.Thread(
+            target=lambda: results.append(consumer.pull_block_if_not_found(queues[5], "Aa", 0, 32))
+        )
+        waiter.start()
+        # BB has the hash of Aa in Java: the broker wakes for it, the client must not take it.
+        send(run.producer, queues[5:6], range(1), tags="BB")
+        waiter.join(DEADLINE_S)
+        assert results[0].status is PullStatus.NO_MATCHED_MSG
+        send(run.producer, queues[5:6], range(1, 2), tags="Aa")
+        result = consumer.pull_block_if_not_found(queues[5], "Aa", results[0].next_begin_offset, 32)
+        assert [bytes(message.body) for message in result.messages] == [b"1"]
+
+
+def test_a_message_sent_back_by_hand_lies_in_the_retry_topic_later(run: Run) -> None:
+    queues = two_brokers(run)
+    send(run.producer, queues[:1], range(1))
+    with PullConsumer(run.group, name_servers=run.cluster.name_servers) as consumer:
+        (message,) = consumer.pull(queues[0], "*", 0, 32).messages
+        consumer.send_back(message, delay_level=1)  # a second
+        again = MessageQueue(retry_topic(run.group), queues[0].broker_name, 0)
+        (repeated,) = consumer.pull_block_if_not_found(again, "*", 0, 32).messages
+    assert (repeated.topic, bytes(repeated.body), repeated.reconsume_times) == (run.topic, b"0", 1)
+
+
+def test_lite_members_share_the_queues_of_two_brokers_and_go_on_from_commits(run: Run) -> None:
+    queues = two_brokers(run)
+    send(run.producer, queues, range(400))
+    with lite(run) as one, lite(run) as two:
+        one.subscribe(run.topic)
+        assert one.assignment() == queues
+        two.subscribe(run.topic)
+        eventually(lambda: len(one.assignment()) == 4, "one gave half of its queues up")
+        assert sorted(one.assignment() + two.assignment()) == queues
+        assert sorted(polled(one, 200) + polled(two, 200)) == list(range(400))
+        one.commit()
+        two.commit()
+        two.close()
+        eventually(lambda: one.assignment() == queues, "one has all of them")
+        send(run.producer, queues, range(400, 440))
+        assert sorted(polled(one, 40)) == list(range(400, 440))
+        assert [one.committed(queue) for queue in queues] == [50] * 8
+    with lite(run) as three:
+        three.subscribe(run.topic)
+        assert sorted(polled(three, 40)) == list(range(400, 440))
+
+
+def test_lite_seeks_times_tags_and_columns(run: Run) -> None:
+    queues = two_brokers(run, queues=2)
+    for number in range(60):
+        tag = ("Aa", "BB", "other")[number % 3]
+        send(run.producer, queues[:1], range(number, number + 1), tags=tag)
+    eventually(lambda: int(time.time() * 1000) % 50 == 0, "another millisecond")
+    middle_ms = int(time.time() * 1000)
+    send(run.producer, queues[:1], range(60, 90), tags="Aa")
+    with lite(run, pull_batch_size=7) as consumer:
+        consumer.assign(queues[:1], "Aa")
+        assert polled(consumer, 50) == [*range(0, 60, 3), *range(60, 90)]
+        consumer.seek(queues[0], consumer.offset_for_timestamp(queues[0], middle_ms))
+        assert polled(consumer, 30) == list(range(60, 90))
+        consumer.seek_to_begin(queues[0])
+        tables = [batch.to_arrow() for batch in consumer.batches(timeout_ms=1_000)]
+        tags = [tag for table in tables for tag in table["tags"].to_pylist()]
+        assert tags == ["Aa"] * 50
+        bodies = [body for table in tables for body in table["body"].to_pylist()]
+        assert [int(body) for body in bodies] == [*range(0, 60, 3), *range(60, 90)]
+        consumer.seek_to_end(queues[0])
+        assert not consumer.poll(0)
+        consumer.commit()
+        assert consumer.committed(queues[0]) == 90
+
+
+def test_auto_commits_of_a_lite_member_reach_the_broker(run: Run) -> None:
+    queues = two_brokers(run)
+    send(run.producer, queues, range(80))
+    with lite(run, auto_commit=True, auto_commit_interval_ms=50) as consumer:
+        consumer.subscribe(run.topic)
+        polled(consumer, 80)
+        consumer.poll(0)
+        eventually(
+            lambda: [consumer.committed(queue) for queue in queues] == [10] * 8, "the commits"
+        )
+
+
+def share_a_group(
+    ours: LitePullConsumer,
+    process: JavaProcess,
+    producer: Producer,
+    queues: list[MessageQueue],
+) -> None:
+    """Ours and Java's member share `queues`, take over from each other, and from commits."""
+    names = {str(queue): queue for queue in queues}
+
+    def shares() -> tuple[list[MessageQueue], list[MessageQueue]]:
+        theirs = [names[name] for name in answer(process, "assignment")]
+        return ours.assignment(), theirs
+
+    def is_shared() -> bool:
+        mine, theirs = shares()
+        return len(mine) == len(theirs) == 4 and sorted(mine + theirs) == queues
+
+    eventually(is_shared, "each member has half of the queues")
+    mine, theirs = shares()
+    send(producer, queues, range(160))
+    by_us = polled(ours, 80)
+    by_java = polled_by_java(process, 80)
+    assert sorted(by_us) == [n for n in range(160) if queues[n % 8] in mine]
+    assert sorted(int(body) for _, _, body in by_java) == sorted(set(range(160)) - set(by_us))
+    ends = [ours.position(mine[0])] * 4
+    ours.commit()
+    assert answer(process, "commit")
+    # Each sees what the other has committed.
+    assert [answer(process, f"committed {queue}") for queue in mine] == ends
+    eventually(lambda: [ours.committed(queue) for queue in theirs] == ends, "Java's commits")
+    process.leave()
+    eventually(lambda: ours.assignment() == queues, "ours has all of them")
+    send(producer, queues, range(160, 240))
+    assert sorted(polled(ours, 80)) == list(range(160, 240))
+
+
+def test_our_and_javas_lite_members_share_a_group_on_rocketmq(run: Run, java: StartJava) -> None:
+    queues = two_brokers(run)
+    with lite(run) as ours:
+        ours.subscribe(run.topic)
+        process = java(name_servers=run.cluster.name_servers, group=run.group, topic=run.topic)
+        share_a_group(ours, process, run.producer, queues)
+
+
+def test_our_and_javas_lite_members_share_a_group_on_the_embedded_broker(
+    embedded: EmbeddedBroker, java: StartJava
+) -> None:
+    queues = [MessageQueue("orders", "embedded", number) for number in range(8)]
+    with (
+        Producer("p", name_servers=embedded.name_servers, default_topic_queue_nums=8) as producer,
+        LitePullConsumer(
+            "g",
+            name_servers=embedded.name_servers,
+            auto_commit=False,
+            consume_from_where="last_offset",
+        ) as ours,
+    ):
+        assert producer.queues("orders") == queues
+        send(producer, queues, range(8))
+        ours.subscribe("orders")
+        process = java(name_servers=embedded.name_servers, group="g", topic="orders")
+        share_a_group(ours, process, producer, queues)
+
+
+def test_javas_lite_consumer_assigns_seeks_and_asks_by_time_on_the_embedded_broker(
+    embedded: EmbeddedBroker, java: StartJava
+) -> None:
+    with Producer("p", name_servers=embedded.name_servers) as producer:
+        queues = producer.queues("orders")[:2]
+        send(producer, queues, range(20))
+        eventually(lambda: int(time.time() * 1000) % 50 == 0, "another millisecond")
+        middle_ms = int(time.time() * 1000)
+        send(producer, queues, range(20, 40))
+    first, second = map(str, queues)
+    process = java(name_servers=embedded.name_servers, group="g")
+    assert answer(process, "queues orders")[:2] == [first, second]
+    assert answer(process, f"committed {first}") == -1
+    assert answer(process, f"assign {first} {second}")
+    assert sorted(int(body) for _, _, body in polled_by_java(process, 40)) == list(range(40))
+    offset = answer(process, f"time {first} {middle_ms}")
+    assert offset == 10
+    assert answer(process, f"seek {first} {offset}")
+    assert polled_by_java(process, 10) == [(first, n, str(2 * n)) for n in range(10, 20)]
+    assert answer(process, f"begin {second}")
+    assert polled_by_java(process, 20) == [(second, n, str(2 * n + 1)) for n in range(20)]
+    assert answer(process, f"end {first}")
+    assert polled_by_java(process, 1, 300) == []
+    assert "error" in process.ask(f"seek {first} 21")
+    assert answer(process, f"commit {first}=7")
+    assert answer(process, "commit")
+    with PullConsumer("g", name_servers=embedded.name_servers) as other:
+        eventually(
+            lambda: other.fetch_consume_offset(queues[1], from_store=True) == 20, "Java's commit"
+        )
+    process.leave()
