@@ -1,5 +1,6 @@
 """Strictly ordered message consumption for Python at native speed."""
 
+from ordermq.consumer.hooks import ConsumeCall, ConsumeHook, ConsumeReturn
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.polled_batch import PolledBatch
 from ordermq.consumer.pull_consumer import PullConsumer
@@ -22,7 +23,10 @@ from ordermq.producer.transactions import TransactionListener, TransactionProduc
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConsumeCall",
+    "ConsumeHook",
     "ConsumeResult",
+    "ConsumeReturn",
     "DeadLetter",
     "LitePullConsumer",
     "Message",

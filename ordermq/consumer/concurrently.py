@@ -144,9 +144,9 @@ class ConcurrentService:
             return  # it ran out of time and was sent back: the answer comes too late
         context, assigned = flight.context, flight.assigned
         done = self._done(flight, value, raised)
-        self._statistics.add("batches")
-        if done == len(context.messages):
-            self._statistics.add("messages_done", done)
+        size, spent_ms = len(context.messages), self._clock.now_ms() - flight.started_ms
+        self._statistics.consumed(assigned.queue.topic, done, size - done, 1, spent_ms)
+        if done == size:
             assigned.finish(context.claim, context.messages.offsets())
             return
         self._statistics.add("batches_failed")
@@ -213,7 +213,6 @@ class ConcurrentService:
         failed = list(run)[done:]
         kept = set(await self._send_back(failed, delay_level))
         finished = [offset for offset in run.offsets() if offset not in kept]
-        self._statistics.add("messages_done", done)
         for offset in finished:
             assigned.attempts.pop(offset, None)
         for offset in kept:

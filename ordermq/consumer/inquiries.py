@@ -24,6 +24,7 @@ from ordermq.client.instance import ClientInstance
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.offsets import Offsets
+from ordermq.consumer.rates import TopicRates
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
@@ -129,7 +130,10 @@ class Inquiries:
                 "PROP_NAMESERVER_ADDR": ";".join(self._client.name_servers.addresses),
                 "PROP_THREADPOOL_CORE_SIZE": str(self._thread_count),
             },
-            "statusTable": {},  # rates by topic, which we do not keep; counters are below
+            "statusTable": {
+                topic: _status_of(self._statistics.rates(topic))
+                for topic in self._statistics.topics()
+            },
             "subscriptionSet": [subscription_to_json(item) for item in self._subscriptions],
             "userConsumerInfo": {k: str(v) for k, v in self._statistics.as_dict().items()},
         }
@@ -170,6 +174,18 @@ class Inquiries:
         for assigned in held:
             self._seek(assigned, wanted[assigned.queue])
         return request.reply(ResponseCode.SUCCESS)
+
+
+def _status_of(rates: TopicRates) -> dict[str, float]:
+    """Java's ConsumeStatus."""
+    return {
+        "pullRT": rates.pull_rt_ms,
+        "pullTPS": rates.pull_tps,
+        "consumeRT": rates.consume_rt_ms,
+        "consumeOKTPS": rates.consume_ok_tps,
+        "consumeFailedTPS": rates.consume_failed_tps,
+        "consumeFailedMsgs": rates.consume_failed_messages,
+    }
 
 
 def _stacks() -> str:

@@ -54,11 +54,13 @@ class LaneService(OrderlyService):
         run = claim.messages
         attempt = assigned.attempts.get(run.first_offset, 0) if assigned.attempts else 0
         context = ConsumeContext(assigned, claim, run, attempt)
+        begun_ms = self._clock.now_ms()
         try:
             if self._history.enabled:
                 self._record_start(assigned, claim, context)
             outcome = yield context
-            done = self._done(assigned, claim, outcome)
+            spent_ms = self._clock.now_ms() - begun_ms
+            done = succeeded = self._done(assigned, claim, outcome)
             give_up = GiveUp.TRY_AGAIN
             if done < len(run):
                 give_up = self._count_failures(assigned, run, done)
@@ -69,8 +71,10 @@ class LaneService(OrderlyService):
             assigned.land(claim, 0, self._clock.now_ms())
             assigned.go_on(claim, 0)
             raise
-        self._statistics.add("batches")
-        self._statistics.add("messages_done", done)
+        failed = len(run) - succeeded
+        self._statistics.consumed(assigned.queue.topic, succeeded, failed, 1, spent_ms)
+        if failed:
+            self._statistics.add("batches_failed")
         if not assigned.land(claim, done, self._clock.now_ms()):
             return
         if done < len(run):
@@ -109,7 +113,6 @@ class LaneService(OrderlyService):
         self, assigned: LaneQueue, context: ConsumeContext, done: int, give_up: GiveUp
     ) -> None:
         """Bring what failed back after a pause of its lanes, or not before somebody asks."""
-        self._statistics.add("batches_failed")
         claim = context.claim
         offset = claim.messages[done].queue_offset
         attempts = assigned.attempts.get(offset, 0)

@@ -40,6 +40,7 @@ _log = logging.getLogger("ordermq.consumer")
 
 
 _BURST_MESSAGES = 256  # most in a claim of several batches
+_COUNT_MS = 1_000  # how long what was done may wait to be counted
 _QUICK_MS = 1  # a claim of several batches takes about this long at most
 
 
@@ -109,9 +110,10 @@ class OrderlyService:
         most_ms = self._config.max_time_consume_continuously_ms
         is_judged = self._history.enabled or not self._config.auto_commit
         clock_ms = self._clock.now_ms
-        batches = messages = 0
+        topic = assigned.queue.topic
+        batches = messages = failed = spent_ms = 0
         try:
-            started_ms = now_ms = clock_ms()
+            started_ms = counted_ms = now_ms = clock_ms()
             while now_ms - started_ms <= most_ms:
                 claim = assigned.begin_batch(size * assigned.burst, now_ms)
                 if isinstance(claim, Refusal):
@@ -121,6 +123,10 @@ class OrderlyService:
                 while (called := (yield calls)) is not None:
                     verdict = self._judged(assigned, called)
                     if verdict.settlement is Settlement.RETRY:
+                        batches += calls.batches + 1
+                        messages += calls.messages + verdict.done
+                        failed = len(called[0].messages) - verdict.done
+                        spent_ms += clock_ms() - begun_ms
                         yield from self._retry(assigned, called[0], calls.messages, verdict)
                         return
                     if verdict.settlement is Settlement.ROLLBACK:
@@ -134,10 +140,15 @@ class OrderlyService:
                 batches += calls.batches
                 messages += calls.messages
                 now_ms = clock_ms()
+                spent_ms += now_ms - begun_ms
                 is_quick = now_ms - begun_ms <= _QUICK_MS
                 assigned.burst = min(2 * assigned.burst, self._most_burst) if is_quick else 1
                 if not assigned.end_batch(claim, calls.messages, now_ms, hold=hold):
                     return
+                if now_ms - counted_ms > _COUNT_MS:  # a busy queue's turn is long
+                    self._statistics.consumed(topic, messages, 0, batches, spent_ms)
+                    batches = messages = spent_ms = 0
+                    counted_ms = now_ms
                 if self._config.commit_interval_ms == 0 and not hold:
                     yield OnIoThread(self._offsets.commit(assigned))
                     now_ms = clock_ms()  # a slow commit must not stretch the lease
@@ -145,8 +156,8 @@ class OrderlyService:
                     break
             self.submit(assigned)  # other queues wait for this thread; the flag stays set
         finally:
-            self._statistics.add("batches", batches)
-            self._statistics.add("messages_done", messages)
+            if batches:
+                self._statistics.consumed(topic, messages, failed, batches, spent_ms)
 
     def _contexts(
         self, assigned: AssignedQueue, claim: Claim, until_ms: int
@@ -224,7 +235,6 @@ class OrderlyService:
         """
         claim, run = context.claim, context.messages
         self._statistics.add("batches_failed")
-        self._statistics.add("messages_done", before + verdict.done)
         assigned.burst = 1
         done = verdict.done
         give_up = self._count_failures(assigned, run, done)

@@ -94,6 +94,7 @@ class Puller:
         self._source = PullSource(client.routes, assigned.queue)
         self._nudge = asyncio.Event()
         self.last_pull_ms = 0  # since 1970
+        self._pull_ms = 0  # how long the last pull with messages took
 
     def nudge(self) -> None:
         """There is room again, or a lease: look now."""
@@ -152,8 +153,11 @@ class Puller:
             broker_id, address = self._source.choose()
             if broker_id != MASTER_ID:
                 self._statistics.add("pulls_from_slaves")
+            begun_ms = self._client.clock.now_ms()
             code, reply, body = await self._client.api.pull(address, header, config.pull_timeout_ms)
             self._statistics.add("pulls")
+            if code == ResponseCode.SUCCESS:
+                self._pull_ms = self._client.clock.now_ms() - begun_ms
             await self._take(generation, offset, code, reply, body)
         except (RemotingError, RouteError) as error:
             await self._pause_after(error)
@@ -164,6 +168,7 @@ class Puller:
         assigned = self._assigned
         if code == ResponseCode.SUCCESS:
             batch = MessageBatch(assigned.queue, body, self._tags)
+            self._statistics.pulled(assigned.queue.topic, len(batch), self._pull_ms)
             if len(batch) == 0:
                 assigned.skip_to(generation, reply.next_begin_offset)
             elif assigned.accept(generation, batch, reply.next_begin_offset):

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import ConsumerConfig, MessageModel
+from ordermq.consumer.hooks import ConsumeHook, MessageFilter, wrapped
 from ordermq.consumer.listener import ConcurrentListener, Listener
 from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.member import Member
@@ -85,8 +86,10 @@ class PushConsumer:
         self.client_id = new_client_id(
             "DEFAULT" if self._is_broadcasting and instance_name is None else instance_name
         )
-        self.statistics = ConsumerStatistics()
         self._clock = clock if clock is not None else SystemClock()
+        self.statistics = ConsumerStatistics(self._clock)
+        self._hooks: list[ConsumeHook] = []
+        self._filters: list[MessageFilter] = []
         self._on_failure = on_failure
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -156,6 +159,37 @@ class PushConsumer:
         self._concurrent_listener = listener
         return listener
 
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have `hook` called before and after each listener call; before `start`."""
+        self._require_not_started("add_hook")
+        self._hooks.append(hook)
+
+    def add_filter(self, keep: MessageFilter) -> None:
+        """Give the listener only messages for which `keep(message)` is true; before `start`.
+
+        The others count as done, and in `statistics["filtered"]`. Filtering by tag is cheaper,
+        the broker does it. A filter that raises fails the batch, as a listener does.
+        """
+        self._require_not_started("add_filter")
+        self._filters.append(keep)
+
+    def _require_not_started(self, call: str) -> None:
+        if self._running is not None or self._closed:
+            raise StateError(f"{call} before the consumer starts", group=self.group)
+
+    def _wrapped(self, listener: Any) -> Any:
+        if listener is None:
+            return None
+        return wrapped(
+            listener,
+            self.group,
+            self._clock,
+            self.config.consume.consume_timeout_ms,
+            self.statistics,
+            self._hooks,
+            self._filters,
+        )
+
     def _require_no_listener(self) -> None:
         if self._listener is not None or self._concurrent_listener is not None:
             raise StateError("this consumer has a listener already", group=self.group)
@@ -184,8 +218,8 @@ class PushConsumer:
                 name_servers=self.name_servers,
                 config=self.config,
                 subscriptions=self.subscriptions(),
-                listener=self._listener,
-                concurrent_listener=self._concurrent_listener,
+                listener=self._wrapped(self._listener),
+                concurrent_listener=self._wrapped(self._concurrent_listener),
                 offset_file=self._open_offsets(),
                 on_failure=self._on_failure if self._on_failure is not None else Retry(),
                 on_assigned=self._on_assigned,

@@ -1,0 +1,40 @@
+"""Messages a second and milliseconds a call, over the last minute (semantics 4.6)."""
+
+from __future__ import annotations
+
+from ordermq.clock import ManualClock
+from ordermq.consumer.statistics import ConsumerStatistics
+
+
+def test_a_rate_is_over_the_time_counted_up_to_a_minute() -> None:
+    clock = ManualClock(1_000_000)
+    statistics = ConsumerStatistics(clock)
+    for _ in range(30):
+        statistics.consumed("orders", 10, 1, 5, 20)
+        statistics.pulled("orders", 11, 3)
+        clock.advance(1_000)
+    rates = statistics.rates("orders")
+    assert (rates.consume_ok_tps, rates.consume_failed_tps) == (10.0, 1.0)
+    assert (rates.pull_tps, rates.pull_rt_ms) == (11.0, 3.0)
+    assert rates.consume_rt_ms == 4.0
+    assert rates.consume_failed_messages == 30
+
+
+def test_what_is_older_than_a_minute_counts_no_more_but_failures_of_the_hour_do() -> None:
+    clock = ManualClock(1_000_000)
+    statistics = ConsumerStatistics(clock)
+    statistics.consumed("orders", 600, 7, 1, 50)
+    clock.advance(70_000)
+    rates = statistics.rates("orders")
+    assert (rates.consume_ok_tps, rates.consume_rt_ms) == (0.0, 0.0)
+    assert rates.consume_failed_messages == 7
+    clock.advance(3_600_000)
+    assert statistics.rates("orders").consume_failed_messages == 0
+
+
+def test_topics_are_counted_apart_and_an_unknown_one_is_all_zero() -> None:
+    statistics = ConsumerStatistics(ManualClock())
+    statistics.consumed("a", 1, 0, 1, 0)
+    assert statistics.topics() == ["a"]
+    assert statistics.rates("b").consume_ok_tps == 0.0
+    assert statistics["messages_done"] == statistics["batches"] == 1
