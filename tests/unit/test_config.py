@@ -113,6 +113,10 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "max_pull_bytes": (1, 16_000_000),
         "group_commit_max": (1, 1 << 20),
         "retry_max_times": (0, 1 << 31),
+        "transaction_timeout_ms": (1, DAY_MS),
+        "transaction_check_interval_ms": (10, DAY_MS),
+        "transaction_check_max": (1, 1_000),
+        "transaction_max_age_ms": (1, 365 * DAY_MS),
     },
 }
 # With these beside it, the named field may go to its own bound.
