@@ -200,6 +200,6 @@ class DataLoss(OrderMQError):
 
 
 class LockRefused(OrderingError):
-    """Another member holds the queue, or the lease on it ended; going on could break the order."""
+    """A queue's lock is another member's, and was not given up in the time we may wait."""
 
     code = "lock-refused"

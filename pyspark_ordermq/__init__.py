@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
     from ordermq.spark.source import Snapshot
@@ -50,3 +50,10 @@ class DefaultSource(DataSource):
         from ordermq.spark.source import batch_reader
 
         return batch_reader(SourceOptions.of(self.options), self.snapshot)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream; nothing is opened before Spark's first call on the driver."""
+        from ordermq.spark.options import SourceOptions
+        from ordermq.spark.stream import StreamReader
+
+        return StreamReader(SourceOptions.of(self.options))

@@ -7,6 +7,8 @@
 | options.py, settings.py | every option, read and checked at once |
 | schema.py | the columns, for Arrow and for Spark |
 | source.py | the batch source: a snapshot, a partition a queue |
+| stream.py, stream_driver.py, tails.py | the stream: Spark's calls; a run; where its queues end |
+| driver_lease.py | a run holds its queues |
 | queue_reader.py | reading a queue's range on an executor, as Arrow |
 | offsets.py, positions.py | where to read: pure functions; what the brokers are asked |
 | link.py | the client of a process |

@@ -16,8 +16,12 @@ import pytest
 
 from ordermq import Message, Producer, PullConsumer
 from ordermq.broker import EmbeddedBroker
-from ordermq.config import BrokerConfig
+from ordermq.client.group_inspector import GroupInspector
+from ordermq.config import BrokerConfig, RemotingConfig
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import Command
+from ordermq.spark.link import Link
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -94,6 +98,26 @@ class Broker:
             database.execute(f"DELETE FROM log_{row} WHERE off < ?", (before,))
         self._running = EmbeddedBroker(self._path, port=port, config=self._config).start()
 
+    def widen(self, topic: str, queues: int) -> None:
+        """Give a topic more queues."""
+        ext = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+        }
+        ext |= {"readQueueNums": str(queues), "writeQueueNums": str(queues), "order": "false"}
+        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        link = Link(self.name_servers, RemotingConfig())
+        answer = link.call(link.client.connections.request(self.name_servers, command, 3_000))
+        link.close()
+        assert answer.code == 0, answer.remark
+
+    def send_to(self, topic: str, queue_id: int, body: bytes) -> None:
+        """Send to this very queue."""
+        with Producer("direct", name_servers=self.name_servers) as producer:
+            producer.send(Message(topic, body), queue=MessageQueue(topic, "b", queue_id))
+
     def close(self) -> None:
         self._running.close()
 
@@ -115,6 +139,71 @@ def producer(broker: Broker) -> Iterator[Producer]:
 def pull_consumer(broker: Broker) -> Iterator[PullConsumer]:
     with PullConsumer("g", name_servers=broker.name_servers) as running:
         yield running
+
+
+class Stream:
+    """A query of the topic `orders`; keeps what its batches brought."""
+
+    def __init__(self, spark: Any, broker: Broker, checkpoint: Path) -> None:
+        self._spark = spark
+        self._broker = broker
+        self.checkpoint = checkpoint
+        self.batches: list[tuple[int, list[Any]]] = []
+        self.queries: list[Any] = []
+
+    def frame(self, **options: str) -> Any:
+        given = {"name_servers": self._broker.name_servers, "topic": "orders"} | options
+        return self._spark.readStream.format("ordermq").options(**given).load()
+
+    def start(
+        self, *, each: Callable[[int, list[Any]], None] | None = None, now: bool = False, **o: str
+    ) -> Any:
+        """Start the query; `now` ends it with what there is."""
+
+        def take(batch: Any, number: int) -> None:
+            rows = batch.collect()
+            if each is not None:
+                each(number, rows)
+            self.batches.append((number, rows))
+
+        writer = self.frame(**o).writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        query = (writer.trigger(availableNow=True) if now else writer).start()
+        self.queries.append(query)
+        return query
+
+    def run(self, **options: Any) -> list[Any]:
+        """All rows there are, from where the checkpoint stands."""
+        before = len(self.batches)
+        query = self.start(now=True, **options)
+        assert query.awaitTermination(DEADLINE_S)
+        return [row for _, rows in self.batches[before:] for row in rows]
+
+    def rows(self) -> list[Any]:
+        return [row for _, rows in self.batches for row in rows]
+
+    def offsets(self) -> list[str]:
+        """The source's offset texts of the checkpoint, batch by batch."""
+        files = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda p: int(p.name))
+        return [path.read_text().splitlines()[-1] for path in files]
+
+    def close(self) -> None:
+        for query in self.queries:
+            query.stop()
+
+
+@pytest.fixture
+def stream(spark: Any, broker: Broker, tmp_path: Path) -> Iterator[Stream]:
+    running = Stream(spark, broker, tmp_path / "checkpoint")
+    yield running
+    running.close()
+
+
+def owners(broker: Broker, group: str = "etl") -> dict[int, str]:
+    """Who holds each queue of `orders`, as the broker says; unheld queues are left out."""
+    with GroupInspector(name_servers=broker.name_servers) as inspector:
+        held = inspector.look(group, ("orders",)).locks
+    return {queue.queue_id: lock.owner for queue, lock in (held or {}).items()}
 
 
 def send(producer: Producer, count: int, *, first: int = 0, topic: str = "orders") -> None:

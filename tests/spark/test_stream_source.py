@@ -1,0 +1,143 @@
+"""spark.readStream.format("ordermq"): batches, limits, checkpoints, new queues."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from ordermq.model.message_queue import MessageQueue
+from tests.spark.conftest import assert_in_order, eventually, numbers, send
+
+
+def test_a_stream_reads_every_message_once_in_queue_order(stream, producer):
+    send(producer, 500)
+    rows = stream.run()
+    assert numbers(rows) == list(range(500))
+    assert_in_order(rows)
+    send(producer, 300, first=500)
+    more = stream.run()
+    assert numbers(more) == list(range(500, 800))
+    assert_in_order(rows + more)
+
+
+def test_a_batch_takes_at_most_max_rows_fairly(stream, producer):
+    send(producer, 200)
+    stream.run(max_rows="60")
+    sizes = [len(rows) for _, rows in stream.batches]
+    assert sizes == [60, 60, 60, 20]
+    assert {row.queue_id for row in stream.batches[0][1]} == {0, 1, 2, 3}
+    assert numbers(stream.rows()) == list(range(200))
+    assert_in_order(stream.rows())
+
+
+def test_available_now_ends_with_what_was_there_at_its_start(stream, producer):
+    send(producer, 100)
+
+    def more_arrives(number, rows):
+        send(producer, 50, first=1_000 + 50 * number)
+
+    rows = stream.run(each=more_arrives, max_rows="40")
+    assert numbers(rows) == list(range(100))
+
+
+def test_offset_texts_are_canonical_and_an_idle_query_makes_no_batch(stream, producer):
+    send(producer, 100)
+    query = stream.start(group="etl")
+    query.processAllAvailable()
+    before = len(stream.offsets())
+    calls = query.lastProgress["batchId"]
+    eventually(lambda: query.status["message"].startswith("Waiting"), "the query is idle")
+    query.processAllAvailable()
+    query.processAllAvailable()
+    assert len(stream.offsets()) == before
+    assert query.lastProgress["batchId"] == calls or query.lastProgress["numInputRows"] == 0
+    for text in stream.offsets():
+        told = json.loads(text)
+        assert text == json.dumps(dict(sorted(told.items())), separators=(",", ":")) or (
+            text == json.dumps(dict(sorted(told.items())))
+        )
+        assert set(told) == {"@lease", *(f"orders@b:{number}" for number in range(4))}
+
+
+def test_progress_tells_the_end_of_the_queues_beside_the_end_of_the_batch(stream, producer):
+    send(producer, 100)
+    query = stream.start(max_rows="30", now=True)
+    assert query.awaitTermination(60)
+    first = next(p for p in query.recentProgress if p["numInputRows"])["sources"][0]
+    latest, end = (first[name] for name in ("latestOffset", "endOffset"))
+    latest, end = (json.loads(o) if isinstance(o, str) else o for o in (latest, end))
+    assert sum(latest.values()) == 100
+    assert sum(end.values()) == 30
+
+
+def test_a_batch_that_failed_is_read_again_with_the_same_range(stream, producer):
+    send(producer, 100)
+    seen = []
+
+    def fails(number, rows):
+        seen.append((number, rows))
+        if number == 1:
+            raise RuntimeError("the sink is full")
+
+    with pytest.raises(StreamingQueryException, match="the sink is full"):
+        stream.run(each=fails, max_rows="40", group="etl")
+    send(producer, 100, first=100)
+    rows = stream.run(max_rows="40", group="etl")
+    again = stream.batches[1]
+    assert again[0] == 1
+    broken = seen[1][1]
+    assert [(r.queue_id, r.offset) for r in again[1]] == [(r.queue_id, r.offset) for r in broken]
+    assert numbers(stream.batches[0][1] + rows) == list(range(200))
+    assert {row.lease for row in broken}.isdisjoint({row.lease for row in again[1]})
+
+
+def test_the_groups_offset_follows_the_batches_and_the_last_one_too(
+    stream, producer, pull_consumer
+):
+    send(producer, 200)
+    stream.run(group="g", max_rows="50")
+    queues = [MessageQueue("orders", "b", number) for number in range(4)]
+    done = [pull_consumer.fetch_consume_offset(queue, from_store=True) for queue in queues]
+    assert sum(done) == 200
+    assert done == [pull_consumer.max_offset(queue) for queue in queues]
+
+
+def test_a_stream_without_a_checkpoint_begins_where_its_group_stands(
+    stream, producer, pull_consumer
+):
+    send(producer, 200)
+    queue = MessageQueue("orders", "b", 1)
+    pull_consumer.update_consume_offset(queue, 12)
+    pull_consumer.close()
+    rows = stream.run(group="g")
+    assert min(row.offset for row in rows if row.queue_id == 1) == 12
+    assert {min(r.offset for r in rows if r.queue_id == q) for q in (0, 2, 3)} == {0}
+
+
+def test_a_queue_that_is_new_is_found_while_the_query_runs(stream, producer, broker):
+    send(producer, 100)
+    query = stream.start(group="etl", route_interval_ms="50")
+    query.processAllAvailable()
+    broker.widen("orders", 6)
+    broker.send_to("orders", 5, b"4711")
+    eventually(lambda: 4711 in numbers(stream.rows()), "the new queue's message")
+    assert {row.queue_id for row in stream.rows()} == {0, 1, 2, 3, 5}
+
+
+def test_messages_that_expired_under_a_stream_end_it_or_are_passed_over(stream, producer, broker):
+    send(producer, 100)
+    stream.run()
+    send(producer, 100, first=100)
+    broker.expire(MessageQueue("orders", "b", 2), 40)
+    with pytest.raises(StreamingQueryException, match=r"messages expired unread.*queue_id=2"):
+        stream.run()
+    rows = stream.run(fail_on_data_loss="false")
+    assert min(row.offset for row in rows if row.queue_id == 2) == 40
+
+
+def test_options_of_batches_only_are_refused_by_a_stream(stream, producer):
+    send(producer, 1)
+    with pytest.raises(StreamingQueryException, match="are for batch reads"):
+        stream.run(ending_offsets='{"orders@b:0": 1}')

@@ -1,0 +1,79 @@
+"""Offsets of a stream: one text, fair shares, never back."""
+
+import json
+import random
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordermq.errors import DataLoss, StateError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.offsets import StreamOffset, advance, share_fairly, went_back
+
+QUEUES = [MessageQueue("t", "b", number) for number in range(6)]
+backlogs = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 50))
+
+
+def test_the_text_of_an_offset_does_not_depend_on_the_order_of_its_queues():
+    draw = random.Random(1)
+    whole = {MessageQueue(t, b, q): draw.randrange(1 << 60) for t in "ab" for b in "xy" for q in
+             range(12)}  # fmt: skip
+    texts = set()
+    for _ in range(20):
+        items = list(whole.items())
+        draw.shuffle(items)
+        texts.add(json.dumps(StreamOffset(dict(items), 7).to_json()))
+    assert len(texts) == 1
+    (text,) = texts
+    assert json.dumps(StreamOffset.of(json.loads(text)).to_json()) == text
+    assert StreamOffset.of(json.loads(text)) == StreamOffset(whole, 7)
+
+
+def test_offsets_are_plain_ints_whatever_they_were_made_of():
+    told = StreamOffset({QUEUES[0]: numpy.int64(5)}).to_json()
+    assert json.dumps(told) == '{"t@b:0": 5}'
+
+
+@pytest.mark.parametrize("told", [{"0": 5}, {"t@b:0": None}, {"t@b": 1}, {"t@b:0": "x"}])
+def test_the_checkpoint_of_another_source_is_refused(told):
+    with pytest.raises(StateError, match="the checkpoint holds no offset of this source"):
+        StreamOffset.of(told)
+
+
+@given(backlogs, st.integers(0, 400), st.integers(0, 1_000))
+def test_shares_are_fair_and_use_the_whole_limit(backlog, limit, turn):
+    shares = share_fairly(backlog, limit, turn)
+    assert sum(shares.values()) == min(limit, sum(backlog.values()))
+    assert all(0 <= shares[queue] <= waiting for queue, waiting in backlog.items())
+    # Who got less than another had no more, but for one that does not divide.
+    most = max(shares.values(), default=0)
+    assert all(shares[q] >= most - 1 for q, waiting in backlog.items() if shares[q] < waiting)
+
+
+@given(st.integers(1, 20), st.integers(1, 6))
+def test_nobody_is_passed_over_for_ever_with_a_limit_below_the_number_of_queues(rounds, count):
+    start = dict.fromkeys(QUEUES[:count], 0)
+    tails = dict.fromkeys(QUEUES[:count], 10**6)
+    for _ in range(rounds * count):
+        start = advance(start, tails, 1)
+    assert set(start.values()) == {rounds}
+
+
+@given(backlogs, backlogs, st.none() | st.integers(0, 100))
+def test_a_stream_never_goes_back_or_loses_a_queue(start, tails, limit):
+    end = advance(start, tails, limit)
+    assert set(end) == set(start)
+    assert all(start[queue] <= end[queue] for queue in start)
+    assert all(end[queue] <= max(start[queue], tails.get(queue, 0)) for queue in start)
+
+
+def test_a_queue_that_ends_before_the_streams_place_is_an_error():
+    start = {QUEUES[0]: 5, QUEUES[1]: 7}
+    assert went_back(start, {QUEUES[0]: 5, QUEUES[1]: 9}) is None
+    assert went_back(start, {QUEUES[0]: 5}) is None  # not heard of is not gone
+    error = went_back(start, {QUEUES[0]: 5, QUEUES[1]: 6})
+    assert isinstance(error, DataLoss)
+    assert "the queue ends at offset 6" in str(error)
+    assert (error.queue_id, error.offset) == (1, 7)
