@@ -62,16 +62,17 @@ def share_fairly(backlog: Mapping[MessageQueue, int], limit: int, turn: int) -> 
         backlog: messages waiting, by queue.
         turn: who gets what does not divide; with one that moves on, nobody is passed over for ever.
     """
-    shares = dict.fromkeys(backlog, 0)
-    left = min(limit, sum(backlog.values()))
-    while left > 0:
-        hungry = sorted(queue for queue, waiting in backlog.items() if shares[queue] < waiting)
-        each, rest = divmod(left, len(hungry))
+    shares = dict(backlog)
+    left = limit
+    hungry = sorted(backlog, key=lambda queue: (backlog[queue], queue))
+    while hungry and backlog[hungry[0]] * len(hungry) <= left:
+        left -= backlog[hungry.pop(0)]  # has no more than its part: gets all
+    if hungry:
+        each, rest = divmod(left, len(hungry))  # each of these has more than that
+        hungry.sort()
         first = turn % len(hungry)
         for place, queue in enumerate(hungry[first:] + hungry[:first]):
-            more = min(each + (place < rest), backlog[queue] - shares[queue])
-            shares[queue] += more
-            left -= more
+            shares[queue] = each + (place < rest)
     return shares
 
 
