@@ -49,12 +49,13 @@ for version in "${versions[@]}"; do
     echo "ordermq: interop on RocketMQ $version"
     # broker-b answers with binary headers; a name server that was away hears of brokers soon;
     # the locks of killed members run out in a third of the usual time (tests/interop/cluster.py);
-    # producers are asked soon how their transactions stand.
+    # producers are asked soon how their transactions stand, and timed messages may be recalled.
     ci/rocketmq.sh up "$version" --folder "$folder" --brokers 2 \
         --java=broker-b:-Drocketmq.serialize.type=ROCKETMQ \
         --java=-Drocketmq.broker.rebalance.lockMaxLiveTime=20000 \
         --set registerNameServerPeriod=10000 \
-        --set transactionTimeOut=1000 --set transactionCheckInterval=1000 >/dev/null
+        --set transactionTimeOut=1000 --set transactionCheckInterval=1000 \
+        --set recallMessageEnable=true >/dev/null
     ORDERMQ_ROCKETMQ=$folder "$venv/bin/python" -m pytest "${files[@]}" -q --durations=5 \
         -m "$marked" "$@" | tee "$folder.log" || failed=1
     results+=("$version: $(tail -n 1 "$folder.log")")

@@ -17,6 +17,7 @@ from ordermq.broker.long_poll import HeldPulls
 from ordermq.broker.producers import ProducerTable
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
+from ordermq.broker.timers import Timers
 from ordermq.broker.topics import Topic, TopicTable
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
@@ -71,6 +72,7 @@ class BrokerContext:
     locks: QueueLocks
     held_pulls: HeldPulls
     halves: HalfMessages
+    timers: Timers
     producers: ProducerTable
     jobs: Jobs = field(default_factory=Jobs)
 

@@ -1,4 +1,4 @@
-"""Delayed messages: they wait in the schedule topic, a queue per level, until they are due.
+"""Delayed messages: those of a level wait in its queue of the schedule topic, timed ones apart.
 
 Delivery is one transaction: the message enters its real queue, the level's cursor moves on,
 and the waiting copy goes. A crash leaves all of it or none, so each is delivered once.
@@ -105,3 +105,63 @@ class DelayedDelivery:
 
 def _due(rows: list[tuple[int, bytes]], now_ms: int) -> list[bytes]:
     return [record for _, record in takewhile(lambda row: row[0] <= now_ms, rows)]
+
+
+class TimedDelivery:
+    """Moves timed messages to their queues when they are due, on the loop thread."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._arrived = asyncio.Event()
+        context.store.on_append(self._on_append)
+
+    async def run(self) -> None:
+        """Deliver what is due, when it is due, until cancelled."""
+        context = self._context
+        while True:
+            self._arrived.clear()
+            wait_ms = _LONGEST_SLEEP_MS
+            while taken := context.timers.take_due(context.clock.wall_ms(), _BATCH):
+                if await self._move(taken) is not None:
+                    wait_ms = _RETRY_MS
+                    break
+            else:
+                due_ms = context.timers.next_due_ms()
+                if due_ms is not None:
+                    wait_ms = min(wait_ms, due_ms - context.clock.wall_ms())
+            await until_set_or_passed(self._arrived, context.clock, max(wait_ms, 1))
+
+    def _on_append(self, append: Append) -> None:
+        if append.log is self._context.timers.log:
+            self._arrived.set()
+
+    async def _move(self, taken: list[tuple[int, int]]) -> StoreError | None:
+        timers = self._context.timers
+        removals = [timers.removal(offset) for offset, _ in taken]
+        appends = [real for offset, _ in taken if (real := self._real(offset)) is not None]
+        moved: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                for removal in removals:
+                    timers.left(removal)
+            else:
+                timers.put_back(taken)
+            if not moved.done():
+                moved.set_result(error)
+
+        statements = [statement for removal in removals for statement in removal.statements]
+        self._context.append(appends, finish, statements)
+        return await moved
+
+    def _real(self, offset: int) -> Append | None:
+        message = self._context.timers.message(offset)
+        properties = props.decode_bytes(message.properties)
+        return restored(
+            self._context,
+            message,
+            properties.pop(props.REAL_TOPIC, ""),
+            int(properties.pop(props.REAL_QUEUE_ID, "0")),
+            properties=props.encode(properties).encode(),
+            sys_flag=message.sys_flag,
+        )

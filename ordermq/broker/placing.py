@@ -1,4 +1,4 @@
-"""Where a message goes: its queue, a delay level first, or among the halves of transactions.
+"""Where a message goes: its queue, or first where delayed ones and halves of transactions wait.
 
 Shared by sends, messages given back, and those that waited and are due.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ordermq.broker")
 
-_TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_TIMERS = (props.TIMER_DELAY_S, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
 
 
 class Place(NamedTuple):
@@ -31,31 +31,79 @@ class Place(NamedTuple):
 
     log: QueueLog
     properties: bytes
-    due_ms: int | None  # in the schedule topic: when it is due, in place of its tag's hash
+    due_ms: int | None  # where messages wait: when it is due, in place of its tag's hash
     stored_ms: int
 
 
 def place(context: BrokerContext, topic: str, queue_id: int, properties: str) -> Place:
-    """Decide where a message for a queue is stored now, honouring its delay level.
+    """Decide where a message for a queue is stored now, honouring its delay or time.
 
-    Raises: Refusal: a property asks for what this broker does not do, or all are too long.
+    Raises: Refusal: it is due too far ahead or at no time, or its properties are too long.
     """
-    delay_ms = 0
     # One look in the text; names inside values only cost the careful look below.
     if "DELAY" in properties or "TIMER_DELIVER" in properties:
         parsed = props.decode(properties)
-        _refuse_unsupported(parsed)
         level = delay_level(parsed.get(props.DELAY))
         if level:
-            parsed[props.REAL_TOPIC] = topic
-            parsed[props.REAL_QUEUE_ID] = str(queue_id)
-            properties = props.encode(parsed)
-            topic, queue_id = SCHEDULE_TOPIC, level - 1
-            delay_ms = DELAY_LEVELS_MS[level - 1]
+            for name in _TIMERS:  # as in Java: the level counts
+                parsed.pop(name, None)
+            return _place_level(context, topic, queue_id, parsed, level)
+        due_ms = _due_ms(context, topic, parsed)
+        if due_ms is not None:
+            return _place_timer(context, topic, queue_id, parsed, due_ms)
     raw = _written(properties)
     target = context.store.log(topic, queue_id)
+    return Place(target, raw, None, stored_now(context, target))
+
+
+def _place_level(
+    context: BrokerContext, topic: str, queue_id: int, properties: dict[str, str], level: int
+) -> Place:
+    raw = _written(props.encode(_returning(topic, queue_id, properties)))
+    target = context.store.log(SCHEDULE_TOPIC, level - 1)
     stored_ms = stored_now(context, target)
-    return Place(target, raw, stored_ms + delay_ms if delay_ms else None, stored_ms)
+    return Place(target, raw, stored_ms + DELAY_LEVELS_MS[level - 1], stored_ms)
+
+
+def _place_timer(
+    context: BrokerContext, topic: str, queue_id: int, properties: dict[str, str], due_ms: int
+) -> Place:
+    properties[props.TIMER_OUT_MS] = str(due_ms)
+    raw = _written(props.encode(_returning(topic, queue_id, properties)))
+    target = context.timers.log
+    return Place(target, raw, due_ms, stored_now(context, target))
+
+
+def _due_ms(context: BrokerContext, topic: str, properties: dict[str, str]) -> int | None:
+    """When a timed message is due; None if that is now, or it has waited before.
+
+    Raises: Refusal: not a number, or too far ahead.
+    """
+    if props.TIMER_OUT_MS in properties:
+        return None
+    name = next((name for name in _TIMERS if name in properties), None)
+    if name is None:
+        return None
+    now_ms = context.clock.wall_ms()
+    most_ms = context.config.timer_max_delay_ms
+    try:
+        due_ms = int(properties[name]) * (1_000 if name == props.TIMER_DELAY_S else 1)
+        if name != props.TIMER_DELIVER_MS:
+            due_ms += now_ms
+    except ValueError:
+        due_ms = now_ms + most_ms + 1
+    if due_ms > now_ms + most_ms:
+        raise Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"message for topic {topic!r} with {name}={properties[name]!r}: expected a time at "
+            f"most {most_ms} ms ahead",
+        )
+    return due_ms if due_ms > now_ms else None
+
+
+def _returning(topic: str, queue_id: int, properties: dict[str, str]) -> dict[str, str]:
+    """The properties of a message that waits elsewhere; they say where it goes then."""
+    return properties | {props.REAL_TOPIC: topic, props.REAL_QUEUE_ID: str(queue_id)}
 
 
 def place_half(
@@ -71,7 +119,7 @@ def place_half(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"half of a transaction cannot be delayed ({name}): send it when it is due",
             )
-    waiting = properties | {props.REAL_TOPIC: topic, props.REAL_QUEUE_ID: str(queue_id)}
+    waiting = _returning(topic, queue_id, properties)
     if props.UNIQ_KEY in properties:
         waiting[props.TRANSACTION_ID] = properties[props.UNIQ_KEY]
     target = context.halves.log
@@ -148,12 +196,3 @@ def delay_level(text: str | None) -> int:
         return min(max(int(text), 0), len(DELAY_LEVELS_MS))
     except ValueError:
         return 0
-
-
-def _refuse_unsupported(parsed: dict[str, str]) -> None:
-    for name in _TIMERS:
-        if name in parsed:
-            raise Refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the embedded broker has no timers ({name}): use a delay level, 1..18",
-            )

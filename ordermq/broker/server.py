@@ -9,7 +9,7 @@ import socket
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.consumer_offsets import ConsumerOffsets
 from ordermq.broker.context import BrokerContext, Handler, Refusal
-from ordermq.broker.delays import DelayedDelivery
+from ordermq.broker.delays import DelayedDelivery, TimedDelivery
 from ordermq.broker.groups import GroupTable
 from ordermq.broker.half_messages import HalfMessages
 from ordermq.broker.locks import QueueLocks
@@ -20,6 +20,7 @@ from ordermq.broker.processors import (
     locks,
     offsets,
     pull,
+    recall,
     relay,
     resets,
     search,
@@ -31,6 +32,7 @@ from ordermq.broker.processors import (
 from ordermq.broker.producers import ProducerTable
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
+from ordermq.broker.timers import Timers
 from ordermq.broker.topics import TopicTable
 from ordermq.broker.transactions import TransactionChecks
 from ordermq.clock import Clock
@@ -57,6 +59,7 @@ HANDLERS: dict[int, Handler] = {
     **search.HANDLERS,
     **relay.HANDLERS,
     **transactions.HANDLERS,
+    **recall.HANDLERS,
 }
 _CLOSE_GRACE_S = 1.0  # for clients to take their last answers
 
@@ -89,6 +92,7 @@ class BrokerServer:
             QueueLocks(store, config, clock, history, statistics, clients.notify),
             HeldPulls(clock, config.pull_recheck_interval_ms, statistics, self._release),
             HalfMessages(store, config, statistics),
+            Timers(store, statistics),
             ProducerTable(config),
         )
 
@@ -111,8 +115,10 @@ class BrokerServer:
             ssl=tls,
             ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
         )
-        checks = TransactionChecks(context)
-        jobs = (context.held_pulls.run(), delays.run(), checks.run(), self._sweep())
+        timed, checks = TimedDelivery(context), TransactionChecks(context)
+        jobs = (
+            context.held_pulls.run(), delays.run(), timed.run(), checks.run(), self._sweep(),
+        )  # fmt: skip
         self._timers = [loop.create_task(job) for job in jobs]
         for timer in self._timers:
             timer.add_done_callback(_report_death)

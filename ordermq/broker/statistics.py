@@ -24,6 +24,8 @@ class BrokerStatistics:
     frames_refused: int = 0  # connections closed for bytes that are no frame
     requests_failed: int = 0  # answered with code 1 after an exception
     writes_failed: int = 0  # answered with an error because the store could not write
+    timed_messages: int = 0  # waiting now until they are due
+    messages_recalled: int = 0
     half_messages: int = 0  # waiting now for the end of their transactions
     transactions_committed: int = 0
     transactions_rolled_back: int = 0

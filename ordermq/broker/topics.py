@@ -18,6 +18,7 @@ from ordermq.model.names import (
     HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     check_topic,
 )
 from ordermq.remoting.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -29,7 +30,7 @@ DELAY_LEVELS_MS = tuple(
         1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200,
     )
 )  # fmt: skip
-_OWN = frozenset({AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC})
+_OWN = frozenset({AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)

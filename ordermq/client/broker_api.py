@@ -27,6 +27,8 @@ from ordermq.remoting.headers import (
     PullReplyHeader,
     QueryOffsetHeader,
     QueueHeader,
+    RecallHeader,
+    RecallReplyHeader,
     SearchOffsetHeader,
     SendBackHeader,
     SendHeader,
@@ -112,6 +114,16 @@ class BrokerApi:
         connection = await self._connections.get(address)
         await connection.writable()
         connection.send_oneway(Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body))
+
+    async def recall(self, address: str, header: RecallHeader, timeout_ms: int) -> str:
+        """Take back a timed message; returns its id.
+
+        Raises: BrokerError: too late, no such message, or the broker does not do it.
+        """
+        command = Command.request(RequestCode.RECALL_MESSAGE, header.to_ext())
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker did not take the message back", address)
+        return RecallReplyHeader.from_ext(answer.ext).message_id
 
     async def end_transaction(
         self,
@@ -260,12 +272,13 @@ class BrokerApi:
         )
         return await self._offset(address, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
-    async def heartbeat(self, address: str, heartbeat: Heartbeat) -> None:
-        """Tell the broker who we are; it registers us before it answers."""
+    async def heartbeat(self, address: str, heartbeat: Heartbeat) -> int:
+        """Tell the broker who we are; it registers us before it answers, with its version."""
         command = Command.request(RequestCode.HEART_BEAT, body=heartbeat.to_body())
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
         self._check(answer, "the broker refused the heartbeat", address)
+        return answer.version
 
     async def unregister(
         self,

@@ -44,6 +44,13 @@ class Heartbeats:
                 raise error
             _log.warning("%s: heartbeat failed: %s", address, error)
 
+    async def version_of(self, address: str) -> int:
+        """The version a broker speaks, as its answer to a heartbeat says (protocol 1.4).
+
+        Raises: RemotingError: it does not answer.
+        """
+        return await self._api.heartbeat(address, self._describe())
+
     async def _beat_all(self) -> list[tuple[str, RemotingError]]:
         heartbeat = self._describe()
         addresses = self._routes.masters()

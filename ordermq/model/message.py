@@ -28,6 +28,9 @@ class Message:
         properties: your own; names the protocol uses are refused.
         flag: 32 bits for your own use, signed.
         delay_level: 0 = now, 1..18 = the broker's levels, 1 s to 2 h; breaks order.
+        deliver_at_ms: when consumers may have it, ms since 1970; 0 = now; breaks order.
+        delay_ms: how long after the broker got it, likewise. Brokers since 5.0 know both, those
+            of RocketMQ to the second and up to three days ahead.
     """
 
     topic: str
@@ -37,6 +40,8 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     delay_level: int = 0
+    deliver_at_ms: int = 0
+    delay_ms: int = 0
     # Its id at the broker, for whoever executes its transaction (TransactionProducer).
     transaction_id: str | None = field(default=None, init=False, compare=False)
 
@@ -62,6 +67,24 @@ class Message:
             raise ConfigError(
                 f"Message.delay_level={self.delay_level}: expected 0..18", topic=self.topic
             )
+        if self.deliver_at_ms or self.delay_ms:
+            self._check_timer()
+
+    def _check_timer(self) -> None:
+        for name in ("deliver_at_ms", "delay_ms"):
+            if not 0 <= getattr(self, name) < 1 << 62:
+                raise ConfigError(
+                    f"Message.{name}={getattr(self, name)}: expected 0 or more", topic=self.topic
+                )
+        if bool(self.delay_level) + bool(self.deliver_at_ms) + bool(self.delay_ms) > 1:
+            raise ConfigError(
+                "a message has one of delay_level, deliver_at_ms and delay_ms", topic=self.topic
+            )
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether consumers get it later than the broker."""
+        return bool(self.delay_level or self.deliver_at_ms or self.delay_ms)
 
     def wire_properties(
         self, sharding_key: str | None, unique_id: str, added: Mapping[str, str] | None = None
@@ -88,6 +111,10 @@ class Message:
             own[props.KEYS] = " ".join(self.keys)
         if self.delay_level:
             own[props.DELAY] = str(self.delay_level)
+        if self.deliver_at_ms:
+            own[props.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if self.delay_ms:
+            own[props.TIMER_DELAY_MS] = str(self.delay_ms)
         if sharding_key:
             own[props.SHARDING_KEY] = sharding_key
         if added:
@@ -112,6 +139,10 @@ RESERVED_PROPERTIES = frozenset(
         props.KEYS,
         props.WAIT,
         props.DELAY,
+        props.TIMER_DELAY_S,
+        props.TIMER_DELAY_MS,
+        props.TIMER_DELIVER_MS,
+        props.TIMER_OUT_MS,
         props.UNIQ_KEY,
         props.SHARDING_KEY,
         props.RETRY_TOPIC,

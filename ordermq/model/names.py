@@ -11,6 +11,7 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # halves of transactions
 UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # halves whose producers never said how they ended
 MAX_TOPIC_LENGTH = 127
@@ -20,6 +21,7 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEND_FORBIDDEN = frozenset(
     {
         SCHEDULE_TOPIC,
+        TIMER_TOPIC,
         HALF_TOPIC,
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         UNDECIDED_TOPIC,

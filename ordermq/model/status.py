@@ -39,7 +39,8 @@ class SendReceipt:
     """An acknowledged send.
 
     `message_id` is ours (UNIQ_KEY), `offset_message_id` the broker's; `queue_offset` is where
-    the message lies in `message_queue`.
+    the message lies in `message_queue`. A timed message can be taken back by `recall_handle`,
+    if the broker gave one (`Producer.recall`).
     """
 
     message_queue: MessageQueue
@@ -47,6 +48,7 @@ class SendReceipt:
     message_id: str
     offset_message_id: str
     status: SendStatus = SendStatus.SEND_OK
+    recall_handle: str | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -17,14 +17,14 @@ from ordermq import core
 from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import cancelled
 from ordermq.config import SendConfig
-from ordermq.errors import KeyFailed, OrderMQError, ProtocolError, StateError
+from ordermq.errors import BrokerError, KeyFailed, OrderMQError, ProtocolError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.model.status import SendReceipt, SendStatus
 from ordermq.producer.packing import packed
 from ordermq.producer.selectors import ShardingKey
 from ordermq.producer.send_retry import AfterFailure, decide, delay_ms, is_doubtful
-from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 
 _log = logging.getLogger("ordermq.producer")
@@ -54,6 +54,7 @@ class Entry:
     is_alone: bool  # no batch may hold it: it is delayed, or half of a transaction
     on_done: Callable[[Entry], None] = field(repr=False)
     sys_flag: int = 0  # bits besides that of compression
+    is_timed: bool = False  # old brokers would deliver it at once
     receipt: SendReceipt | None = None
     error: BaseException | None = None
 
@@ -110,6 +111,7 @@ class QueueLane:
         self._waiting: deque[Entry] = deque()
         self._failed: dict[ShardingKey, str] = {}
         self._sending: asyncio.Task[None] | None = None
+        self._version: int | None = None  # of the broker, once somebody needs to know
 
     @property
     def is_idle(self) -> bool:
@@ -239,10 +241,26 @@ class QueueLane:
         else:
             header.batch = True
         address = self._client.routes.master_of(queue.broker_name)
+        if one.is_timed:
+            await self._require_timers(address)
         code, reply = await self._client.api.send(
             address, header, body, self._config.send_timeout_ms
         )
         return self._receipts(batch, code, reply)
+
+    async def _require_timers(self, address: str) -> None:
+        """Raises: BrokerError: the broker would store the message, and deliver it at once."""
+        if self._version is None:
+            self._version = await self._client.heartbeats.version_of(address)
+        if self._version < VERSION_WITH_TIMERS:
+            raise BrokerError(
+                f"the broker (protocol version {self._version}) is older than RocketMQ 5.0 and "
+                "would deliver a timed message at once: use delay_level",
+                response_code=ResponseCode.VERSION_NOT_SUPPORTED,
+                topic=self.queue.topic,
+                broker=self.queue.broker_name,
+                address=address,
+            )
 
     def _receipts(self, batch: list[Entry], code: int, reply: SendReplyHeader) -> list[SendReceipt]:
         ids = reply.message_id.split(",")
@@ -255,6 +273,8 @@ class QueueLane:
         queue = MessageQueue(self.queue.topic, self.queue.broker_name, reply.queue_id)
         status = _STATUS[ResponseCode(code)]
         return [
-            SendReceipt(queue, reply.queue_offset + i, entry.unique_id, ids[i], status)
+            SendReceipt(
+                queue, reply.queue_offset + i, entry.unique_id, ids[i], status, reply.recall_handle
+            )
             for i, entry in enumerate(batch)
         ]

@@ -162,7 +162,7 @@ class TransactionProducer(Producer):
         execute = execute or self._execute
         if execute is None:
             raise ConfigError("nothing to execute: give `execute` here or to the producer")
-        if message.delay_level:
+        if message.is_delayed:
             raise ConfigError(
                 "half of a transaction cannot be delayed: send it when it is due, or have a "
                 "consumer send the delayed message",

@@ -6,6 +6,7 @@ from enum import IntEnum
 
 # MQVersion.V5_3_3: recent enough for standard JSON routes and SQL filters.
 PROTOCOL_VERSION = 479
+VERSION_WITH_TIMERS = 413  # MQVersion.V5_0_0
 
 
 class RequestCode(IntEnum):
@@ -55,6 +56,7 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
     LITE_PULL_MESSAGE = 361
+    RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
     OMQ_QUERY_LOCKS = 28_101  # ours: who holds these queues (docs/order.md)
 
@@ -71,6 +73,7 @@ class ResponseCode(IntEnum):
     FLUSH_SLAVE_TIMEOUT = 12
     MESSAGE_ILLEGAL = 13
     SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
     NO_PERMISSION = 16
     TOPIC_NOT_EXIST = 17
     PULL_NOT_FOUND = 19
@@ -85,6 +88,7 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     FLOW_CONTROL = 215
+    ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     OMQ_FENCED = 28_001  # the commit's lock epoch is not the current one (semantics 10.3)
 

@@ -163,6 +163,7 @@ class SendReplyHeader(Header):
     transaction_id: str | None = _ext("transactionId", default=None)
     region: str | None = _ext("MSG_REGION", default=None)
     trace_on: str | None = _ext("TRACE_ON", default=None)
+    recall_handle: str | None = _ext("recallHandle", default=None)
 
 
 @dataclass(slots=True)
@@ -275,6 +276,23 @@ class SendBackHeader(Header):
     unit_mode: bool | None = _ext("unitMode", default=None)
     max_reconsume_times: int | None = _ext("maxReconsumeTimes", default=None)
     broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
+class RecallHeader(Header):
+    """RECALL_MESSAGE 370, since 5.3.2."""
+
+    topic: str
+    recall_handle: str = _ext("recallHandle")
+    producer_group: str | None = _ext("producerGroup", default=None)
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
+class RecallReplyHeader(Header):
+    """Answer to a recall."""
+
+    message_id: str = _ext("msgId")
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@
 | 10, 310, 320: sending | send.py |
 | 37: how a transaction ends | transactions.py |
 | 36: a message a consumer gives back | send_back.py |
+| 370: taking a timed message back | recall.py |
 | 11, 361: pulling, 33: one message by id | pull.py |
 | 14, 15, 29-32: offsets | offsets.py |
 | 41, 42: queue locks | locks.py |

@@ -15,6 +15,7 @@ from ordermq.broker.transactions import KIND_BITS
 from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic
+from ordermq.model.recall_handle import RecallHandle
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import LongSendHeader, SendHeader, SendReplyHeader
@@ -46,6 +47,9 @@ def _send(
             return
     target = place(context, topic.name, queue_id, header.properties)
     append = _append(connection, request, header, target, header.sys_flag, target.due_ms)
+    if target.log is context.timers.log:
+        _store_timed(context, connection, request, append, topic, queue_id, target)
+        return
     _store(context, connection, request, append, queue_id)
 
 
@@ -73,14 +77,46 @@ def _send_half(
         if error is not None:
             context.refuse_write(connection, request, error)
             return
-        offset = append.first_offset
-        context.halves.add(offset, properties, target.stored_ms)
-        message_id = f"{connection.store_host_hex}{target.log.physical_offset(offset):016X}"
-        unique_id = properties.get(props.UNIQ_KEY)
-        answer = SendReplyHeader(message_id, queue_id, offset, unique_id, "DefaultRegion", "true")
+        context.halves.add(append.first_offset, properties, target.stored_ms)
+        answer = _waiting_answer(connection, append, queue_id)
+        answer.transaction_id = properties.get(props.UNIQ_KEY)
         connection.reply(request, ResponseCode.SUCCESS, answer.to_ext())
 
     context.append((append,), finish)
+
+
+def _store_timed(
+    context: BrokerContext,
+    connection: BrokerConnection,
+    request: Command,
+    append: Append,
+    topic: Topic,
+    queue_id: int,
+    target: Place,
+) -> None:
+    """The answer has a handle to take the message back by."""
+
+    def finish(error: StoreError | None) -> None:
+        if error is not None:
+            context.refuse_write(connection, request, error)
+            return
+        assert target.due_ms is not None
+        context.timers.add(append.first_offset, target.due_ms)
+        answer = _waiting_answer(connection, append, queue_id)
+        unique_id = props.decode_bytes(target.properties).get(props.UNIQ_KEY)
+        if unique_id is not None and not is_retry_topic(topic.name):
+            handle = RecallHandle(topic.name, context.config.broker_name, target.due_ms, unique_id)
+            answer.recall_handle = handle.to_text()
+        connection.reply(request, ResponseCode.SUCCESS, answer.to_ext())
+
+    context.append((append,), finish)
+
+
+def _waiting_answer(connection: BrokerConnection, append: Append, queue_id: int) -> SendReplyHeader:
+    """Of a message that waits apart: its place there, and the queue it goes to then."""
+    offset = append.first_offset
+    message_id = f"{connection.store_host_hex}{append.log.physical_offset(offset):016X}"
+    return SendReplyHeader(message_id, queue_id, offset, None, "DefaultRegion", "true")
 
 
 def _append(

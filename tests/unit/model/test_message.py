@@ -219,6 +219,10 @@ def test_one_key_may_be_given_as_a_text() -> None:
         ({"keys": [5]}, "expected texts"),
         ({"delay_level": 19}, r"delay_level=19: expected 0\.\.18"),
         ({"delay_level": -1}, "delay_level=-1"),
+        ({"delay_ms": -1}, "delay_ms=-1"),
+        ({"deliver_at_ms": -1}, "deliver_at_ms=-1"),
+        ({"delay_ms": 1, "delay_level": 1}, "one of"),
+        ({"delay_ms": 1, "deliver_at_ms": 1}, "one of"),
         ({"flag": 1 << 31}, "flag"),
     ],
 )

@@ -50,7 +50,8 @@ class FakeBroker:
     """
 
     def __init__(self, fate: Callable[[], str] = lambda: "stored") -> None:
-        self.api = self.routes = self.runtime = self
+        self.api = self.routes = self.runtime = self.heartbeats = self
+        self.version = 479
         self.clock = ManualClock()
         self.fate = fate
         self.stored: list[str] = []
@@ -68,6 +69,9 @@ class FakeBroker:
 
     def master_of(self, broker_name: str) -> str:
         return "127.0.0.1:10911"
+
+    async def version_of(self, address: str) -> int:
+        return self.version
 
     def land(self) -> None:
         """Store what was late."""

@@ -449,3 +449,19 @@ def test_a_body_sent_again_is_the_same_compressed_one() -> None:
     assert broker.stored == ["a"]
     assert [header.sys_flag for header in broker.headers] == [0x301] * 3
     assert len(set(broker.bodies)) == 1
+
+
+# -- timed messages ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "is_sent"), [(412, False), (413, True), (479, True)])
+def test_a_broker_older_than_5_0_is_not_sent_a_timed_message(version: int, is_sent: bool) -> None:
+    broker = FakeBroker()
+    broker.version = version
+    timed, plain = entry("timed", "k", is_alone=True), entry("plain", "k")
+    timed.is_timed = True
+    send_all(broker, [timed, plain])
+    assert broker.stored == (["timed", "plain"] if is_sent else ["plain"])
+    if not is_sent:
+        assert isinstance(timed.error, BrokerError)
+        assert "delay_level" in str(timed.error)
