@@ -205,7 +205,7 @@ class ConsumeConfig:
     max_attempts: int = 0  # tries of one message before `on_failure`; 0 = without end
     drain_timeout_ms: int = 30_000  # a revoked queue still running after this is reported
     max_reconsume_times: int = 16  # concurrent: how often a message is sent back, then dead letter
-    consume_timeout_ms: int = 900_000  # concurrent: a batch that runs longer is sent back
+    consume_timeout_ms: int = 900_000  # a call that runs longer is told of; concurrent: sent back
     send_back_retry_ms: int = 5_000  # concurrent: when no broker took a message back, tried here
     order_by_key: bool = False  # orderly: keys of one queue run beside each other (semantics 10.2)
     max_in_flight_per_queue: int = 20  # by key: messages of a queue with listeners at once

@@ -16,11 +16,13 @@
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
 | calling the listener, keys of a queue beside each other | lanes.py, lane_queue.py |
 | calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |
+| hooks and filters around listeners | hooks.py |
+| listeners that do not return | watchdog.py, stacks.py |
 | messages that fail again and again | retry.py |
 | a lite pull consumer: its parts; its queues | lite_member.py, shares.py |
 | what it pulls, holds and hands out | fetcher.py, poll_buffer.py, polled_batch.py |
 | what it commits; how it comes back to a broker | lite_offsets.py, rejoining.py |
-| what is counted, what is recorded | statistics.py, group_history.py |
+| what is counted, what is recorded | statistics.py, rates.py, group_history.py |
 
 Those of a push consumer meet in `AssignedQueue`, those of a lite pull consumer in `PollBuffer`,
 and nowhere else. Decisions are pure functions beside

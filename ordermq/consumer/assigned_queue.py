@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Collection
 from enum import Enum, auto
 
-from ordermq.consumer.claim import Claim, Refusal
+from ordermq.consumer.claim import Claim, Refusal, RunningCall
 from ordermq.consumer.lease import Lease
 from ordermq.core import ProcessQueue
 from ordermq.model.message import MessageBatch, MessageRun
@@ -68,6 +68,8 @@ class AssignedQueue:
         self.isolate_until = -1  # up to this offset, one message a batch; worker only
         self.burst = 1  # batches to claim at once; worker only
         self.defects = 0  # turns that broke by an error of ours, one after the other; worker only
+        self.calling: MessageRun | None = None  # what the listener has; worker only
+        self.worker = 0  # the thread of the last claim
         self.last_claim_ms = -1  # when a listener last got a batch, on the monotonic clock
         self._on_lapse = on_lapse
         self._on_drained = on_drained
@@ -136,6 +138,13 @@ class AssignedQueue:
         """A listener has a batch of this queue right now."""
         return self._running > 0
 
+    def running_calls(self) -> list[RunningCall]:
+        """The listener calls under way; [] in a concurrent group, whose service knows."""
+        run = self.calling
+        if run is None or not self._running:
+            return []
+        return [RunningCall(run, self.last_claim_ms, self.worker)]
+
     def is_revoked(self) -> bool:
         """True as soon as the queue is to move away, or its lease is lost."""
         return self._state is not QueueState.ACTIVE or self._lease is None
@@ -170,6 +179,7 @@ class AssignedQueue:
                     return Refusal.EMPTY
                 self._running += 1
                 self.last_claim_ms = now_ms
+                self.worker = threading.get_ident()
                 return Claim(MessageRun(segments), lease, self._generation)
         self._on_lapse(self, "the lease ended before a batch could start")
         return Refusal.LAPSED

@@ -18,6 +18,15 @@ class Refusal(Enum):
     LAPSED = auto()  # the lease is over; the buffer was dropped
 
 
+@dataclass(frozen=True, slots=True)
+class RunningCall:
+    """A listener call under way: with what, since when, on which thread."""
+
+    messages: MessageRun
+    since_ms: int  # of the claim it belongs to
+    thread: int
+
+
 @dataclass(slots=True)
 class Claim:
     """What is being consumed, one batch or several in turn, with the lease it started under.

@@ -41,6 +41,7 @@ class Flight:
     assigned: AssignedQueue
     context: ConcurrentContext
     started_ms: int
+    thread: int
 
 
 class ConcurrentService:
@@ -134,7 +135,12 @@ class ConcurrentService:
         attempt = assigned.attempts.get(run.first_offset, 0)
         if assigned.queue.topic.startswith(RETRY_PREFIX):
             attempt += run[0].reconsume_times
-        flight = Flight(assigned, ConcurrentContext(assigned, claim, run, attempt), now_ms)
+        flight = Flight(
+            assigned,
+            ConcurrentContext(assigned, claim, run, attempt),
+            now_ms,
+            threading.get_ident(),
+        )
         with self._lock:
             self._flights.add(flight)
         return flight
@@ -199,11 +205,13 @@ class ConcurrentService:
             messages = flight.context.messages
             self._statistics.add("timed_out", len(messages))
             _log.error(
-                "%s: the listener has not returned for %d ms at offsets %d..%d; sending them back",
+                "%s: the listener has not returned for %d ms at offsets %d..%d; sending them back. "
+                "It is at:\n%s",
                 flight.assigned.queue,
                 self._config.consume_timeout_ms,
                 messages.first_offset,
                 messages.last_offset,
+                self._pool.stack_of(flight.assigned, flight.thread),
             )
             self._settle_soon(flight, 0, _TIMED_OUT_DELAY_LEVEL)
 

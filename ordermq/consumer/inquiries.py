@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-import sys
-import threading
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
 from ordermq.client.instance import ClientInstance
+from ordermq.consumer import stacks
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.offsets import Offsets
@@ -138,7 +136,7 @@ class Inquiries:
             "userConsumerInfo": {k: str(v) for k, v in self._statistics.as_dict().items()},
         }
         if request.ext.get("jstackEnable", "").lower() == "true":
-            parts["jstack"] = _stacks()
+            parts["jstack"] = stacks.of_all_threads()
         table = queue_table_to_json({a.queue: self._queue_info(a) for a in self._assigned()})
         body = b'{"mqTable":' + table + b"," + orjson.dumps(parts)[1:]
         return request.reply(ResponseCode.SUCCESS, body=body)
@@ -186,15 +184,6 @@ def _status_of(rates: TopicRates) -> dict[str, float]:
         "consumeFailedTPS": rates.consume_failed_tps,
         "consumeFailedMsgs": rates.consume_failed_messages,
     }
-
-
-def _stacks() -> str:
-    """What every thread of this process is at, as jstack tells it of Java's."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return "\n".join(
-        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
-    )
 
 
 _KNOWN = frozenset(RequestCode)

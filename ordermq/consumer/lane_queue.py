@@ -6,12 +6,13 @@ may run and up to where everything is done. Both change under the lock of `Assig
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
-from ordermq.consumer.claim import Claim, Refusal
+from ordermq.consumer.claim import Claim, Refusal, RunningCall
 from ordermq.consumer.lease import Lease
 from ordermq.core import LaneMap
 from ordermq.core.interface import NO_KEY
@@ -65,6 +66,7 @@ class LaneQueue(AssignedQueue):
         self._parked: set[bytes] = set()  # keys given up until `unpark`
         # Failed messages without a key: parking has no name for them, so they stay in flight.
         self._held: set[int] = set()
+        self._calls: dict[int, RunningCall] = {}  # by first offset
 
     # The worker's side.
 
@@ -88,10 +90,16 @@ class LaneQueue(AssignedQueue):
                     return Refusal.EMPTY
                 self._running += 1
                 self.last_claim_ms = now_ms
-                return Claim(MessageRun(list(self._segments(tokens))), lease, self._generation)
+                run = MessageRun(list(self._segments(tokens)))
+                self._calls[run.first_offset] = RunningCall(run, now_ms, threading.get_ident())
+                return Claim(run, lease, self._generation)
             self._drop_lease()
         self._on_lapse(self, "the lease ended before a batch could start")
         return Refusal.LAPSED
+
+    def running_calls(self) -> list[RunningCall]:
+        with self._lock:
+            return list(self._calls.values())
 
     def hands_on(self) -> bool:
         """Whether another worker can begin now; then the caller submits a request for it."""
@@ -119,6 +127,7 @@ class LaneQueue(AssignedQueue):
             else:
                 for offset in offsets:
                     self.lanes.failed(offset)  # an old flight, which others may wait for
+            self._calls.pop(offsets[0], None)
             drained = self._leave_batch()
             room = self._has_room()
         self._tell(lapsed, drained, room)

@@ -29,6 +29,7 @@ from ordermq.consumer.pull import Puller
 from ordermq.consumer.rebalance import Rebalancer
 from ordermq.consumer.steering import Steering
 from ordermq.consumer.unlocked import Unlocked
+from ordermq.consumer.watchdog import Watchdog
 from ordermq.errors import OrderMQError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
@@ -244,6 +245,15 @@ class Member:
         loops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         if isinstance(self._service, ConcurrentService):
             loops.append(("timeouts", self._service.run))
+        else:
+            watchdog = Watchdog(
+                self._client.clock,
+                self._rebalancer.assigned,
+                self._service.stack_of,
+                self._config.consume.consume_timeout_ms,
+                self._settings.statistics,
+            )
+            loops.append(("watchdog", watchdog.run))
         if isinstance(self._locks, Locks):
             loops.append(("locks", self._locks.run))
         return loops

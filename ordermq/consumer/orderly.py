@@ -9,7 +9,7 @@ from typing import Any
 from ordermq.client.instance import ClientInstance
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.assigned_queue import AssignedQueue
-from ordermq.consumer.claim import Claim, Refusal
+from ordermq.consumer.claim import Claim, Refusal, RunningCall
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.listener import (
     ConsumeContext,
@@ -90,6 +90,10 @@ class OrderlyService:
     def close(self, timeout_s: float) -> bool:
         """End the threads; False if a listener still ran after `timeout_s`."""
         return self._pool.close(timeout_s)
+
+    def stack_of(self, assigned: AssignedQueue, call: RunningCall) -> str:
+        """What a listener call is at."""
+        return self._pool.stack_of(assigned, call.thread)
 
     def _recover(self, assigned: AssignedQueue) -> None:
         # A defect of ours. Without a successor the queue would stand still for ever
@@ -179,6 +183,7 @@ class OrderlyService:
                     return
             attempt = attempts.get(run.first_offset, 0) if attempts else 0
             context = ConsumeContext(assigned, claim, run, attempt)
+            assigned.calling = run
             if self._history.enabled:
                 self._record_start(assigned, claim, context)
             yield context

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from ordermq.client.runtime import Runtime
+from ordermq.consumer import stacks
 from ordermq.consumer.assigned_queue import AssignedQueue
 
 _QUICK_CALL_NS = 100_000  # of listeners that take less, one thread is enough
@@ -32,6 +33,9 @@ class ListenerPool(Protocol):
             calls: how often since it was told last, or since the queue was given out.
         Returns: False if the caller must submit its queue again, if it has more, and return.
         """
+
+    def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
+        """What the listener that a queue was given to on this thread is at."""
 
     def close(self, timeout_s: float) -> bool:
         """End the threads; False if a listener still ran after `timeout_s` seconds."""
@@ -128,6 +132,9 @@ class WorkerPool:
             if self._on_duty is None:
                 self._put_on_duty(worker)
             return worker is self._on_duty and not self._work
+
+    def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
+        return stacks.of_thread(thread)
 
     def close(self, timeout_s: float) -> bool:
         with self._lock:
@@ -239,6 +246,9 @@ class ListenerLoop:
 
     def goes_on(self, calls: int) -> bool:
         return True
+
+    def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
+        return stacks.of_tasks(self._runtime.loop, str(assigned.queue))
 
     def close(self, timeout_s: float) -> bool:
         """Cancel what runs and end the thread; always True."""
