@@ -17,6 +17,7 @@ from ordermq.remoting.bodies import (
 )
 from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import (
     EndTransactionHeader,
     GroupHeader,
@@ -162,6 +163,21 @@ class BrokerApi:
         code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
         command = Command.request(code, header.to_ext())
         answer = await self._connections.request(address, command, timeout_ms)
+        return self._pulled(address, header, answer)
+
+    async def begin_pulls(self, address: str) -> Connection:
+        """The connection for a streak of pulls, whose answers `pulled` reads; raises as `pull`."""
+        return await self._connections.writable(address)
+
+    def pulled(
+        self, address: str, header: PullHeader, answer: Command
+    ) -> tuple[int, PullReplyHeader, bytes]:
+        """Read an answer to a pull; returns and raises as `pull`."""
+        return self._pulled(address, header, self._connections.explained(answer))
+
+    def _pulled(
+        self, address: str, header: PullHeader, answer: Command
+    ) -> tuple[int, PullReplyHeader, bytes]:
         if answer.code not in _PULLED:
             raise BrokerError(
                 answer.remark or "the broker refused the pull",

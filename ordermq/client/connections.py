@@ -66,9 +66,17 @@ class Connections:
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Send to `address` and await the answer (see `Connection.request`)."""
+        connection = await self.writable(address)
+        return self.explained(await connection.begin_request(command, timeout_ms))
+
+    async def writable(self, address: str) -> Connection:
+        """The open connection to `address`, once it takes bytes; raises as `get`."""
         connection = await self.get(address)
         await connection.writable()
-        answer = await connection.begin_request(command, timeout_ms)
+        return connection
+
+    def explained(self, answer: Command) -> Command:
+        """An answer whose remark also says who asked, if it is that we may not."""
         if is_denied(answer.code, answer.remark):
             answer.remark = f"{answer.remark or 'no permission'}; {self._who_asked()}"
         return answer

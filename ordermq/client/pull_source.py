@@ -21,6 +21,11 @@ class PullSource:
         self._queue = queue
         self._wanted = MASTER_ID
 
+    @property
+    def wanted(self) -> int:
+        """The broker id that was suggested last."""
+        return self._wanted
+
     def choose(self) -> tuple[int, str]:
         """The broker id, 0 is the master, and the address to pull from now.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from enum import Enum, auto
 
 from ordermq.client.instance import ClientInstance
@@ -15,12 +16,14 @@ from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.orderly import OrderlyService
+from ordermq.consumer.pull_streak import PullStreak
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.model.message import MessageBatch
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
+from ordermq.remoting.pull_frames import PullFrames
 
 _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20
@@ -83,18 +86,39 @@ class Puller:
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
-        self._group = group
         self._config = config
         self._assigned = assigned
-        self._subscription = subscription
         self._tags = tuple(tag.encode() for tag in subscription.tags)
         self._offsets = offsets
         self._service = service
         self._statistics = statistics
         self._source = PullSource(client.routes, assigned.queue)
+        self._is_from_slave = False
         self._nudge = asyncio.Event()
-        self.last_pull_ms = 0  # since 1970
-        self._pull_ms = 0  # how long the last pull with messages took
+        self._header = PullHeader(
+            group,
+            assigned.queue.topic,
+            assigned.queue.queue_id,
+            0,
+            config.pull_batch_size,
+            PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
+            suspend_timeout_ms=config.broker_suspend_ms,
+            subscription=subscription.expression,
+            subscription_version=subscription.version,
+            expression_type="TAG",
+            max_bytes=config.pull_batch_bytes,
+            broker_name=assigned.queue.broker_name,
+        )
+        self._frames = PullFrames(self._header)
+        self._streak: PullStreak | None = None
+
+    @property
+    def last_pull_ms(self) -> int:
+        """When it last asked, ms since 1970; 0 if not yet."""
+        if self._streak is None:
+            return 0
+        clock = self._client.clock
+        return clock.wall_ms() - (clock.now_ms() - self._streak.asked_ms)
 
     def nudge(self) -> None:
         """There is room again, or a lease: look now."""
@@ -108,7 +132,7 @@ class Puller:
             if assigned.lease is None:
                 await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
             elif not await self._wait_for_room():
-                await self._pull_once()
+                await self._pull_on()
 
     async def _wait_for_room(self) -> bool:
         flow = self._flow()
@@ -131,36 +155,46 @@ class Puller:
             return decide_concurrent_flow(self._config, count, size_bytes, span)
         return decide_flow(self._config, count, buffered.pending_count, size_bytes)
 
-    async def _pull_once(self) -> None:
-        assigned, config = self._assigned, self._config
+    async def _pull_on(self) -> None:
+        """Pull until something but messages comes, or there is no room for more."""
+        assigned = self._assigned
         generation, offset = assigned.generation, assigned.next_pull_offset
-        self.last_pull_ms = self._client.clock.wall_ms()
-        header = PullHeader(
-            self._group,
-            assigned.queue.topic,
-            assigned.queue.queue_id,
-            offset,
-            config.pull_batch_size,
-            PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
-            suspend_timeout_ms=config.broker_suspend_ms,
-            subscription=self._subscription.expression,
-            subscription_version=self._subscription.version,
-            expression_type="TAG",
-            max_bytes=config.pull_batch_bytes,
-            broker_name=assigned.queue.broker_name,
-        )
         try:
             broker_id, address = self._source.choose()
-            if broker_id != MASTER_ID:
-                self._statistics.add("pulls_from_slaves")
-            begun_ms = self._client.clock.now_ms()
-            code, reply, body = await self._client.api.pull(address, header, config.pull_timeout_ms)
-            self._statistics.add("pulls")
-            if code == ResponseCode.SUCCESS:
-                self._pull_ms = self._client.clock.now_ms() - begun_ms
-            await self._take(generation, offset, code, reply, body)
+            self._is_from_slave = broker_id != MASTER_ID
+            connection = await self._client.api.begin_pulls(address)
+            self._streak = streak = PullStreak(
+                connection,
+                self._frames,
+                self._config.pull_timeout_ms,
+                assigned,
+                generation,
+                offset,
+                self._tags,
+                self._source.wanted,
+                self._count,
+                self._service.submit,
+                lambda: self._flow() is Flow.PULL,
+            )
+            streak.start()
+            answer = await streak.ended
+            if answer is not None:
+                header = replace(self._header, queue_offset=streak.offset)
+                code, reply, body = self._client.api.pulled(address, header, answer)
+                if code != ResponseCode.SUCCESS:
+                    self._statistics.add("pulls")
+                    self._statistics.add("pulls_from_slaves", self._is_from_slave)
+                await self._take(generation, streak.offset, code, reply, body)
         except (RemotingError, RouteError) as error:
             await self._pause_after(error)
+
+    def _count(self, messages: int) -> None:
+        """Count a pull with messages, at its answer."""
+        assert self._streak is not None
+        spent_ms = self._client.clock.now_ms() - self._streak.asked_ms
+        self._statistics.pulled(self._assigned.queue.topic, messages, spent_ms)
+        if self._is_from_slave:
+            self._statistics.add("pulls_from_slaves")
 
     async def _take(
         self, generation: int, offset: int, code: int, reply: PullReplyHeader, body: bytes
@@ -168,7 +202,7 @@ class Puller:
         assigned = self._assigned
         if code == ResponseCode.SUCCESS:
             batch = MessageBatch(assigned.queue, body, self._tags)
-            self._statistics.pulled(assigned.queue.topic, len(batch), self._pull_ms)
+            self._count(len(batch))
             if len(batch) == 0:
                 assigned.skip_to(generation, reply.next_begin_offset)
             elif assigned.accept(generation, batch, reply.next_begin_offset):

@@ -11,7 +11,7 @@ _HOUR = 360
 
 
 @dataclass(slots=True)
-class _Step:
+class Step:
     """What happened within ten seconds."""
 
     number: int
@@ -51,16 +51,14 @@ class TopicCounts:
 
     def __init__(self, now_ms: int) -> None:
         self._began_ms = now_ms
-        self._steps: deque[_Step] = deque(maxlen=_HOUR)
+        self._steps: deque[Step] = deque(maxlen=_HOUR)
 
-    def add(self, now_ms: int, **counts: int) -> None:
-        """Count into this moment's step; names as in `_Step`."""
+    def step(self, now_ms: int) -> Step:
+        """This moment's, to count into."""
         number = now_ms // _STEP_MS
         if not self._steps or self._steps[-1].number != number:
-            self._steps.append(_Step(number))
-        step = self._steps[-1]
-        for name, count in counts.items():
-            setattr(step, name, getattr(step, name) + count)
+            self._steps.append(Step(number))
+        return self._steps[-1]
 
     def rates(self, now_ms: int) -> TopicRates:
         """The rates at this moment. O(hour / step)."""
@@ -77,8 +75,8 @@ class TopicCounts:
             consume_failed_messages=self._sum(now_ms, _HOUR).failed,
         )
 
-    def _sum(self, now_ms: int, steps: int) -> _Step:
-        total = _Step(0)
+    def _sum(self, now_ms: int, steps: int) -> Step:
+        total = Step(0)
         for step in self._steps:
             if step.number > now_ms // _STEP_MS - steps:
                 for part in _COUNTS:
@@ -86,4 +84,4 @@ class TopicCounts:
         return total
 
 
-_COUNTS = tuple(part.name for part in fields(_Step) if part.name != "number")
+_COUNTS = tuple(part.name for part in fields(Step) if part.name != "number")

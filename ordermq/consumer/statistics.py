@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 
 from ordermq.clock import Clock, SystemClock
-from ordermq.consumer.rates import TopicCounts, TopicRates
+from ordermq.consumer.rates import Step, TopicCounts, TopicRates
 
 
 class ConsumerStatistics:
@@ -33,14 +33,25 @@ class ConsumerStatistics:
 
     def pulled(self, topic: str, messages: int, spent_ms: int) -> None:
         """A pull brought messages."""
-        self._count(topic, pulled=messages, pulls=1, pull_ms=spent_ms)
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            self._counts["pulls"] += 1
+            step = self._step(topic, now_ms)
+            step.pulls += 1
+            step.pulled += messages
+            step.pull_ms += spent_ms
 
     def consumed(self, topic: str, done: int, failed: int, calls: int, spent_ms: int) -> None:
         """Listener calls have ended, with so many messages done and failed."""
-        self._count(topic, done=done, failed=failed, calls=calls, call_ms=spent_ms)
+        now_ms = self._clock.now_ms()
         with self._lock:
             self._counts["batches"] += calls
             self._counts["messages_done"] += done
+            step = self._step(topic, now_ms)
+            step.done += done
+            step.failed += failed
+            step.calls += calls
+            step.call_ms += spent_ms
 
     def rates(self, topic: str) -> TopicRates:
         """How fast a topic is pulled and consumed now; zeros for one that never was."""
@@ -61,10 +72,8 @@ class ConsumerStatistics:
         with self._lock:
             return dict(sorted(self._counts.items()))
 
-    def _count(self, topic: str, **counts: int) -> None:
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            found = self._topics.get(topic)
-            if found is None:
-                found = self._topics[topic] = TopicCounts(now_ms)
-            found.add(now_ms, **counts)
+    def _step(self, topic: str, now_ms: int) -> Step:
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = TopicCounts(now_ms)
+        return found.step(now_ms)

@@ -14,6 +14,11 @@ ONEWAY_FLAG = 2
 _opaques = itertools.count(1)
 
 
+def next_opaque() -> int:
+    """A fresh one; 31 bits: the field is signed, and 0 is what peers default to."""
+    return next(_opaques) & 0x7FFFFFFF
+
+
 class Serialization(IntEnum):
     """How the header is written; chosen frame by frame (protocol 1.1)."""
 
@@ -45,8 +50,7 @@ class Command:
     @classmethod
     def request(cls, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
         """A request with a fresh opaque."""
-        # A 31-bit number: the field is signed, and 0 is what peers default to.
-        return cls(code, ext or {}, body, opaque=next(_opaques) & 0x7FFFFFFF)
+        return cls(code, ext or {}, body, opaque=next_opaque())
 
     def reply(
         self,

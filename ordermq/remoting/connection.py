@@ -48,16 +48,49 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class _Pending:
-    __slots__ = ("answer", "code", "deadline_ms", "heard_bytes")
+class Waiting:
+    """Whoever waits for an answer; told on the loop's thread, once a request."""
 
-    def __init__(
-        self, answer: asyncio.Future[Command], code: int, deadline_ms: int, heard_bytes: int
-    ) -> None:
-        self.answer = answer
+    __slots__ = ("code", "deadline_ms", "heard_bytes")
+
+    code: int  # of the request
+    deadline_ms: int
+    heard_bytes: int  # by the connection, when the request left
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody waits any more."""
+        raise NotImplementedError
+
+    def answered(self, command: Command) -> None:
+        """The answer came, whatever its code; raises nothing."""
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> None:
+        """None will come; the errors are those of `Connection.request`."""
+        raise NotImplementedError
+
+
+class _Answer(Waiting):
+    """A future that waits."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, code: int, future: asyncio.Future[Command]) -> None:
         self.code = code
-        self.deadline_ms = deadline_ms
-        self.heard_bytes = heard_bytes
+        self.future = future
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+    def answered(self, command: Command) -> None:
+        if not self.future.done():
+            self.future.set_result(command)
+
+    def failed(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class Connection(asyncio.Protocol):
@@ -75,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._credentials = Credentials.of(config)
         self._config = config
         self._framer = Framer(config.max_frame_bytes)
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Waiting] = {}
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._writable = asyncio.Event()
@@ -141,16 +174,26 @@ class Connection(asyncio.Protocol):
     def begin_request(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
         """Put the request on the wire now; the future ends as `request` does."""
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        frame = self.frame(command)  # first: what cannot be written must not stay pending
+        self.ask(command.opaque, frame, _Answer(command.code, answer), timeout_ms)
+        return answer
+
+    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> None:
+        """Put a request on the wire that is framed already.
+
+        Args:
+            opaque: the frame's own.
+            waiting: told what came of it, at once if the connection is closed; its `code` is set.
+        """
+        waiting.deadline_ms = self._clock.now_ms() + timeout_ms
+        waiting.heard_bytes = self._heard_bytes
         if not self.is_open:
-            answer.set_exception(self._closed_error(ConnectFailed))
-            return answer
-        frame = self._frame(command)  # first: what cannot be written must not stay pending
-        deadline = self._clock.now_ms() + timeout_ms
-        self._pending[command.opaque] = _Pending(answer, command.code, deadline, self._heard_bytes)
+            waiting.failed(self._closed_error(ConnectFailed))
+            return
+        self._pending[opaque] = waiting
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().create_task(self._expire())
         self._write(frame)
-        return answer
 
     def send_oneway(self, command: Command) -> None:
         """Send without an answer.
@@ -160,7 +203,7 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             raise self._closed_error(ConnectFailed)
         command.flag |= ONEWAY_FLAG
-        self._write(self._frame(command))
+        self._write(self.frame(command))
 
     def respond(self, command: Command) -> None:
         """Answer a request of the peer; dropped if the connection is gone, like the request."""
@@ -171,7 +214,18 @@ class Connection(asyncio.Protocol):
         """Return once the peer takes bytes again (back-pressure)."""
         await self._writable.wait()
 
-    def _frame(self, request: Command) -> bytes:
+    @property
+    def is_signing(self) -> bool:
+        """Whether a frame must be signed, and so made by `frame`."""
+        return self._credentials is not None
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the peer takes bytes, see `writable`; also once the connection is closed."""
+        return self._writable.is_set()
+
+    def frame(self, request: Command) -> bytes:
+        """The bytes of a request, signed where there is an account."""
         if self._credentials is not None:
             self._credentials.sign(request)
         return encode(request)
@@ -240,8 +294,7 @@ class Connection(asyncio.Protocol):
             self._expiry = None
         pending, self._pending = self._pending, {}
         for waiting in pending.values():
-            if not waiting.answer.done():
-                waiting.answer.set_exception(self._closed_error(ConnectionLost))
+            waiting.failed(self._closed_error(ConnectionLost))
         self._ended.set()
         self._events.on_closed(self, self._error)
 
@@ -250,8 +303,8 @@ class Connection(asyncio.Protocol):
         if waiting is None:
             # The request timed out before; its caller has already been told.
             _log.debug("%s: answer to no pending request, opaque %d", self.address, command.opaque)
-        elif not waiting.answer.done():
-            waiting.answer.set_result(command)
+        else:
+            waiting.answered(command)
 
     def _explained(self, error: Exception | None) -> Exception | None:
         if isinstance(error, ssl.SSLError):
@@ -280,13 +333,13 @@ class Connection(asyncio.Protocol):
         due = [opaque for opaque, item in self._pending.items() if item.deadline_ms <= now_ms]
         for opaque in due:
             waiting = self._pending.pop(opaque)
-            if waiting.answer.done():  # its caller was cancelled
+            if waiting.is_over:  # its caller was cancelled
                 continue
             error = RequestTimeout(
                 f"request {waiting.code} had no answer in time: its outcome is unknown",
                 address=self.address,
             )
-            waiting.answer.set_exception(error)
+            waiting.failed(error)
             if self._heard_bytes == waiting.heard_bytes:
                 # Not one byte since the request left: a dead line, which TCP may take
                 # minutes to notice. Pending requests fail now and the next one reconnects.

@@ -1,0 +1,198 @@
+"""Pull after pull without a task, and all that ends it (semantics 7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.lease import Lease
+from ordermq.consumer.pull_streak import PullStreak
+from ordermq.errors import ProtocolError, RequestTimeout
+from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.connection import Waiting
+from ordermq.remoting.framing import encode
+from ordermq.remoting.headers import PullHeader
+from ordermq.remoting.pull_frames import PullFrames
+
+from .batches import QUEUE, batch
+
+HEADER = PullHeader("G", QUEUE.topic, QUEUE.queue_id, 0, 32, PullFlag.SUSPEND, subscription="*")
+
+
+class Line:
+    """Stands for a connection: keeps what is asked."""
+
+    def __init__(self) -> None:
+        self.is_signing = False
+        self.is_writable = True
+        self.asked: list[tuple[int, bytes]] = []
+
+    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> None:
+        assert timeout_ms == 30_000
+        waiting.deadline_ms = 31_000
+        self.asked.append((opaque, frame))
+
+    def frame(self, request: Command) -> bytes:
+        return b"signed " + encode(request)
+
+
+class Streak:
+    """A streak from offset 10 on, driven by hand; use within a running loop."""
+
+    def __init__(self, line: Line | None = None) -> None:
+        self.line = line or Line()
+        self.frames = PullFrames(HEADER)
+        self.pulled: list[int] = []
+        self.submitted: list[AssignedQueue] = []
+        self.has_room = True
+        self.assigned = AssignedQueue(
+            QUEUE,
+            "G",
+            Lease(7, 50_000, True),
+            10,
+            on_lapse=lambda *_: None,
+            on_drained=lambda *_: None,
+            on_room=lambda *_: None,
+        )
+        self.streak = PullStreak(
+            cast(Any, self.line),
+            self.frames,
+            30_000,
+            self.assigned,
+            self.assigned.generation,
+            10,
+            (),
+            broker_id=0,
+            on_batch=self.pulled.append,
+            submit=self.submitted.append,
+            has_room=lambda: self.has_room,
+        )
+        self.streak.start()
+
+    def answer(self, start: int, end: int, **fields: str) -> Command:
+        """Messages start..end - 1."""
+        ext = {"nextBeginOffset": str(end), "suggestWhichBrokerId": "0"} | fields
+        found = Command(ResponseCode.SUCCESS, ext, bytes(batch(range(start, end)).body))
+        self.streak.answered(found)
+        return found
+
+    @property
+    def offsets_asked(self) -> list[int]:
+        """Where the pulls were, of which each frame must be what its offset asks for."""
+        offsets = []
+        for opaque, frame in self.line.asked:
+            (offset,) = (n for n in range(100) if self.frames.frame(n, opaque) == frame)
+            offsets.append(offset)
+        return offsets
+
+
+def on_a_loop(test: Callable[[], None]) -> None:
+    async def run() -> None:
+        test()
+
+    asyncio.run(run())
+
+
+def test_each_answer_is_buffered_and_the_next_pull_sent_as_it_is_read() -> None:
+    @on_a_loop
+    def _() -> None:
+        pulls = Streak()
+        for start in (10, 20, 30):
+            pulls.answer(start, start + 10)
+        assert pulls.offsets_asked == [10, 20, 30, 40]
+        assert pulls.assigned.process_queue.message_count == 30
+        assert pulls.assigned.next_pull_offset == 40
+        assert pulls.submitted == [pulls.assigned], "it was idle once"
+        assert pulls.pulled == [10, 10, 10]
+        assert not pulls.streak.is_over
+        assert pulls.streak.asked_ms == 1_000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Command(ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": "10"}),
+        Command(ResponseCode.PULL_OFFSET_MOVED, {"nextBeginOffset": "99"}),
+        Command(ResponseCode.NO_PERMISSION, {}, remark="no"),
+        Command(ResponseCode.SUCCESS, {"nextBeginOffset": "20"}, b""),
+        Command(ResponseCode.SUCCESS, {}, bytes(batch(range(10, 20)).body)),
+        Command(ResponseCode.SUCCESS, {"nextBeginOffset": "-1"}, bytes(batch(range(9)).body)),
+        Command(
+            ResponseCode.SUCCESS,
+            {"nextBeginOffset": "20", "suggestWhichBrokerId": "1"},
+            bytes(batch(range(10, 20)).body),
+        ),
+    ],
+)
+def test_an_answer_that_is_more_than_messages_is_left_to_who_awaits_the_end(
+    answer: Command,
+) -> None:
+    @on_a_loop
+    def _() -> None:
+        pulls = Streak()
+        pulls.streak.answered(answer)
+        assert pulls.streak.ended.result() is answer
+        assert pulls.streak.offset == 10
+        assert pulls.assigned.process_queue.message_count == 0
+        assert pulls.offsets_asked == [10]
+
+
+@pytest.mark.parametrize("end", ["lapse", "revoke", "no room", "not writable"])
+def test_a_streak_ends_where_nothing_more_may_be_pulled(end: str) -> None:
+    @on_a_loop
+    def _() -> None:
+        pulls = Streak()
+        pulls.answer(10, 20)
+        if end == "lapse":
+            pulls.assigned.lapse("a test's own")
+        elif end == "revoke":
+            pulls.assigned.revoke()
+        elif end == "no room":
+            pulls.has_room = False
+        else:
+            pulls.line.is_writable = False
+        pulls.answer(20, 30)
+        assert pulls.streak.ended.result() is None
+        assert pulls.offsets_asked == [10, 20]
+        held = 20 if end in ("no room", "not writable") else 10 if end == "revoke" else 0
+        assert pulls.assigned.process_queue.message_count == held
+
+
+def test_a_torn_body_and_a_failed_request_reach_who_awaits_the_end() -> None:
+    @on_a_loop
+    def _() -> None:
+        torn, late = Streak(), Streak()
+        body = bytes(batch(range(10, 20)).body)
+        torn.streak.answered(Command(0, {"nextBeginOffset": "20"}, body[:-1]))
+        assert isinstance(torn.streak.ended.exception(), ProtocolError)
+        late.streak.failed(RequestTimeout("no answer"))
+        assert isinstance(late.streak.ended.exception(), RequestTimeout)
+        assert torn.assigned.next_pull_offset == late.assigned.next_pull_offset == 10
+
+
+def test_what_comes_after_the_end_changes_nothing() -> None:
+    @on_a_loop
+    def _() -> None:
+        pulls = Streak()
+        pulls.streak.ended.cancel()
+        pulls.answer(10, 20)
+        pulls.streak.failed(RequestTimeout("no answer"))
+        assert pulls.streak.is_over
+        assert pulls.assigned.process_queue.message_count == 0
+        assert pulls.offsets_asked == [10]
+
+
+def test_a_pull_that_must_be_signed_is() -> None:
+    @on_a_loop
+    def _() -> None:
+        line = Line()
+        line.is_signing = True
+        pulls = Streak(line)
+        pulls.answer(10, 20)
+        for offset, (opaque, frame) in zip((10, 20), line.asked, strict=True):
+            assert frame == b"signed " + pulls.frames.frame(offset, opaque)
