@@ -20,6 +20,7 @@ from itertools import groupby
 
 from ordermq.client.broker_api import BrokerApi, LockGrant
 from ordermq.client.timers import wait_until_set
+from ordermq.clock import Clock
 from ordermq.config import LeaseConfig
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.locks import LeaseTimes
@@ -41,9 +42,10 @@ class DriverLease:
 
     Args:
         lease: the id of the run, new for each.
+        clock: time, as an argument; for tests.
     """
 
-    def __init__(self, options: SourceOptions, lease: int) -> None:
+    def __init__(self, options: SourceOptions, lease: int, clock: Clock | None = None) -> None:
         self.id = lease
         self._options = options
         self._group = options.group
@@ -56,6 +58,7 @@ class DriverLease:
             client_id=lease_client_id(options.group, lease),
             describe=self._describe,
             on_lost=self._on_connection_lost,
+            clock=clock,
         )
         self._times = LeaseTimes.of(LeaseConfig(), None)
         self._held: dict[MessageQueue, Lease] = {}
@@ -295,12 +298,15 @@ class DriverLease:
         """Store how far held queues are done; what fails is logged, the checkpoint is the truth."""
         async with self._committing:
             now_ms = self.link.clock.now_ms()
-            for queue, offset in sorted(offsets.items()):
-                lease = self._held.get(queue)
-                if lease is None or queue in self._lost or not lease.is_valid(now_ms):
-                    continue
-                if self._committed.get(queue) != offset:
-                    await self._commit_one(queue, offset, lease)
+            behind = [
+                (queue, offset, lease)
+                for queue, offset in offsets.items()
+                if (lease := self._held.get(queue)) is not None
+                and lease.is_valid(now_ms)
+                and queue not in self._lost
+                and self._committed.get(queue) != offset
+            ]
+            await asyncio.gather(*(self._commit_one(*one) for one in behind))
 
     async def _commit_one(self, queue: MessageQueue, offset: int, lease: Lease) -> None:
         client = self.link.client

@@ -23,7 +23,7 @@ from ordermq.errors import ConfigError
 from ordermq.spark.offsets import StreamOffset
 from ordermq.spark.options import Boundary, Edge, SourceOptions
 from ordermq.spark.queue_reader import range_of, read_range
-from ordermq.spark.stream_driver import StreamDriver
+from ordermq.spark.stream_driver import StreamDriver, end_in_order
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -40,6 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _driver(self) -> StreamDriver:
         if self._opened is None:
+            end_in_order()
             self._opened = StreamDriver(self.options)
         return self._opened
 

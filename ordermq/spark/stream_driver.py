@@ -13,6 +13,7 @@ import threading
 from types import FrameType
 from typing import Any
 
+from ordermq.clock import Clock
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.driver_lease import DriverLease
@@ -30,14 +31,14 @@ _COMMIT_WAIT_S = 10.0
 class StreamDriver:
     """A run of a streaming query, on the driver."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self._options = options
         self._lease: DriverLease | None = None
         if options.is_ordered:
-            self._lease = DriverLease(options, new_lease())
+            self._lease = DriverLease(options, new_lease(), clock)
             self._link = self._lease.link
         else:
-            self._link = Link(options.name_servers, options.remoting)
+            self._link = Link(options.name_servers, options.remoting, clock=clock)
         self._tails = Tails(self._link, options.topics)
         self._targets: Offsets | None = None  # of Trigger.AvailableNow
         self._initial: StreamOffset | None = None
@@ -45,7 +46,6 @@ class StreamDriver:
         self._finished: Offsets = {}
         self._warned: set[MessageQueue] = set()
         self._is_closed = False
-        _end_in_order()
 
     @property
     def lease_id(self) -> int | None:
@@ -173,7 +173,7 @@ class StreamDriver:
             _log.warning("%s", error)
 
 
-def _end_in_order() -> None:
+def end_in_order() -> None:
     """Let `stop()` run when Spark ends this process: it sends SIGTERM, and does not wait.
 
     Once: a second one must not cut the release of the locks short.

@@ -1,0 +1,379 @@
+"""A streaming query's run on the driver, without Spark: its locks, its commits, its endings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Producer, PullConsumer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.client.group_inspector import GroupInspector
+from ordermq.clock import SystemClock
+from ordermq.errors import DataLoss, LockLost, LockRefused, RouteError, StateError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.lease_identity import lease_client_id
+from ordermq.spark.offsets import StreamOffset
+from ordermq.spark.options import SourceOptions
+from ordermq.spark.stream_driver import StreamDriver
+from tests.component.conftest import Seen, eventually, numbered
+
+QUEUES = [MessageQueue("orders", "b", number) for number in range(8)]
+
+
+class JumpingClock(SystemClock):
+    """The machine's time, and what a test adds to it: as after a pause of the process."""
+
+    def __init__(self) -> None:
+        self.added_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.added_ms
+
+
+@pytest.fixture
+def options(broker: EmbeddedBroker) -> Callable[..., SourceOptions]:
+    def make(**more: str) -> SourceOptions:
+        given = {"name_servers": broker.name_servers, "topic": "orders", "group": "g"}
+        return SourceOptions.of(given | {"starting_offsets": "earliest"} | more)
+
+    return make
+
+
+@pytest.fixture
+def run(options: Callable[..., SourceOptions]) -> Iterator[Callable[..., StreamDriver]]:
+    """Runs of a query of group "g" on topic "orders"; closed after the test."""
+    made: list[StreamDriver] = []
+
+    def make(clock: SystemClock | None = None, **more: str) -> StreamDriver:
+        made.append(StreamDriver(options(**more), clock))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.close()
+
+
+def owners(broker: EmbeddedBroker) -> set[str]:
+    """Who holds queues of "orders" for group "g", as the broker says."""
+    with GroupInspector(name_servers=broker.name_servers) as inspector:
+        held = inspector.look("g", ("orders",), ask_members=False).locks
+    return {lock.owner for lock in (held or {}).values()}
+
+
+def holder(driver: StreamDriver) -> str:
+    assert driver.lease_id is not None
+    return lease_client_id("g", driver.lease_id)
+
+
+def committed(broker: EmbeddedBroker) -> list[int | None]:
+    with PullConsumer("g", name_servers=broker.name_servers) as consumer:
+        return [consumer.fetch_consume_offset(queue, from_store=True) for queue in QUEUES]
+
+
+def whole(driver: StreamDriver, start: StreamOffset) -> StreamOffset:
+    """The next batch, all there is."""
+    end = driver.latest(start, None)
+    assert end is not None
+    return end
+
+
+def test_a_run_holds_every_queue_as_a_member_of_its_group(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    driver = run()
+    start = driver.initial()
+    assert owners(broker) == {holder(driver)}
+    assert driver.initial() == start
+    with GroupInspector(name_servers=broker.name_servers) as inspector:
+        members = inspector.look("g", ("orders",), ask_members=False).members
+    assert [member.client_id for member in members] == [holder(driver)]
+    end = whole(driver, start)
+    assert sum(end.queues.values()) == 100
+    ranges = driver.begin(start, end)
+    assert ranges == [(queue, 0, at) for queue, at in sorted(end.queues.items()) if at]
+    assert driver.latest(end, None) is None
+
+
+def test_whichever_call_comes_first_takes_the_locks(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    first = run()
+    start = first.initial()
+    end = whole(first, start)
+    first.close()
+    assert owners(broker) == set()
+    for call in (
+        lambda driver: driver.begin(start, end),
+        lambda driver: driver.latest(start, None),
+        lambda driver: driver.initial(),
+    ):
+        driver = run()
+        call(driver)
+        assert owners(broker) == {holder(driver)}
+        driver.latest(end, None)  # nothing in flight
+        driver.close()
+        assert owners(broker) == set()
+
+
+def test_a_second_query_waits_until_the_first_has_let_go(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    first, second = run(), run(lock_wait_ms="20000")
+    end = whole(first, first.initial())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second.initial)
+        first.latest(end, None)
+        assert owners(broker) == {holder(first)}
+        assert not waiting.done()
+        first.close()
+        waiting.result(10)
+    assert owners(broker) == {holder(second)}
+
+
+def test_a_query_that_waits_too_long_says_who_is_in_the_way(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    first, second = run(), run(lock_wait_ms="300")
+    first.initial()
+    with pytest.raises(LockRefused, match=r"8 of 8 queues cannot be held.*another member"):
+        second.initial()
+    assert owners(broker) == {holder(first)}
+
+
+def test_queues_are_taken_together_or_not_at_all(broker, producer, run, make_consumer, seen):
+    list(producer.send_many(numbered(100)))
+    first = run()
+    first.initial()
+    wide = run(topic="orders,bills", lock_wait_ms="500")
+    list(producer.send_many([(m.__class__("bills", m.body), k) for m, k in numbered(10)]))
+    with pytest.raises(LockRefused, match=r"of 1[26] queues"):
+        wide.initial()
+    with GroupInspector(name_servers=broker.name_servers) as inspector:
+        locks = inspector.look("g", ("bills",), ask_members=False).locks or {}
+    assert not any(queue.topic == "bills" for queue in locks)
+
+
+def test_a_push_consumer_gets_nothing_while_a_query_runs_and_goes_on_behind_it(
+    broker, producer, run, make_consumer, seen: Seen
+):
+    list(producer.send_many(numbered(100)))
+    driver = run()
+    start = driver.initial()
+    make_consumer(seen.take).start()
+    end = whole(driver, start)
+    driver.begin(start, end)
+    driver.latest(end, None)
+    list(producer.send_many(numbered(50, start=100)))
+    assert seen.deliveries == []
+    assert owners(broker) == {holder(driver)}
+    driver.close()
+    seen.wait_for_count(50)
+    assert sorted(int(body) for *_, body in seen.deliveries) == list(range(100, 150))
+
+
+def test_a_query_waits_for_a_push_consumers_running_batch(
+    broker, producer, run, make_consumer, seen: Seen
+):
+    list(producer.send_many(numbered(8)))
+    running, may_end = threading.Event(), threading.Event()
+
+    def listener(messages: Any, context: Any) -> None:
+        seen.take(messages, context)
+        running.set()
+        assert may_end.wait(20)
+
+    consumer: PushConsumer = make_consumer(listener)
+    consumer.start()
+    assert running.wait(20)
+    driver = run(starting_offsets="group", lock_wait_ms="20000")
+    with ThreadPoolExecutor(2) as pool:
+        closing = pool.submit(consumer.close, 20.0)
+        starting = pool.submit(driver.initial)
+        assert not starting.done()
+        may_end.set()
+        closing.result(20)
+        start = starting.result(20)
+    done = {(q, o) for q, o, _, _ in seen.deliveries}
+    for queue, first in start.queues.items():
+        assert all((queue.queue_id, offset) in done for offset in range(first))
+
+
+def test_a_run_with_nothing_in_flight_commits_then_unlocks(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    driver = run()
+    start = driver.initial()
+    end = whole(driver, start)
+    driver.begin(start, end)
+    driver.latest(end, None)
+    driver.close()
+    assert owners(broker) == set()
+    assert committed(broker) == [end.queues[queue] for queue in QUEUES]
+    driver.close()
+
+
+def test_a_run_stopped_in_mid_batch_leaves_its_locks_to_expire(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    driver = run()
+    start = driver.initial()
+    end = whole(driver, start)
+    driver.begin(start, end)
+    driver.close()
+    assert owners(broker) == {holder(driver)}
+    assert committed(broker) == [0] * 8
+    after = run(lock_wait_ms="20000")
+    ranges = after.begin(start, end)  # waits for the six seconds of this broker's locks
+    assert owners(broker) == {holder(after)}
+    assert sum(last - first for _, first, last in ranges) == 100
+
+
+def test_after_pause_a_run_stopped_in_mid_batch_unlocks(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    driver = run(release_in_flight="afterPause", release_pause_ms="300")
+    start = driver.initial()
+    driver.begin(start, whole(driver, start))
+    driver.close()
+    assert owners(broker) == set()
+
+
+def test_after_pause_a_new_run_takes_over_from_a_dead_one_by_its_checkpoint(
+    broker, producer, options, run
+):
+    list(producer.send_many(numbered(100)))
+    dead = StreamDriver(options())
+    start = dead.initial()
+    end = whole(dead, start)
+    dead.begin(start, end)
+    abandon(dead)
+    stranger = run(release_in_flight="afterPause", release_pause_ms="200", lock_wait_ms="300")
+    with pytest.raises(LockRefused):  # another query's checkpoint has another lease
+        stranger.begin(StreamOffset(start.queues, 5), StreamOffset(end.queues, 5))
+    assert owners(broker) == {holder(dead)}
+    after = run(release_in_flight="afterPause", release_pause_ms="200", lock_wait_ms="0")
+    after.begin(start, end)
+    assert owners(broker) == {holder(after)}
+
+
+def abandon(driver: StreamDriver) -> None:
+    """End a run as kill -9 does: no commit, no unlock, no farewell."""
+    lease = driver._lease
+    assert lease is not None
+    renewing = lease._renewing
+    assert renewing is not None
+
+    async def die() -> None:
+        renewing.cancel()
+        await lease.link.client.close()
+
+    lease.link.call(die())
+    driver._is_closed = True
+
+
+def test_a_pause_past_the_lease_ends_the_run(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    clock = JumpingClock()
+    driver = run(clock)
+    start = driver.initial()
+    end = whole(driver, start)
+    driver.begin(start, end)
+    clock.added_ms += 10_000
+    for call in (lambda: driver.latest(end, None), lambda: driver.begin(start, end)):
+        with pytest.raises(LockLost, match=r"could not be renewed.*Start the query again"):
+            call()
+    driver.close()
+    assert committed(broker) == [0] * 8
+
+
+def test_a_lock_that_was_given_away_ends_the_run_and_commits_no_more(
+    broker, producer, run, options
+):
+    list(producer.send_many(numbered(100)))
+    driver = run()
+    start = driver.initial()
+    end = whole(driver, start)
+    driver.begin(start, end)
+    lease = driver._lease
+    assert lease is not None
+
+    async def give_away() -> None:
+        await lease._unlock(lease.link.client.api, dict(lease._held))
+
+    lease.link.call(give_away())
+    thief = run()
+    thief.initial()
+    lease.link.call(lease.renew())
+    with pytest.raises(LockLost, match=r"the broker gave it to another member|was fenced"):
+        driver.latest(end, None)
+    driver.close()
+    assert owners(broker) == {holder(thief)}
+    assert not any(committed(broker))
+
+
+def test_locks_outlive_a_restart_of_the_broker(tmp_path: Path, broker_config, options, run):
+    path = tmp_path / "restarted.db"
+    broker = EmbeddedBroker(path, config=broker_config).start()
+    try:
+        with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=8) as sender:
+            list(sender.send_many(numbered(100)))
+        driver = run(name_servers=broker.name_servers)
+        start = driver.initial()
+        end = whole(driver, start)
+        driver.begin(start, end)
+        port = broker.port
+        broker.close()
+        broker = EmbeddedBroker(path, port=port, config=broker_config).start()
+        assert driver.latest(end, None) is None
+        assert owners(broker) == {holder(driver)}
+        driver.close()
+    finally:
+        broker.close()
+
+
+def test_an_unordered_stream_takes_no_locks_and_commits_all_the_same(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    driver = run(ordered="false")
+    start = driver.initial()
+    assert start.lease is None
+    end = whole(driver, start)
+    driver.begin(start, end)
+    driver.latest(end, None)
+    driver.close()
+    assert owners(broker) == set()
+    assert committed(broker) == [end.queues[queue] for queue in QUEUES]
+
+
+def test_idle_calls_are_answered_from_memory(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    driver = run()
+    end = whole(driver, driver.initial())
+    asked = broker.statistics.requests
+    for _ in range(2_000):
+        assert driver.latest(end, None) is None
+    # Eight queues are asked for every 25 ms, not at each call.
+    assert broker.statistics.requests - asked < 2_000
+    list(producer.send_many(numbered(8, start=100)))
+    eventually(lambda: driver.latest(end, None) is not None, "the new messages are seen")
+
+
+def test_a_queue_that_ends_before_the_checkpoint_is_a_loss(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    driver = run()
+    ahead = StreamOffset(dict.fromkeys(driver.initial().queues, 1_000))
+    with pytest.raises(DataLoss, match="before the stream's place in it"):
+        driver.latest(ahead, None)
+    waits = run(fail_on_data_loss="false", ordered="false")
+    assert waits.latest(ahead, None) is None
+
+
+def test_a_checkpoint_that_goes_back_is_refused(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    driver = run()
+    start = driver.initial()
+    end = whole(driver, start)
+    with pytest.raises(StateError, match="changed by hand"):
+        driver.begin(end, start)
+
+
+def test_a_topic_nobody_has_is_named(broker, run):
+    with pytest.raises(RouteError, match=r"no broker has this topic.*topic='orders'"):
+        run().initial()
