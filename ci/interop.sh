@@ -4,6 +4,7 @@
 #   ci/interop.sh --version 4.9.7 -k tag  another version; other arguments go to pytest
 #   ci/interop.sh --all                  on every version we promise
 #   ci/interop.sh --short                what ci/test.sh runs: our client, and Java's beside it
+#   ci/interop.sh --short --binary       the same, all headers of both clients in the binary form
 # Needs a JDK 17 and Maven. Each version gets a name server and two brokers of its own, which
 # end with the tests, also when those fail.
 set -euo pipefail
@@ -31,6 +32,10 @@ while [ $# -gt 0 ]; do
     --short)
         marked="not restarts"
         files=(tests/interop/test_client_on_rocketmq.py tests/interop/test_mixed_groups.py)
+        shift
+        ;;
+    --binary)
+        export ROCKETMQ_SERIALIZE_TYPE=ROCKETMQ # read by our client as by Java's
         shift
         ;;
     *) break ;;

@@ -9,5 +9,6 @@
 | which of its replicas is pulled from | pull_source.py |
 | telling brokers that we live | heartbeats.py |
 | one typed method a request | broker_api.py, name_server_api.py |
+| the client id | identity.py |
 | all of it together for one client id | instance.py |
 """

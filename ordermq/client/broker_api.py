@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ordermq.client.connections import Connections, is_denied
 from ordermq.config import RemotingConfig
@@ -86,6 +86,7 @@ class BrokerApi:
 
         Raises: BrokerError, ConnectFailed: not stored. RequestTimeout, ConnectionLost: unknown.
         """
+        header.unit_mode = self._config.unit_mode or None
         code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
         command = Command.request(code, header.to_ext(), body)
         answer = await self._connections.request(address, command, timeout_ms)
@@ -105,6 +106,7 @@ class BrokerApi:
 
         Raises: BrokerError: it does not have the message, or does not know the group.
         """
+        header.unit_mode = self._config.unit_mode
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
         timeout_ms = self._config.offset_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
@@ -290,6 +292,7 @@ class BrokerApi:
 
     async def heartbeat(self, address: str, heartbeat: Heartbeat) -> int:
         """Tell the broker who we are; it registers us before it answers, with its version."""
+        heartbeat = replace(heartbeat, unit_mode=self._config.unit_mode)
         command = Command.request(RequestCode.HEART_BEAT, body=heartbeat.to_body())
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)

@@ -130,7 +130,7 @@ class Connections:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f" request type {command.code} ({name}) not supported",
             )
-        connection.respond(answer)
+        connection.respond(command, answer)
 
     def on_closed(self, connection: Connection, error: Exception | None) -> None:
         if self._open.get(connection.address) is connection:

@@ -8,13 +8,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from ordermq.client.admin_api import AdminApi
+from ordermq.client.identity import client_id
 from ordermq.client.instance import ClientInstance
+from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
-from ordermq.model.identifiers import client_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.admin_bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
 from ordermq.remoting.bodies import Heartbeat
@@ -61,7 +62,7 @@ class GroupInspector:
     ) -> None:
         config = RemotingConfig.of(**settings)
         self._runtime = Runtime.acquire()
-        name = client_id()
+        name = client_id(config, parse_name_servers(name_servers))
         self._client = ClientInstance(
             self._runtime,
             clock or SystemClock(),

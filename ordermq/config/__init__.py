@@ -6,6 +6,7 @@ Defaults come from `semantics.md` (the section is on each class).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,10 +14,12 @@ from typing import Any, Self
 
 from ordermq.config.checks import from_flat as _from_flat
 from ordermq.config.checks import require_choice as _require_choice
+from ordermq.config.checks import require_names as _require_names
 from ordermq.config.checks import require_range as _require_range
 from ordermq.errors import ConfigError
 
 DAY_MS = 86_400_000
+SERIALIZE_TYPE_VARIABLE = "ROCKETMQ_SERIALIZE_TYPE"
 
 
 def _require_credentials(config: RemotingConfig) -> None:
@@ -74,6 +77,24 @@ class Durability(StrEnum):
     OS = "os"  # after the operating system has it: survives kill -9, not a power cut
 
 
+class SerializeType(StrEnum):
+    """How the headers of our commands are written; either is read at any time (protocol 1)."""
+
+    JSON = "json"
+    ROCKETMQ = "rocketmq"  # the binary form, shorter
+
+
+def _serialize_type() -> SerializeType:
+    """What the environment says, as RocketMQ's clients read it; JSON if it says nothing."""
+    text = os.environ.get(SERIALIZE_TYPE_VARIABLE, "").strip()
+    try:
+        return SerializeType(text.lower() or SerializeType.JSON)
+    except ValueError:
+        raise ConfigError(
+            f"{SERIALIZE_TYPE_VARIABLE}={text!r} in the environment: expected JSON or ROCKETMQ"
+        ) from None
+
+
 class TlsVerify(StrEnum):
     """What a client asks of a server's certificate."""
 
@@ -97,6 +118,12 @@ class RemotingConfig:
     access_key: str = ""  # the account that signs requests (protocol 5); empty: none does
     secret_key: str = field(default="", repr=False)
     security_token: str = field(default="", repr=False)  # of a temporary account
+    namespace: str = ""  # of RocketMQ 4: topics and groups are `namespace%name` at brokers
+    namespace_v2: str = ""  # of RocketMQ 5: told with each request, beside plain names
+    unit_name: str = ""  # the unit of a multi-unit deployment; part of the client id
+    unit_mode: bool = False  # topics and retry topics that we make are marked as units'
+    serialize_type: SerializeType = field(default_factory=_serialize_type)
+    client_ip: str = ""  # of the client id; empty: the address we reach name servers from
     tls: bool = False
     tls_verify: TlsVerify = TlsVerify.FULL
     tls_ca_file: str = ""  # PEM; who may sign servers' certificates; empty: who the system trusts
@@ -105,7 +132,8 @@ class RemotingConfig:
 
     def __post_init__(self) -> None:
         _require_credentials(self)
-        _require_choice(self, tls_verify=TlsVerify)
+        _require_names(self, "namespace", "namespace_v2", "unit_name")
+        _require_choice(self, tls_verify=TlsVerify, serialize_type=SerializeType)
         for name in ("tls_ca_file", "tls_certificate", "tls_key"):
             if getattr(self, name) and not self.tls:
                 raise ConfigError(f"RemotingConfig.{name} is given without tls=True")

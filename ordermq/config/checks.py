@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import fields
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -31,6 +32,16 @@ def require_choice(config: object, **choices: type[StrEnum]) -> None:
             raise ConfigError(
                 f"{type(config).__name__}.{name}={value!r}: expected one of {allowed}"
             ) from None
+
+
+def require_names(config: object, *names: str) -> None:
+    """Raise ConfigError unless each of these fields is a text topics may hold, but for `%`."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, str) or not re.fullmatch(r"[|a-zA-Z0-9_-]*", value):
+            raise ConfigError(
+                f"{type(config).__name__}.{name}={value!r}: expected letters, digits, | _ -"
+            )
 
 
 def from_flat(cls: type[_C], settings: dict[str, Any]) -> _C:

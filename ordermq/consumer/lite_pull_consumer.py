@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.clock import Clock, SystemClock
 from ordermq.config.pull import LitePullConsumerConfig
@@ -16,7 +17,6 @@ from ordermq.consumer.lite_member import LiteMember, LiteSettings
 from ordermq.consumer.polled_batch import NOTHING, PolledBatch
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
-from ordermq.model.identifiers import client_id as new_client_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
@@ -64,7 +64,7 @@ class LitePullConsumer:
         self.config = config if config is not None else LitePullConsumerConfig.of(**settings)
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
-        self.client_id = new_client_id(instance_name)
+        self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         self.statistics = ConsumerStatistics()
         self._clock = clock if clock is not None else SystemClock()
         self._on_assigned = on_assigned

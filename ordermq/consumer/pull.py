@@ -201,7 +201,7 @@ class Puller:
     ) -> None:
         assigned = self._assigned
         if code == ResponseCode.SUCCESS:
-            batch = MessageBatch(assigned.queue, body, self._tags)
+            batch = MessageBatch(assigned.queue, body, self._tags, self._client.config.namespace)
             self._count(len(batch))
             if len(batch) == 0:
                 assigned.skip_to(generation, reply.next_begin_offset)

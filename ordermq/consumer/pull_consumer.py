@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.instance import ClientInstance
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.pull_source import PullSource
@@ -18,7 +19,6 @@ from ordermq.config.pull import PullConsumerConfig
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.single_pull import PullResult, pull_once
 from ordermq.errors import ConfigError, OrderMQError, RouteError, StateError
-from ordermq.model.identifiers import client_id as new_client_id
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, check_group, check_topic
@@ -61,7 +61,7 @@ class PullConsumer:
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
         self.config = config if config is not None else PullConsumerConfig.of(**settings)
-        self.client_id = new_client_id(instance_name)
+        self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         self._clock = clock if clock is not None else SystemClock()
         self._client: ClientInstance | None = None
         self._closed = False

@@ -106,7 +106,7 @@ class PullStreak(Waiting):
             command.code != ResponseCode.SUCCESS
             or fields.get("suggestWhichBrokerId", "0") != self._suggestion
             or not next_offset.isdecimal()
-            or not len(batch := MessageBatch(assigned.queue, command.body, self._tags))
+            or not len(batch := self._batch(command.body))
         ):
             self.ended.set_result(command)
             return
@@ -124,9 +124,12 @@ class PullStreak(Waiting):
         else:
             self.ended.set_result(None)
 
+    def _batch(self, body: bytes) -> MessageBatch:
+        return MessageBatch(self._assigned.queue, body, self._tags, self._connection.namespace)
+
     def _ask(self) -> None:
         opaque = next_opaque()
-        if self._connection.is_signing:
+        if self._connection.is_framing:
             frame = self._connection.frame(self._frames.command(self.offset, opaque))
         else:
             frame = self._frames.frame(self.offset, opaque)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import ConsumerConfig, MessageModel
@@ -24,7 +25,6 @@ from ordermq.consumer.retry import FailurePolicy, ParkKey, Retry
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
-from ordermq.model.identifiers import client_id as new_client_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
@@ -84,7 +84,10 @@ class PushConsumer:
             raise ConfigError("history: for ordered groups only, not for broadcasting", group=group)
         # A broadcasting member must find its offsets again, so it keeps its name; Java's default.
         self.client_id = new_client_id(
-            "DEFAULT" if self._is_broadcasting and instance_name is None else instance_name
+            self.config.remoting,
+            self.name_servers,
+            instance_name,
+            is_broadcasting=self._is_broadcasting,
         )
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)

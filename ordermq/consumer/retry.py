@@ -103,7 +103,6 @@ async def send_back(
         delay_level,
         origin_message_id=message.message_id,
         origin_topic=message.topic,
-        unit_mode=False,
         max_reconsume_times=most,
         broker_name=queue.broker_name,
     )

@@ -97,7 +97,9 @@ async def pull_once(
         raise
     status = _STATUS[ResponseCode(code)]
     wanted = tuple(tag.encode() for tag in subscription.tags)
-    batch = MessageBatch(queue, body if status is PullStatus.FOUND else b"", wanted)
+    batch = MessageBatch(
+        queue, body if status is PullStatus.FOUND else b"", wanted, client.config.namespace
+    )
     if status is PullStatus.FOUND and len(batch) == 0:
         status = PullStatus.NO_MATCHED_MSG  # other tags of the same hash, which the broker passes
     return PullResult(

@@ -67,12 +67,6 @@ def _process_part() -> str:
 os.register_at_fork(after_in_child=_process_part.cache_clear)  # the child has a number of its own
 
 
-def client_id(instance: str | None = None) -> str:
-    """The name of one client incarnation; unique by default, so that no two share a lock.
-
-    The same id in two processes makes both "own" a queue (semantics 9 #11); hence process,
-    time and chance, where RocketMQ's classic clients use only the address.
-    """
-    if instance is None:
-        instance = f"{os.getpid()}#{time.time_ns():x}{os.urandom(3).hex()}"
-    return f"127.0.0.1@{instance}"
+def unique_instance() -> str:
+    """What no other client of the cluster is called: process, time and chance."""
+    return f"{os.getpid()}#{time.time_ns():x}{os.urandom(3).hex()}"

@@ -13,7 +13,7 @@ from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import check_sendable_topic
+from ordermq.model.names import check_sendable_topic, unwrapped
 
 
 @dataclass(slots=True)
@@ -171,14 +171,22 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         queue: where they were pulled from.
         body: concatenated stored records (protocol 2.1); kept, not copied.
         tags: keep only messages with one of these tags; empty keeps all.
+        namespace: of the client, which `MessageView.topic` leaves out; empty for none.
     Raises: ProtocolError: a record is torn. O(n) native at construction.
     """
 
-    __slots__ = ("queue",)
+    __slots__ = ("namespace", "queue")
 
-    def __init__(self, queue: MessageQueue, body: bytes, tags: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        body: bytes,
+        tags: Sequence[bytes] = (),
+        namespace: str = "",
+    ) -> None:
         core.MessageIndex.__init__(self, body, tags)
         self.queue = queue
+        self.namespace = namespace
 
     def __iter__(self) -> Iterator[MessageView]:
         return self.views(MessageView, 0, len(self))
@@ -293,7 +301,8 @@ class MessageView(core.MessageView):
     @property
     def topic(self) -> str:
         """The topic it was sent to; restored for a retried message (semantics 4.2)."""
-        return self.get_property(props.RETRY_TOPIC) or self.index.queue.topic
+        sent_to = self.get_property(props.RETRY_TOPIC)
+        return unwrapped(self.index.namespace, sent_to) if sent_to else self.index.queue.topic
 
     @property
     def message_id(self) -> str:

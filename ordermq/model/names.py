@@ -29,6 +29,14 @@ _SEND_FORBIDDEN = frozenset(
         "OFFSET_MOVED_EVENT",
     }
 )
+_SYSTEM_TOPICS = _SEND_FORBIDDEN | {
+    AUTO_CREATE_TOPIC,
+    "BenchmarkTest",
+    "RMQ_SYS_TRACE_TOPIC",
+    "CHECKPOINT_TOPIC",
+}
+_SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 
@@ -66,6 +74,39 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Where messages go that `group` gave up."""
     return DEAD_LETTER_PREFIX + group
+
+
+def is_system_name(name: str) -> bool:
+    """Whether a topic or group is the broker's own, the same in every namespace."""
+    return (
+        name in _SYSTEM_TOPICS or name == INNER_PRODUCER_GROUP or name.startswith(_SYSTEM_PREFIXES)
+    )
+
+
+def wrapped(namespace: str, name: str) -> str:
+    """A topic or group as brokers know it: `ns%orders`, `%RETRY%ns%group` (protocol 6).
+
+    What is wrapped already stays as it is.
+    """
+    prefix, own = _without_prefix(name)
+    if not namespace or not own or is_system_name(name) or own.startswith(f"{namespace}%"):
+        return name
+    return f"{prefix}{namespace}%{own}"
+
+
+def unwrapped(namespace: str, name: str) -> str:
+    """The reverse of `wrapped`; names of other namespaces stay as they are."""
+    prefix, own = _without_prefix(name)
+    if not namespace or not own.startswith(f"{namespace}%"):
+        return name
+    return prefix + own[len(namespace) + 1 :]
+
+
+def _without_prefix(name: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name
 
 
 def _check(name: str, kind: str, longest: int) -> str:

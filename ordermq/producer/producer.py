@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.instance import ClientInstance
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Runtime
@@ -17,7 +18,6 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, StateError
-from ordermq.model.identifiers import client_id as new_client_id
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
@@ -70,8 +70,8 @@ class Producer:
             raise ConfigError("give `config` or flat settings, not both")
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
-        self.client_id = new_client_id(instance_name)
         self.config = config if config is not None else ProducerConfig.of(**settings)
+        self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         compression.require(self.config.send.compress_type)
         self._targets = Targets(selector_of(selector), self.config.send)
         self._clock = clock if clock is not None else SystemClock()

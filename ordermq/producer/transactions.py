@@ -16,6 +16,7 @@ from ordermq.errors import ConfigError, OrderMQError, ProtocolError, RemotingErr
 from ordermq.model import properties as props
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import unwrapped
 from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
 from ordermq.model.stored_message import StoredMessage
 from ordermq.producer.intake import Parcel
@@ -283,7 +284,7 @@ class TransactionProducer(Producer):
             return request.reply(ResponseCode.SYSTEM_BUSY)
         try:
             header = CheckTransactionHeader.from_ext(request.ext)
-            message = _view(request.body, header)
+            message = _view(request.body, header, self.config.remoting.namespace)
         except ProtocolError as error:
             _log.warning("%s: cannot be checked: %s", address, error)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
@@ -337,11 +338,13 @@ def _state(
         return TransactionState.UNKNOWN, f"{name} raised {error!r}"
 
 
-def _view(record: bytes, header: CheckTransactionHeader) -> MessageView:
+def _view(record: bytes, header: CheckTransactionHeader, namespace: str) -> MessageView:
     """The message a broker asks about.
 
     Raises: ProtocolError: there is none in the request.
     """
     stored = StoredMessage.read(record)
-    queue = MessageQueue(stored.topic, header.broker_name or "", stored.queue_id)
+    queue = MessageQueue(
+        unwrapped(namespace, stored.topic), header.broker_name or "", stored.queue_id
+    )
     return MessageBatch(queue, record)[0]

@@ -265,6 +265,7 @@ class Heartbeat:
     client_id: str
     consumers: tuple[ConsumerData, ...] = ()
     producer_groups: tuple[str, ...] = field(default=())
+    unit_mode: bool = False
 
     @classmethod
     def from_body(cls, body: bytes) -> Heartbeat:
@@ -286,7 +287,10 @@ class Heartbeat:
         return orjson.dumps(
             {
                 "clientID": self.client_id,
-                "consumerDataSet": [_consumer_to_json(data) for data in self.consumers],
+                "consumerDataSet": [
+                    _consumer_to_json(data) | {"unitMode": self.unit_mode}
+                    for data in self.consumers
+                ],
                 "heartbeatFingerprint": 0,
                 "producerDataSet": [{"groupName": name} for name in self.producer_groups],
                 "withoutSub": False,
@@ -301,7 +305,6 @@ def _consumer_to_json(data: ConsumerData) -> dict[str, Any]:
         "groupName": data.group,
         "messageModel": data.message_model,
         "subscriptionDataSet": [subscription_to_json(item) for item in data.subscriptions],
-        "unitMode": False,
     }
 
 

@@ -10,7 +10,7 @@ import ssl
 from typing import Protocol, cast
 
 from ordermq.clock import Clock
-from ordermq.config import RemotingConfig
+from ordermq.config import RemotingConfig, SerializeType
 from ordermq.errors import (
     ConfigError,
     ConnectFailed,
@@ -20,6 +20,8 @@ from ordermq.errors import (
 )
 from ordermq.remoting.command import ONEWAY_FLAG, Command
 from ordermq.remoting.framing import Framer, encode
+from ordermq.remoting.header_codec import make_binary
+from ordermq.remoting.namespaces import Namespaces
 from ordermq.remoting.signing import Credentials
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words_for_silence
 
@@ -105,7 +107,12 @@ class Connection(asyncio.Protocol):
         self.address = address
         self._clock = clock
         self._events = events
+        self._is_binary = config.serialize_type is SerializeType.ROCKETMQ
+        self._namespaces = Namespaces.of(config)
         self._credentials = Credentials.of(config)
+        self.namespace = config.namespace
+        # Whether a request is changed on its way, and its frame must be made by `frame`.
+        self.is_framing = self._is_binary or (self._credentials or self._namespaces) is not None
         self._config = config
         self._framer = Framer(config.max_frame_bytes)
         self._pending: dict[int, Waiting] = {}
@@ -205,19 +212,18 @@ class Connection(asyncio.Protocol):
         command.flag |= ONEWAY_FLAG
         self._write(self.frame(command))
 
-    def respond(self, command: Command) -> None:
+    def respond(self, request: Command, answer: Command) -> None:
         """Answer a request of the peer; dropped if the connection is gone, like the request."""
+        if self._namespaces is not None:
+            self._namespaces.wrap_answer(request.code, answer)
+        if self._is_binary:
+            make_binary(answer)
         if self.is_open:
-            self._write(encode(command))
+            self._write(encode(answer))
 
     async def writable(self) -> None:
         """Return once the peer takes bytes again (back-pressure)."""
         await self._writable.wait()
-
-    @property
-    def is_signing(self) -> bool:
-        """Whether a frame must be signed, and so made by `frame`."""
-        return self._credentials is not None
 
     @property
     def is_writable(self) -> bool:
@@ -225,9 +231,13 @@ class Connection(asyncio.Protocol):
         return self._writable.is_set()
 
     def frame(self, request: Command) -> bytes:
-        """The bytes of a request, signed where there is an account."""
+        """The bytes of a request, as the settings want it: renamed, signed, binary."""
+        if self._namespaces is not None:
+            self._namespaces.wrap_request(request)
         if self._credentials is not None:
             self._credentials.sign(request)
+        if self._is_binary:
+            make_binary(request)
         return encode(request)
 
     def _write(self, frame: bytes) -> None:
@@ -275,6 +285,8 @@ class Connection(asyncio.Protocol):
             if command.is_response:
                 self._settle(command)
             else:
+                if self._namespaces is not None:
+                    self._namespaces.unwrap_request(command)
                 self._events.on_request(self, command)
         if broken is not None:
             _log.warning("%s: closing, %s", self.address, broken)
@@ -304,6 +316,8 @@ class Connection(asyncio.Protocol):
             # The request timed out before; its caller has already been told.
             _log.debug("%s: answer to no pending request, opaque %d", self.address, command.opaque)
         else:
+            if self._namespaces is not None:
+                self._namespaces.unwrap_answer(waiting.code, command)
             waiting.answered(command)
 
     def _explained(self, error: Exception | None) -> Exception | None:

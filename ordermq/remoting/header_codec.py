@@ -93,6 +93,12 @@ def _as_text(name: str, value: object) -> str:
     raise ProtocolError(f"command header: extFields.{name} is a {type(value).__name__}")
 
 
+def make_binary(command: Command) -> None:
+    """Have it written in the binary form, if that can carry its code; else it stays as it is."""
+    if -32_768 <= command.code <= 32_767:
+        command.serialization = Serialization.ROCKETMQ
+
+
 def encode_binary(command: Command) -> bytes:
     """Write a ROCKETMQ header.
 

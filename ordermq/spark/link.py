@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
+from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.instance import ClientInstance
+from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import RouteError
-from ordermq.model.identifiers import client_id as new_client_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import Heartbeat
 
@@ -45,7 +46,7 @@ class Link:
     ) -> None:
         self.clock = clock if clock is not None else SystemClock()
         self._runtime = Runtime.acquire()
-        name = client_id or new_client_id()
+        name = client_id or new_client_id(remoting, parse_name_servers(name_servers))
         self.client = ClientInstance(
             self._runtime,
             self.clock,

@@ -276,3 +276,16 @@ def test_tls_files_are_refused_where_nothing_would_read_them() -> None:
             BrokerConfig(**{name: "file.pem"})
     with pytest.raises(ConfigError, match="'full', 'ca', 'none'"):
         RemotingConfig(tls=True, tls_verify="yes")
+
+
+def test_the_form_of_headers_is_the_environments_unless_it_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ROCKETMQ_SERIALIZE_TYPE", raising=False)
+    assert RemotingConfig().serialize_type == "json"
+    monkeypatch.setenv("ROCKETMQ_SERIALIZE_TYPE", "ROCKETMQ")
+    assert RemotingConfig().serialize_type == "rocketmq"
+    assert RemotingConfig(serialize_type="json").serialize_type == "json"
+    monkeypatch.setenv("ROCKETMQ_SERIALIZE_TYPE", "XML")
+    with pytest.raises(ConfigError, match="ROCKETMQ_SERIALIZE_TYPE='XML'"):
+        RemotingConfig()

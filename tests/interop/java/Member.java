@@ -27,6 +27,9 @@ final class Member {
             new DefaultMQPushConsumer(group, history, new AllocateMessageQueueAveragely());
         consumer.setInstanceName(instance);
         consumer.setNamesrvAddr(given.get("name_servers"));
+        if (given.containsKey("namespace")) {
+            consumer.setNamespace(given.get("namespace"));
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(Integer.parseInt(given.getOrDefault("batch", "4")));
         consumer.setAwaitTerminationMillisWhenShutdown(10_000);

@@ -34,6 +34,9 @@ final class Sender {
         DefaultMQProducer producer = new DefaultMQProducer("java-sender", signs);
         producer.setInstanceName("java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(given.get("name_servers"));
+        if (given.containsKey("namespace")) {
+            producer.setNamespace(given.get("namespace"));
+        }
         producer.start();
         Lines.print("ready", producer.buildMQClientId());
         BufferedReader lines =

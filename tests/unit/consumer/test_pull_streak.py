@@ -28,7 +28,8 @@ class Line:
     """Stands for a connection: keeps what is asked."""
 
     def __init__(self) -> None:
-        self.is_signing = False
+        self.is_framing = False
+        self.namespace = ""
         self.is_writable = True
         self.asked: list[tuple[int, bytes]] = []
 
@@ -191,7 +192,7 @@ def test_a_pull_that_must_be_signed_is() -> None:
     @on_a_loop
     def _() -> None:
         line = Line()
-        line.is_signing = True
+        line.is_framing = True
         pulls = Streak(line)
         pulls.answer(10, 20)
         for offset, (opaque, frame) in zip((10, 20), line.asked, strict=True):

@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from ordermq.model import identifiers
-from ordermq.model.identifiers import client_id, offset_message_id, unique_message_id
+from ordermq.model.identifiers import offset_message_id, unique_message_id
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,3 @@ def test_the_counter_of_an_id_wraps_at_16_bits(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(identifiers, "_counter", iter([65_535, 65_536]))
     counters = [struct.unpack(">H", bytes.fromhex(unique_message_id())[14:]) for _ in range(2)]
     assert counters == [(65_535,), (0,)]
-
-
-def test_a_client_id_is_new_each_time_unless_it_is_named() -> None:
-    assert client_id() != client_id()
-    assert client_id("worker-1") == "127.0.0.1@worker-1"

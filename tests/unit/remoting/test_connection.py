@@ -16,7 +16,7 @@ from ordermq.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from ordermq.remoting.command import Command
+from ordermq.remoting.command import Command, Serialization
 from ordermq.remoting.connection import Connection, split_address
 from ordermq.remoting.framing import encode
 
@@ -35,7 +35,7 @@ class Owner:
     def on_request(self, connection: Connection, command: Command) -> None:
         self.requests.append(command)
         if not command.is_oneway:
-            connection.respond(command.reply(0, {"told": "yes"}))
+            connection.respond(command, command.reply(0, {"told": "yes"}))
 
     def on_closed(self, connection: Connection, error: Exception | None) -> None:
         self.closed.append(error)
@@ -303,3 +303,26 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> Non
 def test_anything_else_is_no_address(text: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         split_address(text)
+
+
+def test_headers_are_binary_where_the_settings_say_so_and_the_code_fits() -> None:
+    async def work() -> None:
+        heard: list[Command] = []
+
+        def keep(line: Line, command: Command) -> None:
+            heard.append(command)
+            line.send(command.reply(0, dict(command.ext)))
+
+        config = RemotingConfig(serialize_type="rocketmq", namespace="shop")
+        async with WireServer(keep) as server:
+            connection = await Connection.open(server.address, SystemClock(), config, Owner())
+            for code in (105, 200_050):
+                answer = await connection.request(Command.request(code, {"topic": "订单"}), 5_000)
+                assert answer.ext == {"topic": "shop%订单"}
+            await connection.close()
+        assert [(command.code, command.serialization) for command in heard] == [
+            (105, Serialization.ROCKETMQ),
+            (200_050, Serialization.JSON),
+        ]
+
+    run(work())
