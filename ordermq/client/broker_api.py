@@ -15,7 +15,7 @@ from ordermq.remoting.bodies import (
     client_ids_from_body,
     locked_queues_from_body,
 )
-from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
+from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import (
@@ -161,9 +161,7 @@ class BrokerApi:
 
         Raises: BrokerError: any other code.
         """
-        is_lite = header.sys_flag & PullFlag.LITE
-        code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
-        command = Command.request(code, header.to_ext())
+        command = Command.request(RequestCode.PULL_MESSAGE, header.to_ext())
         answer = await self._connections.request(address, command, timeout_ms)
         return self._pulled(address, header, answer)
 

@@ -21,7 +21,7 @@
 | messages that fail again and again | retry.py |
 | a lite pull consumer: its parts; its queues | lite_member.py, shares.py |
 | what it pulls, holds and hands out | fetcher.py, poll_buffer.py, polled_batch.py |
-| what it commits; how it comes back to a broker | lite_offsets.py, rejoining.py |
+| what it commits; how it comes back to a broker | lite_offsets.py, group_offsets.py, rejoining.py |
 | what is counted, what is recorded | statistics.py, rates.py, group_history.py |
 
 Those of a push consumer meet in `AssignedQueue`, those of a lite pull consumer in `PollBuffer`,

@@ -96,7 +96,6 @@ class Fetcher:
                 timeout_ms=config.pull_timeout_ms,
                 suspend_ms=config.broker_suspend_ms,
                 max_bytes=config.pull_batch_bytes,
-                lite=True,
             )
         except (RemotingError, RouteError) as error:
             await self._pause_after(error)

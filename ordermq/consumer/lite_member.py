@@ -302,14 +302,14 @@ class LiteMember:
             self._call_back(callback, topic, list(queues))
 
     def _describe(self) -> Heartbeat:
-        if not self._wanted:
-            # Whoever the brokers list gets a share in the eyes of the others; we want none yet.
+        if not self._shares.topics:
+            # Whoever the brokers list gets a share in the eyes of the others; we want none, or
+            # none yet, or have queues assigned by hand.
             return Heartbeat(self.client.client_id, (), ("CLIENT_INNER_PRODUCER",))
         # No retry topic: nothing is sent back by itself (protocol 3.7).
         data = ConsumerData(
             self._group,
-            # None of queues assigned by hand: nobody is to count on us for a share.
-            tuple(self._wanted.values()) if self._shares.topics else (),
+            tuple(self._wanted.values()),
             consume_type="CONSUME_ACTIVELY",
             consume_from_where=_FROM_WHERE[self._config.rebalance.consume_from_where],
         )

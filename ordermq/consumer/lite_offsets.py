@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from ordermq.client.instance import ClientInstance
 from ordermq.config import RebalanceConfig
+from ordermq.consumer.group_offsets import store_offset, stored_offset
 from ordermq.consumer.offsets import first_offset
 from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
 from ordermq.consumer.statistics import ConsumerStatistics
@@ -58,9 +59,7 @@ class LiteOffsets:
 
     async def stored(self, queue: MessageQueue) -> int | None:
         """What the broker has for the group; None if nothing."""
-        address = self._client.routes.master_of(queue.broker_name)
-        offset = await self._client.api.query_offset(address, self._group, queue)
-        return offset if offset is not None and offset >= 0 else None
+        return await stored_offset(self._client, self._group, queue)
 
     async def commit(self, offsets: Iterable[tuple[PulledQueue, int]]) -> None:
         """Commit and await every acknowledgement.
@@ -114,8 +113,7 @@ class LiteOffsets:
             self._complaints.pop(pulled.queue, None)
 
     async def _store(self, queue: MessageQueue, offset: int) -> None:
-        address = self._client.routes.master_of(queue.broker_name)
-        await self._client.api.update_offset(address, self._group, queue, offset)
+        await store_offset(self._client, self._group, queue, offset)
         self._statistics.add("commits")
 
     def _lock_of(self, pulled: PulledQueue) -> asyncio.Lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,16 +15,16 @@ from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock, SystemClock
 from ordermq.config.pull import PullConsumerConfig
+from ordermq.consumer.group_offsets import store_offset, stored_offset
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.single_pull import PullResult, pull_once
-from ordermq.errors import ConfigError, OrderMQError, RouteError, StateError
+from ordermq.errors import ConfigError, RouteError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, check_group, check_topic
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.bodies import ConsumerData, Heartbeat
+from ordermq.remoting.bodies import Heartbeat
 
-_log = logging.getLogger("ordermq.consumer")
 _T = TypeVar("_T")
 
 
@@ -33,8 +32,9 @@ class PullConsumer:
     """Pulls from queues one by one, as `DefaultMQPullConsumer`: no sharing, no buffer, no loop.
 
     Every call asks the broker and returns with its answer; all are safe from any thread. The
-    group only names where offsets are kept and shows up at the broker; its members do not
-    share queues out. For that, see `LitePullConsumer`.
+    group only names where offsets are kept: this consumer is not listed as a member, where
+    Java's is, for the group's members would leave it a share of their queues, which nobody reads.
+    To share queues, see `LitePullConsumer`.
 
     Args:
         group: the consumer group, under which offsets are kept.
@@ -65,7 +65,6 @@ class PullConsumer:
         self._clock = clock if clock is not None else SystemClock()
         self._client: ClientInstance | None = None
         self._closed = False
-        self._known_masters: set[str] = set()
         self._offsets: dict[MessageQueue, int] = {}
         self._sources: dict[MessageQueue, PullSource] = {}
 
@@ -73,7 +72,7 @@ class PullConsumer:
         return f"<PullConsumer {self.group} {self.client_id}>"
 
     def start(self) -> None:
-        """Connect and announce the group.
+        """Connect.
 
         Raises: StateError: started before. RouteError: no name server answers. BrokerError: a
             broker denies us.
@@ -87,13 +86,13 @@ class PullConsumer:
             self.config.remoting,
             self.name_servers,
             self.client_id,
-            describe=self._describe,
+            describe=lambda: Heartbeat(self.client_id, (), ("CLIENT_INNER_PRODUCER",)),
         )
 
         async def begin() -> None:
             # Known by every broker that creates topics; others are met with their topics.
             await client.routes.get(AUTO_CREATE_TOPIC)
-            await self._announce(client)
+            await client.heartbeats.introduce()
             client.start_loops()
 
         try:
@@ -105,22 +104,13 @@ class PullConsumer:
         self._client = client
 
     def close(self) -> None:
-        """Leave the group and disconnect; a second call does nothing."""
+        """Disconnect; a second call does nothing."""
         client = self._client
         if client is None or self._closed:
             return
         self._closed = True
 
-        async def leave() -> None:
-            await client.stop_loops()  # a heartbeat would make us a member again
-            for address in client.routes.masters():
-                try:
-                    await client.api.unregister(address, consumer_group=self.group)
-                except OrderMQError as error:
-                    _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
-            await client.close()
-
-        client.runtime.call(leave())
+        client.runtime.call(client.close())
         client.runtime.release()
 
     def __enter__(self) -> Self:
@@ -251,8 +241,8 @@ class PullConsumer:
             known = self._offsets.get(queue)
             if known is not None and not from_store:
                 return known
-            address = await self._meet(client, queue)
-            stored = await client.api.query_offset(address, self.group, queue)
+            await self._meet(client, queue)
+            stored = await stored_offset(client, self.group, queue)
             if stored is not None:
                 self._offsets[queue] = stored
             return stored
@@ -270,8 +260,8 @@ class PullConsumer:
             raise ConfigError(f"offset {offset}: expected 0 or more", group=self.group)
 
         async def store() -> None:
-            address = await self._meet(client, queue)
-            await client.api.update_offset(address, self.group, queue, offset)
+            await self._meet(client, queue)
+            await store_offset(client, self.group, queue, offset)
             self._offsets[queue] = offset
 
         self._run(store())
@@ -330,27 +320,14 @@ class PullConsumer:
         route = await client.routes.get(topic)
         if route is None:
             raise RouteError("no broker has this topic: create it first", topic=topic)
-        await self._announce(client)
         return subscribe_queues(topic, route)
 
     async def _meet(self, client: ClientInstance, queue: MessageQueue) -> str:
-        """The address of a queue's master, asked for if need be; it knows us afterwards."""
+        """The address of a queue's master, asked for if need be."""
         route = await client.routes.get(queue.topic)
         if route is None:
             raise RouteError("no broker has this topic", topic=queue.topic)
-        await self._announce(client)
         return client.routes.master_of(queue.broker_name)
-
-    async def _announce(self, client: ClientInstance) -> None:
-        masters = set(client.routes.masters())
-        if masters - self._known_masters:
-            self._known_masters = masters
-            await client.heartbeats.introduce()
-
-    def _describe(self) -> Heartbeat:
-        # No subscription, as Java's: nobody is to count on this member for a share of a topic.
-        data = ConsumerData(self.group, (), consume_type="CONSUME_ACTIVELY")
-        return Heartbeat(self.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
 
     def _live(self) -> ClientInstance:
         if self._client is None or self._closed:

@@ -63,7 +63,6 @@ async def pull_once(
     timeout_ms: int,
     suspend_ms: int = 0,
     max_bytes: int | None = None,
-    lite: bool = False,
 ) -> PullResult:
     """Pull once; on the I/O thread.
 
@@ -71,17 +70,16 @@ async def pull_once(
         source: says which replica to ask; it is told what became of it.
         timeout_ms: how long to wait for the answer; more than `suspend_ms`.
         suspend_ms: how long the broker may hold the pull until there is a message.
-        lite: as a lite pull consumer, which brokers serve and may switch off apart.
     Raises: RemotingError: refused, or not answered. RouteError: the broker is not known.
     """
-    flags = PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_ms else 0)
     header = PullHeader(
         group,
         queue.topic,
         queue.queue_id,
         offset,
         max_messages,
-        flags | (PullFlag.LITE if lite else 0),
+        # Not as LITE_PULL_MESSAGE, which Java's lite consumer uses from 5.0 on: 4.9 has none.
+        PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_ms else 0),
         suspend_timeout_ms=suspend_ms,
         subscription=subscription.expression,
         subscription_version=subscription.version,

@@ -346,6 +346,7 @@ def test_assigned_queues_are_exactly_those_and_nobody_shares_them(
     one.assign(QUEUES[:2])
     two.assign(QUEUES[1:3])
     assert (one.assignment(), two.assignment()) == (QUEUES[:2], QUEUES[1:3])
+    assert make().assignment() == QUEUES  # who subscribes shares with those who subscribe
     assert sorted(polled(one, 4)) == [0, 1, 8, 9]
     assert sorted(polled(two, 4)) == [1, 2, 9, 10]
     one.assign(QUEUES[1:2])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ordermq import Message, MessageQueue, Producer, PullConsumer, PullStatus
+from ordermq import LitePullConsumer, Message, MessageQueue, Producer, PullConsumer, PullStatus
 from ordermq.broker import EmbeddedBroker, placing
 from ordermq.errors import BrokerError, ConfigError, RouteError, StateError
 from ordermq.model.names import dead_letter_topic, retry_topic
@@ -161,25 +161,18 @@ def test_a_message_sent_back_comes_again_or_becomes_a_dead_letter(
     assert bytes(message.body) == b"1"
 
 
-def test_the_group_is_known_at_the_broker_while_it_runs_and_has_no_share(
-    broker: EmbeddedBroker, producer: Producer
+def test_it_takes_no_share_of_a_group_that_is_at_work(
+    broker: EmbeddedBroker, producer: Producer, consumer: PullConsumer
 ) -> None:
     send(producer, 1)
-    consumer = PullConsumer("g", name_servers=broker.name_servers)
-    consumer.start()
-    with PullConsumer("other", name_servers=broker.name_servers) as other:
-        client = other._live()
-
-        def members() -> list[str]:
-            async def ask() -> list[str]:
-                await client.routes.get("orders")
-                return await client.api.consumer_ids(client.routes.master_of("b"), "g")
-
-            return client.runtime.call(ask())
-
-        assert members() == [consumer.client_id]
-        consumer.close()
-        eventually(lambda: members() == [], "the group is empty")
+    consumer.update_consume_offset(ORDERS, 0)
+    with LitePullConsumer("g", name_servers=broker.name_servers) as member:
+        member.subscribe("orders")
+        assert len(member.assignment()) == 8
+        with PullConsumer("g", name_servers=broker.name_servers) as other:
+            assert other.fetch_consume_offset(ORDERS) == 0
+            member.subscribe("orders")  # looks at its share again
+            assert len(member.assignment()) == 8
 
 
 def test_wrong_arguments_and_states_say_what_is_wrong(

@@ -122,6 +122,20 @@ def test_a_seek_forgets_what_was_buffered_handed_out_and_under_way() -> None:
     assert took(held.take(OTHER, 2)) == [100]
     held.finish(ME)  # comes back with a batch from before the seek
     assert commits(held.done()) == {A: 100}
+    held.finish(OTHER)
+    assert commits(held.done()) == {A: 101}
+
+
+def test_a_batch_from_before_a_seek_finishes_none_that_begins_where_it_did() -> None:
+    held = buffer()
+    pulled = held.hold(A, 0, 0)
+    put(held, pulled, range(4), 4)
+    held.take(ME, 2)
+    held.seek(A, 0)
+    put(held, pulled, range(4), 4)
+    held.take(OTHER, 2)
+    held.finish(ME)
+    assert commits(held.done()) == {}
 
 
 def test_a_queue_that_is_lost_is_neither_handed_out_nor_committed() -> None:
@@ -204,6 +218,10 @@ def test_who_waits_for_room_is_told() -> None:
     assert not held.may_pull(other)
     held.seek(A, 0)
     assert told[2:] == [other]
+    put(held, other, (1, 2), 3)
+    assert not held.may_pull(other)
+    held.drop(other)
+    assert told[3:] == []
 
 
 def test_a_waiting_poller_wakes_for_a_message_a_resume_and_the_end() -> None:
