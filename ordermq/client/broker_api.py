@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import orjson
+
 from ordermq.client.connections import Connections, is_denied
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, Fenced
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
     Heartbeat,
     LockBatch,
     client_ids_from_body,
     locked_queues_from_body,
+    subscription_to_json,
 )
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
@@ -296,6 +300,25 @@ class BrokerApi:
         answer = await self._connections.request(address, command, timeout_ms)
         self._check(answer, "the broker refused the heartbeat", address)
         return answer.version
+
+    async def check_subscription(
+        self, address: str, group: str, subscription: Subscription
+    ) -> None:
+        """Ask whether the broker understands a subscription's expression.
+
+        Raises: BrokerError: it does not.
+        """
+        body = orjson.dumps(
+            {
+                "clientId": self._client_id,
+                "group": group,
+                "subscriptionData": subscription_to_json(subscription),
+            }
+        )
+        command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+        timeout_ms = self._config.request_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker refused the subscription", address)
 
     async def unregister(
         self,

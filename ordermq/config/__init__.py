@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -168,6 +168,9 @@ class PullConfig:
     pull_batch_bytes: int = 262_144  # asked for; RocketMQ's broker does not read it
     pull_threshold_for_queue: int = 1_000  # messages buffered; pulling pauses above it
     pull_threshold_size_for_queue_mib: int = 100  # MiB of bodies buffered, likewise
+    pull_threshold_for_topic: int = -1  # messages; divided over our queues of a topic, if not -1
+    pull_threshold_size_for_topic_mib: int = -1  # MiB of bodies, likewise
+    pull_interval_ms: int = 0  # pause after a pull that brought messages
     consume_concurrently_max_span: int = 2_000  # offsets from the oldest unfinished, likewise
     pull_delay_on_error_ms: int = 1_000  # pause after a failed pull
     broker_suspend_ms: int = 15_000  # how long the broker may hold an empty pull
@@ -180,6 +183,9 @@ class PullConfig:
             pull_batch_bytes=(1, 16_000_000),
             pull_threshold_for_queue=(1, 65_535),
             pull_threshold_size_for_queue_mib=(1, 1_024),
+            pull_threshold_for_topic=(-1, 6_553_500),
+            pull_threshold_size_for_topic_mib=(-1, 102_400),
+            pull_interval_ms=(0, 65_535),
             consume_concurrently_max_span=(1, 65_535),
             pull_delay_on_error_ms=(1, DAY_MS),
             broker_suspend_ms=(1, DAY_MS),
@@ -190,6 +196,19 @@ class PullConfig:
                 f"PullConfig.pull_timeout_ms={self.pull_timeout_ms}: expected more than "
                 f"broker_suspend_ms={self.broker_suspend_ms}, or every idle pull times out"
             )
+        for name in ("pull_threshold_for_topic", "pull_threshold_size_for_topic_mib"):
+            if getattr(self, name) == 0:
+                raise ConfigError(f"PullConfig.{name}=0: expected -1 (none) or more than 0")
+
+    def for_one_of(self, queues: int) -> PullConfig:
+        """The thresholds of one of so many queues of a topic (semantics 7)."""
+        messages, mib = self.pull_threshold_for_topic, self.pull_threshold_size_for_topic_mib
+        changed: dict[str, int] = {}
+        if messages != -1:
+            changed["pull_threshold_for_queue"] = min(max(messages // queues, 1), 65_535)
+        if mib != -1:
+            changed["pull_threshold_size_for_queue_mib"] = min(max(mib // queues, 1), 1_024)
+        return replace(self, **changed) if changed else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@
 | what a listener is given and may answer | listener.py |
 | one assigned queue: lease, state, process queue | assigned_queue.py |
 | a started consumer: the parts, and what happens between them | member.py, member_settings.py |
+| what is subscribed | subscribing.py |
 | which queues are mine | rebalance.py, strategies.py |
 | pausing, releasing, seeking | steering.py |
 | taking, renewing, losing locks | locks.py |

@@ -87,6 +87,11 @@ class ConcurrentService:
         """End the threads; False if a listener still ran after `timeout_s`."""
         return self._pool.close(timeout_s)
 
+    def resize(self, size: int) -> None:
+        """Run at most so many batches at once from now on; those that run may end first."""
+        self._slots = asyncio.Semaphore(size)
+        self._pool.resize(size)
+
     async def run(self) -> None:
         """Take batches away from listeners that do not return, for ever; on the I/O thread."""
         interval_ms = max(self._config.consume_timeout_ms // _LOOKS_A_TIMEOUT, 1)

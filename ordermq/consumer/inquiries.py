@@ -52,7 +52,7 @@ class Inquiries:
         self,
         client: ClientInstance,
         group: str,
-        subscriptions: Sequence[Subscription],
+        subscriptions: Callable[[], Sequence[Subscription]],
         offsets: Offsets | LocalOffsets,
         statistics: ConsumerStatistics,
         *,
@@ -68,7 +68,7 @@ class Inquiries:
         self._offsets = offsets
         self._statistics = statistics
         self._is_orderly = is_orderly
-        self._thread_count = thread_count
+        self.thread_count = thread_count
         self._assigned = assigned
         self._last_pull_ms = last_pull_ms
         self._seek = seek
@@ -126,13 +126,13 @@ class Inquiries:
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
                 "PROP_NAMESERVER_ADDR": ";".join(self._client.name_servers.addresses),
-                "PROP_THREADPOOL_CORE_SIZE": str(self._thread_count),
+                "PROP_THREADPOOL_CORE_SIZE": str(self.thread_count),
             },
             "statusTable": {
                 topic: _status_of(self._statistics.rates(topic))
                 for topic in self._statistics.topics()
             },
-            "subscriptionSet": [subscription_to_json(item) for item in self._subscriptions],
+            "subscriptionSet": [subscription_to_json(item) for item in self._subscriptions()],
             "userConsumerInfo": {k: str(v) for k, v in self._statistics.as_dict().items()},
         }
         if request.ext.get("jstackEnable", "").lower() == "true":

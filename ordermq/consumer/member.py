@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
@@ -25,9 +25,10 @@ from ordermq.consumer.locks import Locks
 from ordermq.consumer.member_settings import MemberSettings
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.orderly import OrderlyService
-from ordermq.consumer.pull import Puller
+from ordermq.consumer.pullers import Pullers
 from ordermq.consumer.rebalance import Rebalancer
 from ordermq.consumer.steering import Steering
+from ordermq.consumer.subscribing import Subscriptions
 from ordermq.consumer.unlocked import Unlocked
 from ordermq.consumer.watchdog import Watchdog
 from ordermq.errors import OrderMQError
@@ -62,7 +63,6 @@ class Member:
         self._settings = settings
         self._config = config = settings.config
         self._group = group = settings.group
-        self._subscriptions = {item.topic: item for item in settings.subscriptions}
         self._runtime = Runtime.acquire()
         self._history = GroupHistory(settings.history, settings.group)
         self._leaving = False
@@ -79,6 +79,9 @@ class Member:
             on_request=self._on_request,
             on_lost=self._on_connection_lost,
             on_route_change=lambda _: self._rebalancer.wake(),
+        )
+        self.subscriptions = Subscriptions(
+            client, group, settings.subscriptions, self._on_subscription
         )
         self._offset_file = settings.offset_file
         self._offsets: Offsets | LocalOffsets
@@ -110,6 +113,16 @@ class Member:
                 statistics,
                 is_broadcasting=settings.offset_file is not None,
             )
+        self._pullers = Pullers(
+            client,
+            group,
+            config.pull,
+            self._offsets,
+            self._service,
+            statistics,
+            before_first=lambda queue: self._call_back(settings.on_assigned, queue),
+            keep_running=self._keep_running,
+        )
         if settings.listener is not None and isinstance(self._offsets, Offsets):
             self._locks = Locks(
                 client,
@@ -119,11 +132,11 @@ class Member:
                 self._history,
                 statistics,
                 held=lambda: self._rebalancer.assigned(),
-                on_regained=self._pull_anew,
+                on_regained=self._pullers.pull_anew,
             )
         else:
             self._locks = Unlocked(
-                held=lambda: self._rebalancer.assigned(), on_regained=self._pull_anew
+                held=lambda: self._rebalancer.assigned(), on_regained=self._pullers.pull_anew
             )
         self._hand_off = HandOff(
             client, self._locks, self._offsets, statistics, config.consume.drain_timeout_ms
@@ -132,7 +145,7 @@ class Member:
             client,
             group,
             config,
-            self._subscriptions,
+            self.subscriptions.topics,
             self._locks,
             self._offsets,
             self._hand_off,
@@ -146,21 +159,20 @@ class Member:
             self._rebalancer,
             self._offsets,
             submit=self._service.submit,
-            pull_anew=self._pull_anew,
+            pull_anew=self._pullers.pull_anew,
         )
         self._inquiries = Inquiries(
             client,
             group,
-            settings.subscriptions,
+            self.subscriptions.all,
             self._offsets,
             statistics,
             is_orderly=settings.listener is not None,
             thread_count=config.consume.consume_thread_count,
             assigned=self._rebalancer.assigned,
-            last_pull_ms=self._last_pull_ms,
+            last_pull_ms=self._pullers.last_pull_ms,
             seek=self.steering.seek_as_asked,
         )
-        self._pullers: dict[MessageQueue, tuple[Puller, asyncio.Task[None]]] = {}
         self._loops: list[asyncio.Task[object]] = []
         self._rejoining: set[str] = set()
         self._callbacks: set[asyncio.Task[None]] = set()
@@ -212,14 +224,15 @@ class Member:
             self._releasing.cancel()
 
     async def _join(self) -> None:
-        for topic in self._subscriptions:
+        for topic in self.subscriptions.topics():
             await self._client.routes.get(topic)
         if not self._client.routes.masters():
             # No topic exists yet. The brokers that will create it are known by this one, and
             # members that know each other share the queues from the first message on.
             await self._client.routes.get(AUTO_CREATE_TOPIC)
+        await self.subscriptions.check()
         await self._client.heartbeats.introduce()
-        if (retry := retry_topic(self._group)) in self._subscriptions:
+        if self.subscriptions.of(retry := retry_topic(self._group)) is not None:
             # The heartbeat created it at the broker; now its route exists.
             await self._client.routes.get(retry)
         self._client.start_loops()
@@ -283,7 +296,7 @@ class Member:
     async def _disconnect(self) -> None:
         await self._rebalancer.abandon()
         await cancelled(*self._loops)
-        await cancelled(*(task for _, task in self._pullers.values()))
+        await self._pullers.close()
         await asyncio.gather(*self._callbacks, return_exceptions=True)
         await self._client.close()
 
@@ -293,6 +306,14 @@ class Member:
         if self._offset_file is not None:
             self._offset_file.close()
         self._runtime.release()
+
+    def resize(self, threads: int) -> None:
+        self._service.resize(threads)
+        self._inquiries.thread_count = threads
+
+    def call(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a part's work on the I/O thread and wait for it."""
+        self._runtime.call(work)
 
     def assigned_queues(self) -> list[MessageQueue]:
         async def read() -> list[MessageQueue]:
@@ -333,7 +354,7 @@ class Member:
     def _describe(self) -> Heartbeat:
         data = ConsumerData(
             self._group,
-            tuple(self._subscriptions.values()),
+            self.subscriptions.all(),
             message_model=self._config.message_model.name,
             consume_from_where=_FROM_WHERE[self._config.rebalance.consume_from_where],
         )
@@ -345,10 +366,6 @@ class Member:
             self._rebalancer.wake()
             return command.reply(ResponseCode.SUCCESS)
         return self._inquiries.answer(command)
-
-    def _last_pull_ms(self, queue: MessageQueue) -> int:
-        found = self._pullers.get(queue)
-        return 0 if found is None else found[0].last_pull_ms
 
     def _on_connection_lost(self, address: str) -> None:
         for assigned in self._rebalancer.assigned():
@@ -377,14 +394,13 @@ class Member:
             self._rejoining.discard(address)
         self._locks.renew_soon()
         self._rebalancer.wake()
-        for puller, _ in self._pullers.values():
-            puller.nudge()
+        self._pullers.nudge_all()
 
     def _make(self, queue: MessageQueue, lease: Lease, offset: int) -> AssignedQueue:
         told: _Told = {
             "on_lapse": self._on_lapse,
             "on_drained": lambda item: self._runtime.post(self._hand_off.on_drained, item),
-            "on_room": lambda item: self._runtime.post(self._nudge, item),
+            "on_room": lambda item: self._runtime.post(self._pullers.nudge, item),
         }
         if self._config.consume.order_by_key:
             return LaneQueue(queue, self._group, lease, offset, self._config.consume, **told)
@@ -400,24 +416,18 @@ class Member:
 
     def _on_assigned(self, assigned: AssignedQueue) -> None:
         self.steering.on_assigned(assigned)
-        puller = Puller(
-            self._client,
-            self._group,
-            self._config.pull,
-            assigned,
-            self._subscriptions[assigned.queue.topic],
-            self._offsets,
-            self._service,
-            self._settings.statistics,
-        )
-        task = self._runtime.spawn(
-            self._begin(assigned, puller), f"pull {assigned.queue} {self._group}"
-        )
-        self._pullers[assigned.queue] = (puller, task)
+        subscription = self.subscriptions.of(assigned.queue.topic)
+        assert subscription is not None  # the rebalancer has just looked
+        self._pullers.begin(assigned, subscription)
 
-    async def _begin(self, assigned: AssignedQueue, puller: Puller) -> None:
-        await self._call_back(self._settings.on_assigned, assigned.queue)
-        await self._keep_running(puller.run, f"pull {assigned.queue}")
+    async def _on_subscription(self, topic: str) -> None:
+        """A topic was added, its expression changed, or it is to be given up."""
+        subscription = self.subscriptions.of(topic)
+        if subscription is None:
+            await self._rebalancer.released(topic)
+        else:
+            self._pullers.subscribe(subscription)
+            self._rebalancer.wake()
 
     async def _call_back(
         self, callback: Callable[[MessageQueue], None] | None, queue: MessageQueue
@@ -432,27 +442,8 @@ class Member:
             _log.exception("%s: the callback raised", queue)
 
     def _on_released(self, assigned: AssignedQueue) -> None:
-        _, task = self._pullers.pop(assigned.queue)
-        task.cancel()
+        self._pullers.end(assigned)
         told = self._call_back(self._settings.on_revoked, assigned.queue)
         callback = self._runtime.spawn(told, f"on_revoked {assigned.queue}")
         self._callbacks.add(callback)
         callback.add_done_callback(self._callbacks.discard)
-
-    def _pull_anew(self, assigned: AssignedQueue) -> None:
-        """Its offset has changed: a pull at the old one may be held by the broker for long."""
-        found = self._pullers.get(assigned.queue)
-        if found is None or found[0].last_pull_ms == 0:
-            return  # the first pull is still to come
-        puller, task = found
-        task.cancel()
-        name = f"pull {assigned.queue} {self._group}"
-        self._pullers[assigned.queue] = (
-            puller,
-            self._runtime.spawn(self._keep_running(puller.run, name), name),
-        )
-
-    def _nudge(self, assigned: AssignedQueue) -> None:
-        found = self._pullers.get(assigned.queue)
-        if found is not None:
-            found[0].nudge()

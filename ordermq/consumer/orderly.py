@@ -91,6 +91,10 @@ class OrderlyService:
         """End the threads; False if a listener still ran after `timeout_s`."""
         return self._pool.close(timeout_s)
 
+    def resize(self, size: int) -> None:
+        """Run listeners on at most so many threads from now on."""
+        self._pool.resize(size)
+
     def stack_of(self, assigned: AssignedQueue, call: RunningCall) -> str:
         """What a listener call is at."""
         return self._pool.stack_of(assigned, call.thread)

@@ -88,29 +88,15 @@ class Puller:
         self._client = client
         self._config = config
         self._assigned = assigned
-        self._tags = tuple(tag.encode() for tag in subscription.tags)
+        self._group = group
         self._offsets = offsets
         self._service = service
         self._statistics = statistics
         self._source = PullSource(client.routes, assigned.queue)
         self._is_from_slave = False
         self._nudge = asyncio.Event()
-        self._header = PullHeader(
-            group,
-            assigned.queue.topic,
-            assigned.queue.queue_id,
-            0,
-            config.pull_batch_size,
-            PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
-            suspend_timeout_ms=config.broker_suspend_ms,
-            subscription=subscription.expression,
-            subscription_version=subscription.version,
-            expression_type="TAG",
-            max_bytes=config.pull_batch_bytes,
-            broker_name=assigned.queue.broker_name,
-        )
-        self._frames = PullFrames(self._header)
         self._streak: PullStreak | None = None
+        self.subscribe(subscription)
 
     @property
     def last_pull_ms(self) -> int:
@@ -119,6 +105,32 @@ class Puller:
             return 0
         clock = self._client.clock
         return clock.wall_ms() - (clock.now_ms() - self._streak.asked_ms)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Ask for these messages of the topic from the next streak of pulls on."""
+        config, queue, is_sql = self._config, self._assigned.queue, subscription.is_sql
+        self._tags = tuple(tag.encode() for tag in subscription.tags)
+        self._header = PullHeader(
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            0,
+            config.pull_batch_size,
+            # A condition in SQL was compiled by the broker when our heartbeat told it.
+            PullFlag.SUSPEND if is_sql else PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
+            suspend_timeout_ms=config.broker_suspend_ms,
+            subscription=None if is_sql else subscription.expression,
+            subscription_version=subscription.version,
+            expression_type=subscription.expression_type,
+            max_bytes=config.pull_batch_bytes,
+            broker_name=queue.broker_name,
+        )
+        self._frames = PullFrames(self._header)
+
+    def configure(self, config: PullConfig) -> None:
+        """Keep to other thresholds from now on."""
+        self._config = config
+        self.nudge()
 
     def nudge(self) -> None:
         """There is room again, or a lease: look now."""
@@ -174,7 +186,7 @@ class Puller:
                 self._source.wanted,
                 self._count,
                 self._service.submit,
-                lambda: self._flow() is Flow.PULL,
+                self._goes_on,
             )
             streak.start()
             answer = await streak.ended
@@ -185,8 +197,13 @@ class Puller:
                     self._statistics.add("pulls")
                     self._statistics.add("pulls_from_slaves", self._is_from_slave)
                 await self._take(generation, streak.offset, code, reply, body)
+            if self._config.pull_interval_ms and generation == assigned.generation:
+                await self._client.clock.sleep_ms(self._config.pull_interval_ms)
         except (RemotingError, RouteError) as error:
             await self._pause_after(error)
+
+    def _goes_on(self) -> bool:
+        return not self._config.pull_interval_ms and self._flow() is Flow.PULL
 
     def _count(self, messages: int) -> None:
         """Count a pull with messages, at its answer."""

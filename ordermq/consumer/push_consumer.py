@@ -8,6 +8,7 @@ import queue
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
@@ -108,17 +109,50 @@ class PushConsumer:
     def __repr__(self) -> str:
         return f"<PushConsumer {self.group} {self.client_id}>"
 
-    def subscribe(self, topic: str, expression: str = EVERYTHING) -> None:
-        """Consume `topic`; before `start`.
+    def subscribe(
+        self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
+    ) -> None:
+        """Consume `topic`, or change what is consumed of it; before `start` or while running.
+
+        All members of the group must subscribe alike. With another expression, what is buffered
+        already still comes.
 
         Args:
             expression: `*`, or tags joined by `||`.
-        Raises: ConfigError: an illegal topic or expression. StateError: already started.
+            sql: instead, a condition on message properties, as `a > 5 AND region = 'x'`; for
+                brokers with enablePropertyFilter=true.
+        Raises:
+            ConfigError: an illegal topic or expression, or two of them.
+            StateError: closed.
+            BrokerError: while running, else at `start`: a broker does not filter by `sql`.
+            RouteError: while running: no name server answers.
         """
-        if self._running is not None or self._closed:
-            raise StateError("subscribe before the consumer starts", topic=topic, group=self.group)
-        version = self._clock.wall_ms()
-        self._subscriptions[topic] = Subscription.parse(check_topic(topic), expression, version)
+        if self._closed:
+            raise StateError("the consumer is closed", topic=topic, group=self.group)
+        before = self._subscriptions.get(check_topic(topic))
+        version = max(self._clock.wall_ms(), before.version + 1 if before is not None else 0)
+        if sql is None:
+            wanted = Subscription.parse(topic, expression, version)
+        elif expression != EVERYTHING:
+            raise ConfigError(f"topic {topic!r}: give tags or `sql`, not both", group=self.group)
+        else:
+            wanted = Subscription.sql(topic, sql, version)
+        if self._running is not None:
+            self._running.call(self._running.subscriptions.put(wanted))
+        self._subscriptions[topic] = wanted
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume `topic` no more; while running its queues are handed over first.
+
+        Waits for their listeners, so do not call it from one.
+
+        Raises: StateError: not subscribed, or closed.
+        """
+        if self._closed or topic not in self._subscriptions:
+            raise StateError("this topic is not subscribed", topic=topic, group=self.group)
+        if self._running is not None:
+            self._running.call(self._running.subscriptions.remove(topic))
+        del self._subscriptions[topic]
 
     def orderly(self, listener: _L) -> _L:
         """Register the listener, plain or `async def`; usable as a decorator.
@@ -352,6 +386,17 @@ class PushConsumer:
         Returns and raises as `seek`.
         """
         return self._live().steering.seek_to_time(message_queue, timestamp_ms)
+
+    def resize(self, threads: int) -> None:
+        """Have at most so many listener calls at once, as `consume_thread_count` says at first.
+
+        Fewer threads than now end as their listeners return. An `async def` listener of an
+        orderly group needs none: it runs once a queue.
+
+        Raises: ConfigError: not in the range of `consume_thread_count`. StateError: not running.
+        """
+        replace(self.config.consume, consume_thread_count=threads)  # checks the range
+        self._live().resize(threads)
 
     def parked_keys(self) -> dict[MessageQueue, list[str]]:
         """The sharding keys that `ParkKey` holds back at this member, by queue."""

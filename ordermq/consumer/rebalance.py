@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ordermq.client.instance import ClientInstance
@@ -70,7 +70,7 @@ class Rebalancer:
     """Keeps what this member holds equal to its share; on the I/O thread.
 
     Args:
-        topics: the subscribed topics, the group's retry topic among them.
+        topics: the subscribed topics at this moment, sorted; the group's retry topic too.
         make: builds an assigned queue under a lease, from an offset.
         on_assigned: called when a queue became ours, before its first pull.
         on_released: called when it is no longer ours.
@@ -81,7 +81,7 @@ class Rebalancer:
         client: ClientInstance,
         group: str,
         config: ConsumerConfig,
-        topics: Iterable[str],
+        topics: Callable[[], list[str]],
         locks: Locks | Unlocked,
         offsets: Offsets | LocalOffsets,
         hand_off: HandOff,
@@ -92,7 +92,7 @@ class Rebalancer:
         self._client = client
         self._group = group
         self._config = config
-        self._topics = sorted(topics)
+        self._topics = topics
         self._locks = locks
         self._offsets = offsets
         self._hand_off = hand_off
@@ -150,6 +150,12 @@ class Rebalancer:
         self._is_out = False
         self.wake()
 
+    async def released(self, topic: str) -> None:
+        """Return when nothing of an unsubscribed topic is ours."""
+        await self.pass_once()
+        releases = [task for queue, task in self._releases.items() if queue.topic == topic]
+        await asyncio.gather(*releases, return_exceptions=True)
+
     async def run(self) -> None:
         """Pass after pass, for ever."""
         clock, config = self._client.clock, self._config.rebalance
@@ -180,7 +186,11 @@ class Rebalancer:
             for assigned in self.assigned():
                 self._release(assigned)
             return
-        routes = {topic: await self._client.routes.get(topic) for topic in self._topics}
+        topics = self._topics()
+        for assigned in self.assigned():
+            if assigned.queue.topic not in topics:
+                self._release(assigned)
+        routes = {topic: await self._client.routes.get(topic) for topic in topics}
         members = await self._member_ids()
         if self._closing or self._is_out:
             # We left while the list was on its way. Announcing ourselves now would make us a
@@ -263,6 +273,9 @@ class Rebalancer:
             await self._locks.give_back(queue, lease)
             return
         self._complain(str(queue), "")
+        if queue.topic not in self._topics():  # unsubscribed while we asked
+            await self._locks.give_back(queue, lease)
+            return
         assigned = self._make(queue, lease, offset)
         self._assigned[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)

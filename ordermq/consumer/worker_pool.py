@@ -34,6 +34,9 @@ class ListenerPool(Protocol):
         Returns: False if the caller must submit its queue again, if it has more, and return.
         """
 
+    def resize(self, size: int) -> None:
+        """Have at most so many threads from now on; any thread."""
+
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
         """What the listener that a queue was given to on this thread is at."""
 
@@ -56,12 +59,13 @@ def pool_for(
 
 
 class _Worker:
-    __slots__ = ("ident", "is_hired", "is_quick", "since_ns", "wake")
+    __slots__ = ("ident", "is_hired", "is_quick", "is_retired", "since_ns", "wake")
 
     def __init__(self) -> None:
         self.ident = 0
         self.is_hired = False  # woken for a queue that waits, whoever is on duty
         self.is_quick = True  # as far as it was told
+        self.is_retired = False
         self.since_ns = 0  # when it last was given a queue, or told of calls
         self.wake = threading.Lock()
         self.wake.acquire()
@@ -127,11 +131,19 @@ class WorkerPool:
                 self._relieve()
             return True
         if not worker.is_quick:
-            return True
+            return len(self._threads) <= self._size
         with self._lock:
             if self._on_duty is None:
                 self._put_on_duty(worker)
             return worker is self._on_duty and not self._work
+
+    def resize(self, size: int) -> None:
+        with self._lock:
+            self._size = size
+            for worker in self._idle[: max(len(self._threads) - size, 0)]:
+                worker.wake.release()  # it looks for work, finds none, and retires
+                self._idle.remove(worker)
+            self._hire(len(self._work))
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
         return stacks.of_thread(thread)
@@ -142,7 +154,7 @@ class WorkerPool:
             for worker in self._idle:
                 worker.wake.release()
             self._idle.clear()
-        for thread in self._threads:
+        for thread in list(self._threads):
             thread.join(timeout_s)
         return not any(thread.is_alive() for thread in self._threads)
 
@@ -182,6 +194,11 @@ class WorkerPool:
         self._on_duty = None
         self._hire(len(self._work))
 
+    def _retire(self, worker: _Worker) -> None:
+        worker.is_retired = True
+        self._threads.remove(threading.current_thread())
+        del self._workers[worker.ident]
+
     # The look after the worker on duty.
 
     def _look(self) -> None:
@@ -205,14 +222,18 @@ class WorkerPool:
             if assigned is not None:
                 worker.since_ns = self._clock_ns()
                 self._run(assigned)
-            elif self._is_closing:
+            elif self._is_closing or worker.is_retired:
                 return
             else:
                 worker.wake.acquire()
 
     def _next(self, worker: _Worker) -> AssignedQueue | None:
-        """The next queue, or None: the worker has been noted as idle, or the pool closes."""
+        """The next queue, or None: the worker is noted as idle or retired, or the pool closes."""
         with self._lock:
+            if len(self._threads) > self._size and worker is not self._on_duty:
+                self._retire(worker)
+                self._hire(len(self._work) if self._on_duty is None else 0)
+                return None
             if self._on_duty is None and self._work:
                 self._put_on_duty(worker)
             is_on_duty = worker is self._on_duty
@@ -223,7 +244,9 @@ class WorkerPool:
             if is_on_duty:
                 self._on_duty = None
             worker.is_hired = False
-            if not self._is_closing:
+            if len(self._threads) > self._size:
+                self._retire(worker)
+            elif not self._is_closing:
                 self._idle.append(worker)
             return None
 
@@ -246,6 +269,9 @@ class ListenerLoop:
 
     def goes_on(self, calls: int) -> bool:
         return True
+
+    def resize(self, size: int) -> None:
+        """Coroutines need no threads."""
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
         return stacks.of_tasks(self._runtime.loop, str(assigned.queue))

@@ -312,7 +312,7 @@ def subscription_to_json(subscription: Subscription) -> dict[str, Any]:
     return {
         "classFilterMode": False,
         "codeSet": list(subscription.tag_hashes),
-        "expressionType": "TAG",
+        "expressionType": subscription.expression_type,
         "subString": subscription.expression,
         "subVersion": subscription.version,
         "tagsSet": list(subscription.tags),

@@ -42,6 +42,9 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "pull_batch_bytes": (1, 16_000_000),
         "pull_threshold_for_queue": (1, 65_535),
         "pull_threshold_size_for_queue_mib": (1, 1_024),
+        "pull_threshold_for_topic": (-1, 6_553_500),
+        "pull_threshold_size_for_topic_mib": (-1, 102_400),
+        "pull_interval_ms": (0, 65_535),
         "consume_concurrently_max_span": (1, 65_535),
         "pull_delay_on_error_ms": (1, DAY_MS),
         "broker_suspend_ms": (1, DAY_MS),
@@ -117,6 +120,7 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "transaction_check_interval_ms": (10, DAY_MS),
         "transaction_check_max": (1, 1_000),
         "transaction_max_age_ms": (1, 365 * DAY_MS),
+        "timer_max_delay_ms": (1_000, 3_650 * DAY_MS),
     },
 }
 # With these beside it, the named field may go to its own bound.

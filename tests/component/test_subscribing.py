@@ -1,0 +1,210 @@
+"""Topics, expressions, threads and thresholds changed while a consumer runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ordermq import Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import PullConfig
+from ordermq.errors import BrokerError, ConfigError, StateError
+from ordermq.remoting.codes import RequestCode
+from tests.component.broker.wire_client import WireClient, locked, queue_table
+from tests.component.conftest import Seen, eventually, numbered
+from tests.component.test_orderly_consumer import committed, send_all
+from tests.component.test_steering import lock_body
+
+MakeConsumer = Callable[..., PushConsumer]
+
+
+def send_to(producer: Producer, topic: str, numbers: range, tags: str | None = None) -> None:
+    for number in numbers:
+        producer.send(Message(topic, str(number).encode(), tags=tags), sharding_key="k")
+
+
+def topics_of(consumer: PushConsumer) -> set[str]:
+    return {queue.topic for queue in consumer.assigned_queues()}
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_topic_subscribed_while_running_is_consumed_and_one_given_up_is_handed_over(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    concurrent: bool,
+) -> None:
+    send_to(producer, "orders", range(5))
+    send_to(producer, "invoices", range(5, 10))
+    revoked: list[str] = []
+    with make_consumer(
+        seen.take, concurrent=concurrent, on_revoked=lambda queue: revoked.append(queue.topic)
+    ) as consumer:
+        seen.wait_for_count(5)
+        consumer.subscribe("invoices")
+        seen.wait_for_count(10)
+        consumer.unsubscribe("orders")
+        assert topics_of(consumer) == {"%RETRY%g", "invoices"}
+        assert [item.topic for item in consumer.subscriptions()] == ["%RETRY%g", "invoices"]
+        # Handed over means committed and unlocked: nobody has to wait for a lease to end.
+        assert committed(broker) == 5
+        with WireClient(broker.port, "tool") as tool:
+            assert tool.members("g") == [consumer.client_id]
+        eventually(lambda: set(revoked) == {"orders"}, "told")
+        send_to(producer, "orders", range(90, 95))
+        send_to(producer, "invoices", range(10, 15))
+        seen.wait_for_count(15)
+        consumer.subscribe("orders")
+        seen.wait_for_count(20)
+    assert sorted(int(body) for body in seen.bodies_of("k")) == [*range(15), *range(90, 95)]
+
+
+def test_the_locks_of_a_topic_given_up_are_free_at_once(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_to(producer, "orders", range(5))
+    with make_consumer(seen.take) as consumer, WireClient(broker.port, "tool") as tool:
+        seen.wait_for_count(5)
+        queue = consumer.assigned_queues()[-1]
+        held = tool.call(RequestCode.LOCK_BATCH_MQ, {}, lock_body(queue))
+        assert locked(held) == []
+        consumer.unsubscribe("orders")
+        free = tool.call(RequestCode.LOCK_BATCH_MQ, {}, lock_body(queue))
+        assert locked(free) == [queue.queue_id]
+        ext = {"consumerGroup": "g", "clientId": consumer.client_id}
+        info = tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+        assert {item["topic"] for item in queue_table(info.body)["subscriptionSet"]} == {"%RETRY%g"}
+
+
+def test_another_expression_holds_from_the_next_pull_on(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_to(producer, "orders", range(3), tags="paid")
+    send_to(producer, "orders", range(3, 6), tags="refunded")
+    with make_consumer(seen.take, tags="paid") as consumer:
+        seen.wait_for_count(3)
+        consumer.subscribe("orders", "refunded")
+        send_to(producer, "orders", range(6, 9), tags="paid")
+        send_to(producer, "orders", range(9, 12), tags="refunded")
+        seen.wait_for_count(6)
+        consumer.subscribe("orders")
+        send_to(producer, "orders", range(12, 14), tags="paid")
+        seen.wait_for_count(8)
+    assert [int(body) for body in seen.bodies_of("k")] == [0, 1, 2, 9, 10, 11, 12, 13]
+
+
+def test_a_condition_in_sql_is_refused_by_a_broker_without_it_and_says_what_to_set(
+    producer: Producer, make_consumer: MakeConsumer, broker: EmbeddedBroker, seen: Seen
+) -> None:
+    send_to(producer, "orders", range(1))
+    refused = PushConsumer("g", name_servers=broker.name_servers)
+    refused.subscribe("orders", sql="a > 5")
+    refused.orderly(seen.take)
+    with pytest.raises(BrokerError, match=r"enablePropertyFilter=true in their broker\.conf"):
+        refused.start()
+    with make_consumer(seen.take) as consumer:
+        seen.wait_for_count(1)
+        with pytest.raises(BrokerError, match="sql='a > 5'"):
+            consumer.subscribe("orders", sql="a > 5")
+        send_to(producer, "orders", range(1, 3))
+        seen.wait_for_count(3)  # it goes on as before
+    with pytest.raises(ConfigError, match="not both"):
+        refused.subscribe("orders", "paid", sql="a > 5")
+    with pytest.raises(ConfigError, match="is empty"):
+        refused.subscribe("orders", sql=" ")
+
+
+def test_what_is_not_subscribed_cannot_be_given_up(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    consumer = make_consumer(seen.take)
+    with pytest.raises(StateError, match="not subscribed"):
+        consumer.unsubscribe("elsewhere")
+    consumer.subscribe("elsewhere")
+    consumer.unsubscribe("elsewhere")
+    with consumer:
+        pass
+    with pytest.raises(StateError, match="closed"):
+        consumer.subscribe("orders")
+
+
+@pytest.mark.parametrize("kind", ["orderly", "by key", "concurrent"])
+def test_a_pool_grows_and_shrinks_while_listeners_run(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, kind: str
+) -> None:
+    send_all(producer, numbered(400, keys=40))
+    lock = threading.Lock()
+    running = most = 0
+    wanted = threading.Semaphore(0)
+
+    def listen(messages: Any, context: Any) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        wanted.acquire(timeout=20)
+        with lock:
+            running -= 1
+        seen.take(messages, context)
+
+    with make_consumer(
+        listen,
+        consume_thread_count=2,
+        concurrent=kind == "concurrent",
+        order_by_key=kind == "by key",
+    ) as consumer:
+        eventually(lambda: running == 2, "two at once")
+        consumer.resize(6)
+        eventually(lambda: running == 6, "six at once")
+        consumer.resize(3)
+        wanted.release(3)
+        eventually(lambda: len(seen.deliveries) == 3, "three end")
+        wanted.release(5)
+        eventually(lambda: len(seen.deliveries) == 8 and running == 3, "three at once")
+        pool = consumer._live()._service._pool
+        eventually(lambda: len(pool._threads) == 3, "three threads are left")  # type: ignore[attr-defined]
+        wanted.release(1_000)
+        seen.wait_for_count(400)
+    assert most == 6
+    with pytest.raises(ConfigError, match="consume_thread_count=0"):
+        consumer.resize(0)
+
+
+def test_a_topics_thresholds_are_divided_over_our_queues(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    config = PullConfig(pull_threshold_for_topic=100, pull_threshold_size_for_topic_mib=4)
+    share = config.for_one_of(8)
+    assert (share.pull_threshold_for_queue, share.pull_threshold_size_for_queue_mib) == (12, 1)
+    assert PullConfig().for_one_of(8) == PullConfig()
+    send_all(producer, numbered(2_000, keys=80))
+    first = make_consumer(seen.take, pull_threshold_for_topic=160, pull_batch_size=1)
+    first.subscribe("orders")
+    with first:
+        first.pause()
+
+        def buffered() -> list[int]:
+            held = first._live()._rebalancer.assigned()
+            return [a.process_queue.message_count for a in held if a.queue.topic == "orders"]
+
+        eventually(lambda: buffered() == [21] * 8, "each queue has its eighth")
+
+
+def test_a_pause_between_pulls_is_kept(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_to(producer, "orders", range(4))
+    times: list[int] = []
+
+    def listen(messages: Any, context: Any) -> None:
+        times.append(consumer._clock.now_ms())
+        seen.take(messages, context)
+
+    consumer = make_consumer(listen, pull_interval_ms=60, pull_batch_size=1)
+    with consumer:
+        seen.wait_for_count(4)
+    assert times[-1] - times[0] >= 150  # three pauses; a clock's tick may be missing
