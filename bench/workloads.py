@@ -54,6 +54,11 @@ CORE_MEMORY_MESSAGES: tuple[int, ...] = (1_000_000, 10_000_000)
 CORE_MEMORY_RECEIVED = 1_000_000  # whose bodies have to be there too
 CORE_WARM_MS = 250  # the JIT's, twice before each of Java's figures
 
+SPARK_ROWS = 1_000_000
+SPARK_ROUNDS = 5
+SPARK_KEYS: tuple[int, ...] = (1_000, 10_000)
+SPARK_MOST_PANDAS_GROUPS = 1_000
+
 IS_QUICK = os.environ.get("ORDERMQ_BENCH") == "quick"
 if IS_QUICK:
     CORE_ROUNDS = 1
@@ -73,3 +78,6 @@ if IS_QUICK:
     CORE_MEMORY_MESSAGES = (32_000,)
     CORE_MEMORY_RECEIVED = 32_000
     CORE_WARM_MS = 1
+    SPARK_ROWS = 20_000
+    SPARK_ROUNDS = 1
+    SPARK_KEYS = (100,)

@@ -12,7 +12,12 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
     from ordermq.spark.source import Snapshot
@@ -57,3 +62,15 @@ class DefaultSource(DataSource):
         from ordermq.spark.stream import StreamReader
 
         return StreamReader(SourceOptions.of(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write."""
+        from ordermq.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A streaming write; Spark makes one for each micro-batch."""
+        from ordermq.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

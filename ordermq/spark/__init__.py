@@ -13,16 +13,64 @@
 | offsets.py, positions.py | where to read: pure functions; what the brokers are asked |
 | link.py | the client of a process |
 | lease_identity.py | who holds a running query's queues: source and stages agree on it here |
+| ordered_stage.py | apply_in_order: which plan; ordered_*.py: rows, calls, keys, lanes, failures |
+| ordered_state.py, ordered_columns.py | stages that remember; column functions in order |
+| executor_lease.py | the fence before user code |
+| sink.py | the sink; sink_*.py: options, rows to batch bodies, stamps, sending, its shuffle |
+| repeats.py | messages written twice, read once |
 
 Spark finds the format by the package `pyspark_ordermq`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from ordermq.spark.ordered_columns import ordered_udf
+    from ordermq.spark.ordered_context import StageContext
+    from ordermq.spark.ordered_failure import DeadLetter, ParkKey, unpark
+    from ordermq.spark.ordered_stage import apply_in_order
+    from ordermq.spark.ordered_state import apply_with_state
+    from ordermq.spark.repeats import drop_repeats
+    from ordermq.spark.sink_order import by_target_queue
+
+__all__ = [
+    "DeadLetter",
+    "ParkKey",
+    "StageContext",
+    "apply_in_order",
+    "apply_with_state",
+    "by_target_queue",
+    "drop_repeats",
+    "ordered_udf",
+    "register",
+    "unpark",
+]
+
+# Where each name is, imported when it is asked for: Spark's processes that only plan a read
+# import this package too, and pandas would cost each of them a second.
+_HOMES = {
+    "DeadLetter": "ordered_failure",
+    "ParkKey": "ordered_failure",
+    "StageContext": "ordered_context",
+    "apply_in_order": "ordered_stage",
+    "apply_with_state": "ordered_state",
+    "by_target_queue": "sink_order",
+    "drop_repeats": "repeats",
+    "ordered_udf": "ordered_columns",
+    "unpark": "ordered_failure",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
 
 
 def register(spark: SparkSession) -> None:

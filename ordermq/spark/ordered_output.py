@@ -42,8 +42,14 @@ class OutputShape:
         if len(set(names)) != len(names):
             raise ConfigError(f"output schema {names}: expected each name once")
 
-    def empty(self) -> Any:
-        return self.schema.empty_table()
+    def column(self, at: int, values: Any) -> Any:
+        """One column's values, an Array or a pandas Series, cast to what the schema says.
+
+        Raises: ConfigError: a value does not fit.
+        """
+        if isinstance(values, pa.ChunkedArray):
+            values = _chunk(values)
+        return self._column(self.schema.field(at), values)
 
     def batches(self, result: Any) -> list[Any]:
         """A function's answer as record batches of the schema; [] for None or no rows.

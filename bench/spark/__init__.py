@@ -1,0 +1,10 @@
+"""The Spark bridge beside what Spark alone does with the same rows (spark.md, C).
+
+| file | what is measured |
+|---|---|
+| rows.py | the rows, made in memory; a sink that counts them |
+| stages.py | ordered stages and column functions beside mapInArrow and its like |
+| keyed.py | stages by key beside shuffle and sort by hand |
+| sinks.py | the sink, into a sender that throws away, beside an Arrow writer that counts |
+| __main__.py | runs them in turns in one process; page.py: the tables |
+"""

@@ -1,0 +1,166 @@
+"""Ours and Spark's own ways in turns, in one process: python -m bench.spark [--rows N].
+
+Writes bench/results/spark.json. Needs a Java 17 runtime and the extra `spark`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pandas  # type: ignore[import-untyped]
+import pyarrow
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+from bench import workloads
+from bench.machine import ROOT, describe, save
+from bench.spark import keyed, sinks, stages
+from ordermq.core import IMPLEMENTATION
+
+Rounds = dict[str, list[float]]
+
+
+def session() -> SparkSession:
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    made: SparkSession = (
+        SparkSession.builder.master("local[2]")
+        .appName("ordermq-bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def timed(frame: DataFrame) -> float:
+    start = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start
+
+
+def in_turns(works: dict[str, Callable[[], float]], rounds: int, title: str) -> Rounds:
+    """Every work once a round, so that what slows the machine slows all of them."""
+    found: Rounds = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            seconds = work()
+            if number:  # the first round warms JVM and worker processes
+                found[name].append(seconds)
+        told = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in found.items() if times)
+        print(f"{title}, round {number}: {told or 'warmed up'}", flush=True)
+    return found
+
+
+def row(ours: list[float], floor: list[float], rows: int) -> dict[str, Any]:
+    """Rates of the best rounds; the ratio is the median of the rounds' own."""
+    ratios = [theirs / mine for mine, theirs in zip(ours, floor, strict=True)]
+    return {
+        "ratio": round(statistics.median(ratios), 3),
+        "ratios": [round(one, 3) for one in ratios],
+        "ours_krows_per_second": round(rows / min(ours) / 1000),
+        "floor_krows_per_second": round(rows / min(floor) / 1000),
+    }
+
+
+def measure_stages(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
+    frame = cached(spark, rows, 1_000)
+    found = {}
+    for name, (floor, ours) in stages.CASES.items():
+        for way in (floor, ours):
+            assert way(frame).count() == rows, name
+        works = {"ours": ours(frame), "floor": floor(frame)}
+        times = in_turns({key: timing(plan) for key, plan in works.items()}, rounds, name)
+        found[name] = {"floor": stages.FLOORS[name]} | row(times["ours"], times["floor"], rows)
+    frame.unpersist(blocking=True)
+    return found
+
+
+def measure_keyed(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
+    found = {}
+    for keys in workloads.SPARK_KEYS:
+        frame = cached(spark, rows, keys)
+        ways = dict(keyed.WAYS)
+        if keys > workloads.SPARK_MOST_PANDAS_GROUPS:  # half a millisecond a group
+            ways.pop("groupBy.applyInPandas, no order")
+        for name, way in ways.items():
+            assert way(frame).count() == rows, name
+        works = {name: timing(way(frame)) for name, way in ways.items()}
+        times = in_turns(works, rounds, f"{keys} keys")
+        for name in times:
+            if name != "ours":
+                found[f"{keys} keys, {name}"] = row(times["ours"], times[name], rows)
+        frame.unpersist(blocking=True)
+    return found
+
+
+def measure_sinks(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
+    def into(sink: str) -> Callable[[], float]:
+        return lambda: sinks.add_batch_seconds(spark, sink, rows, 1_000)
+
+    times = in_turns({name: into(sink) for name, sink in sinks.SINKS.items()}, rounds, "sink")
+    ours, floor = times.values()
+    told = {"floor": "DataSourceStreamArrowWriter that counts"}
+    return {"stream sink": told | row(ours, floor, rows)}
+
+
+def timing(plan: DataFrame) -> Callable[[], float]:
+    return lambda: timed(plan)
+
+
+def cached(spark: SparkSession, rows: int, keys: int) -> DataFrame:
+    frame: DataFrame = spark.read.format("bench_rows").options(rows=rows, keys=keys).load()
+    frame = frame.cache()
+    assert frame.count() == rows
+    return frame
+
+
+PARTS = {"stages": measure_stages, "keyed": measure_keyed, "sinks": measure_sinks}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=workloads.SPARK_ROWS)
+    parser.add_argument("--rounds", type=int, default=workloads.SPARK_ROUNDS)
+    parser.add_argument("--only", choices=PARTS, help="one part; nothing is kept")
+    arguments = parser.parse_args()
+    if IMPLEMENTATION == "reference":
+        sys.exit("ordermq: the reference core is not what is to be measured: build the native one")
+    spark = session()
+    sinks.register(spark)
+    chosen = [arguments.only] if arguments.only else list(PARTS)
+    try:
+        parts = {name: PARTS[name](spark, arguments.rows, arguments.rounds) for name in chosen}
+    finally:
+        spark.stop()
+    for name, part in parts.items():
+        for case, figures in part.items():
+            print(f"{name}: {case}: {figures}")
+    if arguments.only:
+        return
+    result = {
+        "command": "python -m bench.spark",
+        "workload": {"rows": arguments.rows, "rounds": arguments.rounds, "body_bytes": 100},
+        "versions": {
+            "pyspark": pyspark.__version__,
+            "pyarrow": pyarrow.__version__,
+            "pandas": pandas.__version__,
+        },
+        **parts,
+    }
+    print(save("spark", result), describe()["core"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Rows of the source's shape, made in memory, and the bare sinks they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.sink import SinkWriter
+from ordermq.spark.sink_options import SinkOptions
+
+SCHEMA = (
+    "topic string, broker string, queue_id int, offset bigint, sharding_key string, "
+    "body binary, born_timestamp timestamp"
+)
+BODY_BYTES = 100
+QUEUES = 2
+BATCH_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Part(InputPartition):
+    queue: int
+    rows: int
+    keys: int
+
+
+def batches(part: Part) -> Iterator[Any]:
+    """A queue's rows; keys as a selector leaves them, each in one queue."""
+    body = pa.scalar(b"x" * BODY_BYTES, pa.binary())
+    for start in range(0, part.rows, BATCH_ROWS):
+        offsets = np.arange(start, min(start + BATCH_ROWS, part.rows), dtype=np.int64)
+        count = len(offsets)
+        # A multiplier that no count of keys divides, so that neighbours differ.
+        keys = offsets * 7_919 % (part.keys // QUEUES) * QUEUES + part.queue
+        yield pa.RecordBatch.from_pydict({
+            "topic": pa.repeat("orders", count),
+            "broker": pa.repeat("b", count),
+            "queue_id": pa.repeat(pa.scalar(part.queue, pa.int32()), count),
+            "offset": pa.array(offsets),
+            "sharding_key": pa.array(np.char.mod("order-%08d", keys)),
+            "body": pa.repeat(body, count),
+            "born_timestamp": pa.array(offsets + 1_700_000_000_000_000, pa.timestamp("us", "UTC")),
+        })  # fmt: skip
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._rows = int(options["rows"]) // QUEUES
+        self._keys = int(options["keys"])
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Part(queue, self._rows, self._keys) for queue in range(QUEUES)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Part)
+        return batches(partition)
+
+
+class _StreamReader(_Reader, DataSourceStreamReader):
+    """All rows are one micro-batch; a second has half of them and is not measured."""
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"batch": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return {"batch": 1}
+
+    def partitions(  # type: ignore[override]
+        self, start: dict[str, int], end: dict[str, int]
+    ) -> Sequence[InputPartition]:
+        return super().partitions() if end != start else []
+
+    def commit(self, end: dict[str, int]) -> None:
+        return None
+
+
+class Rows(DataSource):
+    """Options: rows, in all; keys."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_rows"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(dict(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _StreamReader(dict(self.options))
+
+
+@dataclass
+class Counted(WriterCommitMessage):
+    rows: int
+    size: int = 0
+
+
+class _CountingWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[Any]) -> Counted:
+        return Counted(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        return None
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        return None
+
+
+class CountingSink(DataSource):
+    """The floor: an Arrow writer that counts rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_count"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return _CountingWriter()
+
+
+class _Done:
+    def result(self) -> None:
+        return None
+
+
+class _Discarding:
+    """A sender that throws away; eight queues to spread over."""
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        return tuple(MessageQueue(topic, "b", number) for number in range(8))
+
+    def begin(self, blocks: Any) -> _Done:
+        return _Done()
+
+
+class _DiscardingWriter(SinkWriter, DataSourceStreamArrowWriter):
+    def _sender(self) -> Any:
+        return _Discarding()
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        self.check(messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        return None
+
+
+class DiscardingSink(DataSource):
+    """Ours, up to the socket: rows to batch bodies that nobody gets."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_discard"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        given = {"name_servers": "127.0.0.1:9876", "topic": "scored"}
+        options = SinkOptions.of(given, {field.name: field for field in schema.fields})
+        return _DiscardingWriter(options, schema.names)

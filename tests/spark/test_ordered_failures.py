@@ -1,0 +1,305 @@
+"""Rows a stage's function fails on, and queues that are lost under it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import eventually
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from test_ordered_stage import frame, run_stream, stream
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.client.instance import ClientInstance
+from ordermq.client.runtime import Runtime
+from ordermq.clock import SystemClock
+from ordermq.config import RemotingConfig
+from ordermq.errors import ConfigError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import Heartbeat
+from ordermq.spark import DeadLetter, ParkKey, apply_in_order, apply_with_state, unpark
+from ordermq.spark.lease_identity import lease_client_id
+from ordermq.spark.ordered_failure import ParkedKeys
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
+
+OUT = "queue_id int, offset bigint, sharding_key string"
+
+
+def failing(*poisoned: int) -> Any:
+    """A function that fails on offsets of queue 1."""
+
+    def function(rows: Any) -> Any:
+        wrong = [
+            place["offset"]
+            for place in rows.select(["queue_id", "offset"]).to_pylist()
+            if place["queue_id"] == 1 and place["offset"] in poisoned
+        ]
+        if wrong:
+            raise ValueError(f"poisoned {wrong[0]}")
+        return rows.select(["queue_id", "offset", "sharding_key"])
+
+    return function
+
+
+def letters(spark: SparkSession, broker: EmbeddedBroker) -> list[Any]:
+    import ordermq.spark
+
+    ordermq.spark.register(spark)
+    options = {"name_servers": broker.name_servers, "topic": "dead"}
+    return spark.read.format("ordermq").options(**options).load().collect()
+
+
+def test_a_failing_row_ends_the_query_and_is_named(spark: SparkSession) -> None:
+    stage = apply_in_order(frame(spark), failing(37), OUT, engine="arrow", rows_a_call=1)
+    with pytest.raises(Exception, match="FunctionFailed") as caught:
+        stage.collect()
+    for word in ("offset 37", "ValueError: poisoned 37", "queue_id=1", "DeadLetter(topic)"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 3])
+def test_failing_rows_go_to_the_dead_letter_topic_and_the_others_on(
+    spark: SparkSession, broker: EmbeddedBroker, max_in_flight: int
+) -> None:
+    counter = spark.sparkContext.accumulator(0)
+    stage = apply_in_order(
+        frame(spark),
+        failing(0, 37, 38, 99),
+        OUT,
+        engine="arrow",
+        on_failure=DeadLetter("dead", counter=counter),
+        max_in_flight=max_in_flight,
+        client_options={"name_servers": broker.name_servers},
+    )
+    rows = stage.collect()
+    assert [row.offset for row in rows if row.queue_id == 1] == [
+        offset for offset in range(100) if offset not in (0, 37, 38, 99)
+    ]
+    assert len(rows) == 396
+    found = letters(spark, broker)
+    assert sorted(row.body for row in found) == [b"1-0", b"1-37", b"1-38", b"1-99"]
+    one = next(row for row in found if row.body == b"1-37")
+    assert one.properties["omq_failed_queue"] == "orders@b/1"
+    assert one.properties["omq_failed_offset"] == "37"
+    assert one.properties["omq_error"] == "poisoned 37"
+    assert counter.value == 4
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 3])
+def test_a_failing_row_parks_its_key_and_the_keys_later_rows_follow_it_in_order(
+    spark: SparkSession, broker: EmbeddedBroker, max_in_flight: int
+) -> None:
+    stage = apply_in_order(
+        frame(spark),
+        failing(37),
+        OUT,
+        engine="arrow",
+        on_failure=ParkKey("dead"),
+        max_in_flight=max_in_flight,
+        client_options={"name_servers": broker.name_servers},
+    )
+    rows = stage.collect()
+    key = "k" + str(37 * 7 % 5 * 4 + 1)
+    parked = [n for n in range(37, 100) if n * 7 % 5 == 37 * 7 % 5]
+    assert [row.offset for row in rows if row.queue_id == 1] == [
+        offset for offset in range(100) if offset not in parked
+    ]
+    found = sorted(letters(spark, broker), key=lambda row: (row.queue_id, row.offset))
+    assert [row.body for row in found] == [f"1-{n}".encode() for n in parked]
+    assert {row.sharding_key for row in found} == {key}
+    assert "its key is parked since offset 37" in found[-1].properties["omq_error"]
+
+
+def test_a_parked_key_stays_parked_in_later_micro_batches_until_it_is_unparked(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    directory = str(tmp_path / "parked")
+    stage = apply_in_order(
+        stream(spark),
+        failing(7),
+        OUT,
+        engine="arrow",
+        on_failure=ParkKey("dead", directory=directory),
+        client_options={"name_servers": broker.name_servers},
+    )
+    rows = run_stream(stage, tmp_path / "checkpoint", "parking")
+    parked = [n for n in range(7, 100) if n * 7 % 5 == 7 * 7 % 5]
+    assert [row.offset for row in rows if row.queue_id == 1] == [
+        offset for offset in range(100) if offset not in parked
+    ]
+    found = sorted(letters(spark, broker), key=lambda row: (row.queue_id, row.offset))
+    assert [row.body for row in found] == [f"1-{n}".encode() for n in parked]
+    known = ParkedKeys(directory)
+    known.load()
+    (key,) = known.keys
+    assert unpark(directory, key)
+    assert not unpark(directory, key)
+
+
+def test_parking_in_a_stream_needs_a_directory(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="directory="):
+        apply_in_order(stream(spark), failing(1), OUT, on_failure=ParkKey("dead"))
+
+
+def test_a_stage_by_another_key_sends_its_failing_rows_away_too(
+    spark: SparkSession, broker: EmbeddedBroker
+) -> None:
+    stage = apply_in_order(
+        frame(spark),
+        failing(37),
+        OUT,
+        key="plane",
+        engine="arrow",
+        on_failure=ParkKey("dead", key="plane"),
+        client_options={"name_servers": broker.name_servers},
+    )
+    rows = stage.collect()
+    plane = 37 * 5 % 7
+    parked = [
+        (queue, n)
+        for queue in (1, 2, 3)
+        for n in range(100)
+        if n * 5 % 7 == plane and (queue > 1 or n >= 37)
+    ]
+    assert len(rows) == 400 - len(parked)
+    assert Counter(row.body for row in letters(spark, broker)) == Counter(
+        f"{queue}-{n}".encode() for queue, n in parked
+    )
+
+
+def test_a_stage_with_state_keeps_a_parked_key_in_its_state(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    def function(rows: Any, state: Any) -> Any:
+        if 7 in set(rows["offset"]):
+            raise ValueError("poisoned 7")
+        seen = (state or {"seen": 0})["seen"] + len(rows)
+        return rows[["queue_id", "offset", "sharding_key"]], {"seen": seen}
+
+    store = "spark.sql.streaming.stateStore.providerClass"
+    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark.conf.set(store, rocks)
+    try:
+        stage = apply_with_state(
+            stream(spark, queues=1),
+            function,
+            OUT,
+            "seen bigint",
+            on_failure=ParkKey("dead"),
+            client_options={"name_servers": broker.name_servers},
+        )
+        rows = run_stream(stage, tmp_path, "parked_state")
+    finally:
+        spark.conf.unset(store)
+    parked = [n for n in range(7, 100) if n * 7 % 5 == 7 * 7 % 5]
+    assert sorted(row.offset for row in rows) == [n for n in range(100) if n not in parked]
+    found = sorted(letters(spark, broker), key=lambda row: (row.queue_id, row.offset))
+    assert [row.body for row in found] == [f"0-{n}".encode() for n in parked]
+
+
+class Locks:
+    """Takes and gives back a queue's lock at the broker, under any client id."""
+
+    def __init__(self, name_servers: str, group: str) -> None:
+        self._name_servers = name_servers
+        self._group = group
+        self._runtime = Runtime.acquire()
+
+    def close(self) -> None:
+        self._runtime.release()
+
+    def lock(self, client_id: str, queue: MessageQueue) -> bool:
+        async def ask(client: ClientInstance, address: str) -> bool:
+            return queue in (await client.api.lock(address, self._group, [queue])).granted
+
+        return bool(self._run(client_id, queue, ask))
+
+    def unlock(self, client_id: str, queue: MessageQueue) -> None:
+        async def ask(client: ClientInstance, address: str) -> None:
+            await client.api.unlock(address, self._group, [queue], [0])
+
+        self._run(client_id, queue, ask)
+
+    def _run(self, client_id: str, queue: MessageQueue, ask: Any) -> Any:
+        async def work() -> Any:
+            client = ClientInstance(
+                self._runtime,
+                SystemClock(),
+                RemotingConfig(),
+                self._name_servers,
+                client_id,
+                describe=lambda: Heartbeat(client_id, (), ()),
+            )
+            try:
+                await client.routes.get(queue.topic)
+                return await ask(client, client.routes.master_of(queue.broker_name))
+            finally:
+                await client.close()
+
+        return self._runtime.call(work())
+
+
+def test_user_code_is_not_called_again_once_another_member_has_the_queue(
+    spark: SparkSession, broker: EmbeddedBroker, producer: Any, tmp_path: Path
+) -> None:
+    from ordermq import Message
+
+    producer.send(Message("orders", b"-"))  # the topic exists, and has a route
+    calls, go = tmp_path / "calls", tmp_path / "go"
+
+    def slow(rows: Any) -> Any:
+        with calls.open("a") as log:
+            log.write(f"{rows.column('offset')[0].as_py()}\n")
+        if rows.column("offset")[0].as_py() == 50:
+            waiting = threading.Event()
+            while not go.exists():
+                waiting.wait(0.01)
+        return rows.select(["queue_id", "offset", "sharding_key"])
+
+    queue = MessageQueue("orders", "b", 0)
+    stage = apply_in_order(
+        frame(spark, queues=1, lease=77),
+        slow,
+        OUT,
+        engine="arrow",
+        rows_a_call=10,
+        client_options={"name_servers": broker.name_servers, "group": "etl"},
+        fence_interval_ms=0,
+    )
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            stage.collect()
+        except Exception as error:  # noqa: BLE001 - looked at below
+            failures.append(error)
+
+    runner = threading.Thread(target=run)
+    runner.start()
+    locks = Locks(broker.name_servers, "etl")
+    try:
+        eventually(lambda: calls.exists() and "50" in calls.read_text(), "the call of offset 50")
+        assert not locks.lock("other", queue)
+        locks.unlock(lease_client_id("etl", 77), queue)  # as a driver that leaves
+        assert locks.lock("other", queue)
+    finally:
+        go.touch()
+        runner.join(60)
+        locks.close()
+    assert calls.read_text().split() == ["0", "10", "20", "30", "40", "50"]
+    assert "LockLost" in str(failures[0])
+    assert "another member's" in str(failures[0])
+
+
+def test_a_fence_needs_to_know_the_group(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="client_options"):
+        apply_in_order(frame(spark, lease=77), failing(), OUT)
+    with pytest.raises(ConfigError, match="'group'"):
+        options = {"name_servers": "127.0.0.1:1"}
+        apply_in_order(frame(spark, lease=77), failing(), OUT, client_options=options)

@@ -1,0 +1,126 @@
+"""Stages that remember, on transformWithState and RocksDB."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from test_ordered_stage import frame, run_stream, stream
+
+from ordermq.errors import ConfigError
+from ordermq.spark import ordered_state
+from ordermq.spark.ordered_state import apply_with_state
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
+
+STORE = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+OUT = "key string, offset bigint, number bigint, before bigint"
+STATE = "seen bigint, last bigint"
+
+
+@pytest.fixture(autouse=True)
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(STORE)
+    spark.conf.set(STORE, ROCKSDB)
+    yield
+    spark.conf.set(STORE, before)
+
+
+def numbered(rows: pd.DataFrame, state: Any, context: Any) -> Any:
+    """Each row's number within its key over all batches, and the offset before it."""
+    state = state or {"seen": 0, "last": -1}
+    found = pd.DataFrame({
+        "key": rows["sharding_key"],
+        "number": range(state["seen"], state["seen"] + len(rows)),
+        "offset": rows["offset"],
+        "before": [state["last"], *rows["offset"].iloc[:-1]],
+    })  # fmt: skip
+    assert context.key == rows["sharding_key"].iloc[0]
+    return found, {"seen": state["seen"] + len(rows), "last": int(rows["offset"].iloc[-1])}
+
+
+def assert_numbered(rows: list[Any], count: int) -> None:
+    keys = {row.key for row in rows}
+    for key in keys:
+        own = sorted((row for row in rows if row.key == key), key=lambda row: row.number)
+        assert [row.number for row in own] == list(range(len(own)))
+        assert [row.before for row in own] == [-1, *(row.offset for row in own[:-1])]
+        assert all(row.before < row.offset for row in own)
+    assert len(rows) == count
+
+
+def test_state_goes_from_one_micro_batch_to_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    stage = apply_with_state(stream(spark, step=60), numbered, OUT, STATE)
+    assert_numbered(run_stream(stage, tmp_path, "with_state"), 400)
+
+
+def test_a_restarted_query_goes_on_with_its_state(spark: SparkSession, tmp_path: Path) -> None:
+    for rows in (40, 80):
+        stage = apply_with_state(stream(spark, rows=rows, queues=2), numbered, OUT, STATE)
+        query = (
+            stage.writeStream.format("json")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start(str(tmp_path / "rows"))
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    assert_numbered(spark.read.schema(OUT).json(str(tmp_path / "rows")).collect(), 160)
+
+
+def test_rows_that_come_again_are_dropped_by_the_cursor(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    twice = stream(spark, step=60).union(stream(spark, step=60))
+    stage = apply_with_state(twice, numbered, OUT, STATE, drop_repeats=True)
+    assert_numbered(run_stream(stage, tmp_path, "twice"), 400)
+
+
+def test_rows_that_come_again_are_refused_without_the_cursor(spark: SparkSession) -> None:
+    twice = frame(spark).union(frame(spark))
+    with pytest.raises(Exception, match="comes again: pass drop_repeats=True"):
+        apply_with_state(twice, numbered, OUT, STATE).collect()
+
+
+def test_a_batch_query_has_state_too(spark: SparkSession) -> None:
+    assert_numbered(apply_with_state(frame(spark), numbered, OUT, STATE).collect(), 400)
+
+
+def test_a_state_that_is_forgotten_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
+    def forgetful(rows: pd.DataFrame, state: Any) -> Any:
+        known = 0 if state is None else state["seen"]
+        return pd.DataFrame({"known": [known]}), None if known else {"seen": 1}
+
+    source = stream(spark, queues=1, keys=1, rows=120)
+    stage = apply_with_state(source, forgetful, "known bigint", "seen bigint")
+    assert [row.known for row in run_stream(stage, tmp_path, "forgetful")] == [0, 1, 0]
+
+
+def test_a_state_with_other_columns_is_refused(spark: SparkSession) -> None:
+    def wrong(rows: pd.DataFrame, state: Any) -> Any:
+        return None, {"other": 1}
+
+    with pytest.raises(Exception, match=r"returned a state of \['other'\]"):
+        apply_with_state(frame(spark), wrong, "x bigint", "seen bigint").collect()
+
+
+def test_without_protobuf_state_is_refused_with_what_to_install(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordered_state.importlib.metadata, "version", lambda name: "5.29.1")
+    with pytest.raises(ConfigError, match=r"ordermq\[spark-state\]"):
+        apply_with_state(frame(spark), numbered, OUT, STATE)
+
+
+def test_another_state_store_is_refused_with_what_to_set(spark: SparkSession) -> None:
+    spark.conf.unset(STORE)
+    with pytest.raises(ConfigError, match="set it to"):
+        apply_with_state(frame(spark), numbered, OUT, STATE)

@@ -1,0 +1,213 @@
+"""The sink: order, stamps, and what it refuses, on an embedded broker."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from test_ordered_stage import frame, stream
+
+import ordermq.spark
+from ordermq.broker import EmbeddedBroker
+from ordermq.errors import ConfigError
+from ordermq.producer.selectors import java_index
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
+
+
+@pytest.fixture
+def target(broker: EmbeddedBroker, spark: SparkSession) -> dict[str, str]:
+    ordermq.spark.register(spark)
+    return {"name_servers": broker.name_servers, "topic": "scored"}
+
+
+def write(rows: DataFrame, options: dict[str, str], **more: str) -> None:
+    rows.write.format("ordermq").options(**options, **more).mode("append").save()
+
+
+def written(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.read.format("ordermq").options(**options).load()
+
+
+def assert_keys_in_order(rows: list[Any]) -> None:
+    """Each key in one queue, its numbers rising; bodies are `queue-offset`."""
+    places, numbers = defaultdict(set), defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row.queue_id, row.offset)):
+        places[row.sharding_key].add(row.queue_id)
+        numbers[row.sharding_key].append(int(row.body.split(b"-")[1]))
+    for key, queues in places.items():
+        assert len(queues) == 1, key
+        assert numbers[key] == sorted(numbers[key]), key
+
+
+def test_a_batch_write_keeps_each_key_in_order_and_where_javas_selector_puts_it(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    write(frame(spark), target)
+    rows = written(spark, target).collect()
+    assert len(rows) == 400
+    assert_keys_in_order(rows)
+    assert all(java_index(row.sharding_key, 4) == row.queue_id for row in rows)
+    places = {(row.properties["omq_source"], int(row.properties["omq_offset"])) for row in rows}
+    assert places == {(f"orders@b/{queue}", n) for queue in range(4) for n in range(100)}
+
+
+def test_a_streaming_write_keeps_each_key_in_order(
+    spark: SparkSession, target: dict[str, str], tmp_path: Path
+) -> None:
+    query = (
+        stream(spark)
+        .writeStream.format("ordermq")
+        .options(**target)
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    rows = written(spark, target).collect()
+    assert len(rows) == 400
+    assert_keys_in_order(rows)
+
+
+def test_a_batch_that_is_killed_is_written_again_and_read_once(
+    spark: SparkSession, target: dict[str, str], tmp_path: Path
+) -> None:
+    mark = tmp_path / "failed"
+
+    def once_failing(rows: Any, context: Any) -> Any:
+        # The second micro-batch fails in its last partition, after others have sent theirs.
+        if context.batch_id == 1 and context.queue.queue_id == 3 and not mark.exists():
+            mark.touch()
+            raise RuntimeError("killed")
+        return rows
+
+    source = stream(spark)
+    stage = ordermq.spark.apply_in_order(source, once_failing, source.schema, engine="arrow")
+
+    def run() -> None:
+        query = (
+            stage.writeStream.format("ordermq")
+            .options(**target)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    with pytest.raises(Exception, match="killed"):
+        run()
+    run()
+    everything = written(spark, target)
+    rows = everything.collect()
+    assert len(rows) > 400, "the killed batch sent nothing: the test shows nothing"
+    once = ordermq.spark.drop_repeats(everything).collect()
+    assert len(once) == 400
+    assert len({row.body for row in once}) == 400
+    assert_keys_in_order(once)
+
+
+def test_a_shuffle_before_the_write_is_refused(spark: SparkSession, target: dict[str, str]) -> None:
+    with pytest.raises(Exception, match="by_target_queue"):
+        write(frame(spark, rows=2_000).repartition(3), target)
+
+
+def test_order_queue_refuses_two_tasks_for_one_target_queue(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    with pytest.raises(Exception, match="tasks of one batch sent to one queue"):
+        write(frame(spark), target, order="queue")
+
+
+def test_by_target_queue_gives_each_target_queue_to_one_task_in_order(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    mixed = frame(spark).repartition(3)
+    ready = ordermq.spark.by_target_queue(mixed, target)
+    write(ready, target, order="queue", queue_column="target_queue")
+    rows = written(spark, target).collect()
+    assert len(rows) == 400
+    assert_keys_in_order(rows)
+    for queue in range(4):
+        own = [row.body for row in rows if row.queue_id == queue]
+        places = [tuple(int(part) for part in body.split(b"-")) for body in own]
+        assert places == sorted(places)
+
+
+def test_rows_of_a_keyed_stage_may_be_written_from_many_tasks(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    def named(rows: Any) -> Any:
+        import pyarrow as pa
+
+        planes = pa.array([f"p{plane}" for plane in rows.column("plane").to_pylist()])
+        at = rows.schema.get_field_index("sharding_key")
+        return rows.set_column(at, "sharding_key", planes)
+
+    source = frame(spark)
+    stage = ordermq.spark.apply_in_order(
+        source, named, source.schema, key="plane", engine="arrow", n_partitions=3
+    )
+    write(stage, target)
+    rows = written(spark, target).collect()
+    assert len(rows) == 400
+    for plane in range(7):
+        own = [row for row in rows if row.sharding_key == f"p{plane}"]
+        sources = [(r.properties["omq_source"], int(r.properties["omq_offset"])) for r in own]
+        assert sources == sorted(sources)
+
+
+def test_texts_are_written_with_tags_and_keys_and_without_places(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    rows = frame(spark).select(
+        F.lit("paid").alias("tags"),
+        F.array(F.lit("a"), F.lit("b")).alias("keys"),
+        F.concat(F.lit("no "), F.col("offset")).alias("text"),
+    )
+    write(rows, target, body_column="text")
+    found = written(spark, target).collect()
+    assert {row.body for row in found} == {f"no {n}".encode() for n in range(100)}
+    assert {(row.tags, row.keys) for row in found} == {("paid", "a b")}
+    stamps = {tuple(row.properties.get(f"omq_{n}") for n in ("source", "row")) for row in found}
+    assert len(stamps) == 400
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("overwrite", "cannot be overwritten"), ("error", "SAVE_MODE")]
+)
+def test_only_append_is_a_mode(
+    spark: SparkSession, target: dict[str, str], mode: str, said: str
+) -> None:
+    with pytest.raises(Exception, match=said):
+        frame(spark).write.format("ordermq").options(**target).mode(mode).save()
+
+
+def test_a_write_without_a_topic_says_what_is_missing(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    with pytest.raises(Exception, match="topic_column, one of the two"):
+        write(frame(spark), {"name_servers": target["name_servers"]})
+
+
+def test_a_broker_that_is_gone_fails_the_write(
+    spark: SparkSession, target: dict[str, str], broker: EmbeddedBroker
+) -> None:
+    write(frame(spark, rows=1), target)
+    broker.close()
+    with pytest.raises(Exception, match=r"RouteError|Connect"):
+        write(frame(spark), target, retry_times="0", topic_column="")
+
+
+def test_drop_repeats_needs_the_properties(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="properties"):
+        ordermq.spark.drop_repeats(frame(spark))

@@ -1,0 +1,216 @@
+"""From rows to batch bodies: targets, order and stamps, without a Spark."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordermq.errors import ConfigError, OrderingError
+from ordermq.model import properties as props
+from ordermq.model.message_queue import MessageQueue
+from ordermq.producer.selectors import java_index
+from ordermq.spark.sink_options import SinkOptions
+from ordermq.spark.sink_rows import RowEncoder
+
+QUEUES = tuple(MessageQueue("scored", "b", number) for number in range(4))
+
+
+def encoder_of(batch: Any, partition: int = 0, **options: str) -> RowEncoder:
+    given = {"name_servers": "127.0.0.1:9876", "topic": "scored"} | options
+    given = {name: text for name, text in given.items() if text}
+    names = batch.schema.names
+    read = SinkOptions.of(given, dict.fromkeys(names))
+    return RowEncoder(read, names, lambda topic: QUEUES, ("query/3", 7), partition)
+
+
+def placed(rows: list[tuple[int, int, str | None]], **more: Any) -> Any:
+    """Rows of (queue id, offset, key); the body says which they are."""
+    return pa.RecordBatch.from_pydict({
+        "topic": ["orders"] * len(rows),
+        "broker": ["b"] * len(rows),
+        "queue_id": pa.array([queue for queue, _, _ in rows], pa.int32()),
+        "offset": pa.array([offset for _, offset, _ in rows], pa.int64()),
+        "sharding_key": pa.array([key for _, _, key in rows], pa.string()),
+        "body": [f"{queue}-{offset}-{key}".encode() for queue, offset, key in rows],
+        **more,
+    })  # fmt: skip
+
+
+def messages_of(bodies: list[bytes]) -> list[tuple[bytes, dict[str, str]]]:
+    found = []
+    for batch in bodies:
+        at = 0
+        while at < len(batch):
+            size, _, _, _, body_size = struct.unpack_from(">iiiii", batch, at)
+            text = batch[at + 22 + body_size : at + size].decode()
+            found.append((batch[at + 20 : at + 20 + body_size], props.decode(text)))
+            at += size
+    return found
+
+
+def stamps_of(found: dict[MessageQueue, list[bytes]]) -> list[tuple[str, int, int]]:
+    return [
+        (p["omq_source"], int(p["omq_offset"]), int(p.get("omq_row", "0")))
+        for bodies in found.values()
+        for _, p in messages_of(bodies)
+    ]
+
+
+def test_a_key_goes_to_the_queue_javas_selector_chooses() -> None:
+    batch = placed([(0, offset, f"k{offset % 9}") for offset in range(50)])
+    found = encoder_of(batch).encode(batch)
+    for queue, bodies in found.items():
+        for _, fields in messages_of(bodies):
+            assert java_index(fields["__SHARDINGKEY"], 4) == queue.queue_id
+    assert sum(len(messages_of(bodies)) for bodies in found.values()) == 50
+
+
+def test_rows_keep_their_order_within_a_target_queue() -> None:
+    batch = placed([(0, offset, f"k{offset % 9}") for offset in range(50)])
+    for bodies in encoder_of(batch).encode(batch).values():
+        offsets = [int(body.split(b"-")[1]) for body, _ in messages_of(bodies)]
+        assert offsets == sorted(offsets)
+
+
+def test_rows_without_a_key_go_where_their_source_queue_says() -> None:
+    batch = placed([(5, 1, None), (5, 2, "k"), (5, 3, None)])
+    found = encoder_of(batch).encode(batch)
+    assert next(b for b, _ in messages_of(found[QUEUES[1]])) == b"5-1-None"
+    assert len(messages_of(found[QUEUES[1]])) >= 2
+
+
+def test_a_column_may_choose_the_target_queue() -> None:
+    batch = placed([(0, n, "k") for n in range(6)], target=[3, 0, 3, 0, 1, 3])
+    found = encoder_of(batch, queue_column="target").encode(batch)
+    rows = {queue.queue_id: [b for b, _ in messages_of(x)] for queue, x in found.items()}
+    assert rows[3] == [b"0-0-k", b"0-2-k", b"0-5-k"]
+    wrong = placed([(0, 9, "k")], target=[4])
+    with pytest.raises(ConfigError, match=r"has 4: the topic has queues 0\.\.3"):
+        encoder_of(wrong, queue_column="target").encode(wrong)
+
+
+def test_every_message_is_stamped_with_its_source_queue_and_offset() -> None:
+    batch = placed([(2, 5, "a"), (2, 6, "b"), (2, 9, "a")])
+    found = encoder_of(batch).encode(batch)
+    assert sorted(stamps_of(found)) == [("orders@b/2", offset, 0) for offset in (5, 6, 9)]
+
+
+def test_rows_made_of_one_message_are_numbered_also_across_batches() -> None:
+    first = placed([(2, 5, "a"), (2, 5, "a"), (2, 6, "a")])
+    second = placed([(2, 6, "a"), (2, 6, "a"), (2, 7, "a")])
+    encoder = encoder_of(first)
+    stamps = stamps_of(encoder.encode(first)) + stamps_of(encoder.encode(second))
+    assert [stamp[1:] for stamp in stamps] == [(5, 0), (5, 1), (6, 0), (6, 1), (6, 2), (7, 0)]
+
+
+def test_rows_without_places_are_stamped_with_query_and_batch() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"]})
+    encoder = encoder_of(batch, partition=6)
+    found = encoder.encode(batch)
+    assert stamps_of(found) == [("query/3", 7, 0), ("query/3", 7, 1)]
+    assert stamps_of(encoder.encode(batch)) == [("query/3", 7, 2), ("query/3", 7, 3)]
+    assert list(found) == [QUEUES[2]]
+
+
+def test_tags_keys_and_properties_go_along_and_the_protocols_own_do_not() -> None:
+    batch = placed(
+        [(0, 1, "k"), (0, 2, "k")],
+        tags=["a", None],
+        keys=pa.array([["x", "y"], None], pa.list_(pa.string())),
+        properties=pa.array(
+            [[("mine", "1"), ("UNIQ_KEY", "old"), ("omq_offset", "99")], None],
+            pa.map_(pa.string(), pa.string()),
+        ),
+    )
+    (bodies,) = encoder_of(batch).encode(batch).values()
+    (_, first), (_, second) = messages_of(bodies)
+    assert (first["TAGS"], first["KEYS"], first["mine"]) == ("a", "x y", "1")
+    assert first["omq_offset"] == "1"
+    assert first["UNIQ_KEY"] != second["UNIQ_KEY"]
+    assert "TAGS" not in second
+
+
+def test_bodies_are_cut_at_the_most_bytes_of_a_request() -> None:
+    batch = placed([(0, offset, "k") for offset in range(100)])
+    (bodies,) = encoder_of(batch, max_batch_bytes="1000").encode(batch).values()
+    assert len(bodies) > 10
+    assert all(len(body) <= 1000 for body in bodies)
+    offsets = [int(body.split(b"-")[1]) for body, _ in messages_of(bodies)]
+    assert offsets == list(range(100))
+    keys = [fields["UNIQ_KEY"] for _, fields in messages_of(bodies)]
+    assert len(set(keys)) == 100
+
+
+def test_rows_of_a_key_that_fall_back_are_refused_and_named() -> None:
+    batch = placed([(0, 5, "a"), (0, 9, "b"), (0, 7, "a"), (0, 6, "a")])
+    with pytest.raises(OrderingError, match="key 'a', comes after offset 7"):
+        encoder_of(batch).encode(batch)
+    encoder = encoder_of(batch)
+    encoder.encode(placed([(0, 5, "a"), (0, 9, "b"), (0, 7, "a")]))
+    with pytest.raises(OrderingError, match="comes after offset 7"):
+        encoder.encode(placed([(0, 6, "a")]))
+    assert encoder_of(batch, order="none").encode(batch)
+
+
+def test_rows_sorted_by_key_are_in_order() -> None:
+    batch = placed([(0, 5, "a"), (0, 7, "a"), (1, 1, "a"), (0, 1, "b"), (0, 2, "b")])
+    assert encoder_of(batch).encode(batch)
+
+
+def test_an_empty_body_and_a_separator_are_refused_with_the_row() -> None:
+    empty = pa.RecordBatch.from_pydict({"body": [b"x", b""], "sharding_key": ["a", "b"]})
+    with pytest.raises(ConfigError, match=r"its body is empty; the row has .'sharding_key': 'b'"):
+        encoder_of(empty).encode(empty)
+    torn = pa.RecordBatch.from_pydict({"body": [b"x"], "sharding_key": ["a\x01"]})
+    with pytest.raises(ConfigError, match=r"U\+0001"):
+        encoder_of(torn).encode(torn)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topic": ""}, "one of the two"),
+        ({"topic_column": "t"}, "one of the two"),
+        ({"body_column": "text"}, "no such column"),
+        ({"key_column": "nothing"}, "no such column"),
+        ({"order": "total"}, "key, queue or none"),
+        ({"selector": "rust"}, "java, go, sip or sha256"),
+        ({"topics": "x"}, "did you mean topic"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, str], said: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [b"x"]})
+    with pytest.raises(ConfigError, match=said):
+        encoder_of(batch, **options)
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 6), st.sampled_from(["a", "b"])), max_size=12
+)
+
+
+@given(ROWS, st.lists(st.integers(0, 12), max_size=3))
+def test_stamps_rise_within_a_key_however_rows_are_cut_into_batches(
+    rows: list[tuple[int, int, str]], cuts: list[int]
+) -> None:
+    # As a stage by key gives them: sorted by key, source queue and offset.
+    rows = sorted(rows, key=lambda row: (row[2], row[0], row[1]))
+    bounds = sorted({0, len(rows), *(cut % (len(rows) + 1) for cut in cuts)})
+    encoder = None
+    seen: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for low, high in pairwise(bounds):
+        batch = placed(list(rows[low:high]))
+        encoder = encoder or encoder_of(batch)
+        for bodies in encoder.encode(batch).values():
+            for _, p in messages_of(bodies):
+                stamp = (int(p["omq_offset"]), int(p.get("omq_row", "0")))
+                seen.setdefault((p["omq_source"], p["__SHARDINGKEY"]), []).append(stamp)
+    for stamps in seen.values():
+        assert all(one < other for one, other in pairwise(stamps))
+    assert sum(len(stamps) for stamps in seen.values()) == len(rows)
