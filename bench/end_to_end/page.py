@@ -78,6 +78,40 @@ def rocketmq_section(result: dict[str, Any]) -> str:
     )
 
 
+def latency_section(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    shown = {"p50_us": "p50", "p90_us": "p90", "p99_us": "p99", "p999_us": "p99.9"}
+    rows = [
+        [
+            name,
+            *(f"{row[figure] / 1000:.2f}" for figure in shown),
+            f"{row['worst_us'] / 1000:.1f}",
+            f"{row['cpu_us_per_message']:.0f}",
+        ]
+        for name, row in result["rows"].items()
+    ]
+    ratios = result["ratios"]
+    rows.append(
+        [
+            "ours / Java's",
+            *(f"{ratios[figure]:.2f}x" for figure in shown),
+            "",
+            f"{ratios['cpu_us_per_message']:.2f}x",
+        ]
+    )
+    return (
+        "## From send to listener on a real RocketMQ broker, beside Java's client\n\n"
+        f"RocketMQ {work['rocketmq']}, as it comes; {work['messages_per_second']:,} messages a "
+        f"second of {work['body_bytes']} bytes and {work['keys']} keys in {work['queues']} queues, "
+        "each client's own producer and orderly consumer in one process, a listener call a "
+        f"message. {work['rounds']} alternating rounds of {work['seconds']} s after "
+        f"{work['warm_seconds']} s to warm up; medians of the rounds, ratios of the rounds' own. "
+        "Milliseconds from the call of send.\n\n"
+        + table(["who", *shown.values(), "worst", "CPU us/message"], rows)
+        + source_line(result)
+    )
+
+
 def shape_section(result: dict[str, Any]) -> str:
     work = result["workload"]
     rows = []
@@ -161,6 +195,7 @@ def take_over_section(result: dict[str, Any]) -> str:
 
 SECTIONS = {
     "catch_up_rocketmq": rocketmq_section,
+    "latency_rocketmq": latency_section,
     "catch_up_embedded": catch_up_section,
     "shape_embedded": shape_section,
     "hand_off_embedded": hand_off_section,

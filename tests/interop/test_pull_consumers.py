@@ -130,6 +130,7 @@ def test_a_message_sent_back_by_hand_lies_in_the_retry_topic_later(run: Run) -> 
         (message,) = consumer.pull(queues[0], "*", 0, 32).messages
         consumer.send_back(message, delay_level=1)  # a second
         again = MessageQueue(retry_topic(run.group), queues[0].broker_name, 0)
+        eventually(lambda: run.cluster.route(again.topic), "the name server hears of the topic")
         (repeated,) = consumer.pull_block_if_not_found(again, "*", 0, 32).messages
     assert (repeated.topic, bytes(repeated.body), repeated.reconsume_times) == (run.topic, b"0", 1)
 

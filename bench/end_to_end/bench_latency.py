@@ -1,0 +1,123 @@
+"""From send to listener at a fixed rate, on a real RocketMQ broker: ours beside Java's client.
+
+Each client sends and listens in one process: a thread a sharding key, each on its own timetable
+and with one unacknowledged message, and an orderly consumer. A message carries the time at which
+`send` was called; the listener, called with one message, takes the difference. Rounds alternate,
+each on a topic of its own; a round in which a client did not keep the rate is refused. Writes
+bench/results/latency_rocketmq.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from typing import Any
+
+from bench import workloads
+from bench.end_to_end.bench_rocketmq import rocketmq
+from bench.machine import run_json, save
+from bench.peers.java_classes import missing
+from ordermq import Message, Producer
+
+CLIENTS = {
+    "ordermq": "bench.end_to_end.ordermq_latency",
+    "Java client": "bench.peers.java_latency",
+}
+RATE = 1_000
+KEYS = 8
+KEPT = 0.98  # of the rate, at least
+QUANTILES = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999}
+
+
+def measure(version: str, rounds: int, seconds: int, warm_seconds: int) -> dict[str, Any]:
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in CLIENTS}
+    sizes = ["--rate", RATE, "--keys", KEYS, "--messages", RATE * seconds]
+    sizes += ["--warm", RATE * warm_seconds, "--body-bytes", workloads.CATCH_UP_BODY_BYTES]
+    with rocketmq(version) as address:
+        for number in range(rounds):
+            for name, module in CLIENTS.items():
+                word = name.split()[0]
+                topic = f"latency-{word}-{number}"
+                make(address, topic)
+                group = f"listening-{word}-{number}"
+                row = run_json(module, [address, topic, "--group", group, *sizes])
+                rows[name].append(summary(row, seconds))
+                print(f"round {number} {name:12} {json.dumps(rows[name][-1])}", flush=True)
+    return {
+        "rows": {name: middle(found) for name, found in rows.items()},
+        "rounds": rows,
+        "ratios": {
+            of: round(
+                statistics.median(
+                    ours[of] / theirs[of]
+                    for ours, theirs in zip(rows["ordermq"], rows["Java client"], strict=True)
+                ),
+                3,
+            )
+            for of in (*QUANTILES, "cpu_us_per_message")
+        },
+    }
+
+
+def make(address: str, topic: str) -> None:
+    """Create the topic with one message that carries no time."""
+    queues = workloads.CATCH_UP_QUEUES
+    with Producer("maker", name_servers=address, default_topic_queue_nums=queues) as producer:
+        producer.send(Message(topic, b"-"))
+
+
+def summary(row: dict[str, Any], seconds: int) -> dict[str, Any]:
+    """One round's figures.
+
+    Raises: SystemExit: messages are missing, or the rate was not kept: the figures would be
+        those of another load.
+    """
+    latencies = sorted(row["latencies_us"])
+    if len(latencies) != row["messages"]:
+        raise SystemExit(f"{row['peer']}: {len(latencies)} times of {row['messages']} messages")
+    if seconds / row["seconds"] < KEPT:
+        raise SystemExit(
+            f"{row['peer']}: {row['messages']} messages took {row['seconds']:.2f} s, not "
+            f"{seconds}: the rate was not kept; is the machine busy?"
+        )
+    found: dict[str, Any] = {
+        name: latencies[int(len(latencies) * part)] for name, part in QUANTILES.items()
+    }
+    found["worst_us"] = latencies[-1]
+    found["cpu_us_per_message"] = round(row["cpu_seconds"] / row["messages"] * 1e6, 1)
+    return found
+
+
+def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each figure over the rounds."""
+    return {name: statistics.median(row[name] for row in rounds) for name in rounds[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--version", default="5.3.3")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--warm-seconds", type=int, default=20)
+    asked = parser.parse_args()
+    if absent := missing():
+        raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
+    result = measure(asked.version, asked.rounds, asked.seconds, asked.warm_seconds)
+    result["command"] = "python -m bench.end_to_end.bench_latency"
+    result["workload"] = {
+        "rocketmq": asked.version,
+        "messages_per_second": RATE,
+        "keys": KEYS,
+        "queues": workloads.CATCH_UP_QUEUES,
+        "body_bytes": workloads.CATCH_UP_BODY_BYTES,
+        "seconds": asked.seconds,
+        "warm_seconds": asked.warm_seconds,
+        "rounds": asked.rounds,
+    }
+    print(json.dumps(result["ratios"]))
+    print(save("latency_rocketmq", result))
+
+
+if __name__ == "__main__":
+    main()

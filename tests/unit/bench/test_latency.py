@@ -1,0 +1,65 @@
+"""What the latency bench makes of a round, and which rounds it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.end_to_end.bench_latency import middle, summary
+from bench.end_to_end.page import latency_section
+
+
+def round_of(latencies_us: list[int], seconds: float = 1.0) -> dict[str, Any]:
+    return {
+        "peer": "ordermq",
+        "messages": 1_000,
+        "seconds": seconds,
+        "cpu_seconds": 0.25,
+        "latencies_us": latencies_us,
+    }
+
+
+def test_a_round_is_summed_up_by_its_quantiles() -> None:
+    found = summary(round_of(list(range(1_000, 0, -1))), 1)
+    assert found == {
+        "p50_us": 501,
+        "p90_us": 901,
+        "p99_us": 991,
+        "p999_us": 1_000,
+        "worst_us": 1_000,
+        "cpu_us_per_message": 250.0,
+    }
+    assert middle([found, found | {"p50_us": 900}, found | {"p50_us": 502}])["p50_us"] == 502
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (round_of([1] * 1_000, seconds=1.03), "the rate was not kept"),
+        (round_of([1] * 999), "999 times of 1000 messages"),
+    ],
+)
+def test_a_round_of_another_load_is_refused(row: dict[str, Any], why: str) -> None:
+    with pytest.raises(SystemExit, match=why):
+        summary(row, 1)
+
+
+def test_the_page_shows_both_clients_and_their_ratios() -> None:
+    row = summary(round_of(list(range(1_000, 2_000))), 1)
+    text = latency_section(
+        {
+            "command": "python -m x",
+            "machine": dict.fromkeys(
+                ("cpu", "cores", "system", "python", "core", "date", "ordermq"), "?"
+            ),
+            "workload": dict.fromkeys(
+                ("rocketmq", "keys", "queues", "body_bytes", "seconds", "warm_seconds", "rounds"), 1
+            )
+            | {"messages_per_second": 1_000},
+            "rows": {"ordermq": row, "Java client": row},
+            "ratios": dict.fromkeys(row, 1.0),
+        }
+    )
+    assert "| ordermq | 1.50 | 1.90 | 1.99 | 2.00 | 2.0 | 250 |" in text
+    assert "| ours / Java's | 1.00x | 1.00x | 1.00x | 1.00x |  | 1.00x |" in text
