@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.model.message import MessageBatch
@@ -113,7 +114,8 @@ class PullStreak(Waiting):
         self._on_batch(len(batch))
         self.offset = int(next_offset)
         if assigned.accept(self._generation, batch, self.offset):
-            self._submit(assigned)
+            # The broker is asked for more before a listener's thread wants the interpreter.
+            self._connection.after_read(partial(self._submit, assigned))
         if (
             assigned.generation == self._generation
             and assigned.state is QueueState.ACTIVE

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from ordermq.clock import Clock
@@ -18,7 +19,7 @@ from ordermq.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from ordermq.remoting.command import ONEWAY_FLAG, Command
+from ordermq.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
 from ordermq.remoting.framing import Framer, encode
 from ordermq.remoting.header_codec import make_binary
 from ordermq.remoting.namespaces import Namespaces
@@ -118,6 +119,8 @@ class Connection(asyncio.Protocol):
         self._pending: dict[int, Waiting] = {}
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._is_reading = False
+        self._after_read: list[Callable[[], object]] = []
         self._writable = asyncio.Event()
         self._writable.set()
         self._expiry: asyncio.Task[None] | None = None
@@ -243,9 +246,15 @@ class Connection(asyncio.Protocol):
     def _write(self, frame: bytes) -> None:
         # What one turn of the loop writes leaves joined: the answers to several queues' pulls
         # come in one read, and a system call for each next pull cost more than all the rest.
-        if not self._out:
+        if not self._out and not self._is_reading:
             asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(frame)
+
+    def after_read(self, action: Callable[[], object]) -> None:
+        """Call `action` once all that came with the answer being told has been looked at, and
+        what was written meanwhile is out; from within `Waiting.answered`.
+        """
+        self._after_read.append(action)
 
     def _flush(self) -> None:
         if self._transport is not None and self._out and self.is_open:
@@ -281,16 +290,29 @@ class Connection(asyncio.Protocol):
             commands, broken = self._framer.completed, error
             if is_first and is_record(data):
                 broken = ProtocolError("the server speaks TLS there: give tls=True")
-        for command in commands:
-            if command.is_response:
-                self._settle(command)
-            else:
-                if self._namespaces is not None:
-                    self._namespaces.unwrap_request(command)
-                self._events.on_request(self, command)
+        self._tell(commands)
         if broken is not None:
             _log.warning("%s: closing, %s", self.address, broken)
             self.abort(broken)
+
+    def _tell(self, commands: list[Command]) -> None:
+        # Written at the end, not by the loop soon: a listener's thread may come in between.
+        self._is_reading = True
+        try:
+            for command in commands:
+                if command.flag & RESPONSE_FLAG:
+                    self._settle(command)
+                else:
+                    if self._namespaces is not None:
+                        self._namespaces.unwrap_request(command)
+                    self._events.on_request(self, command)
+        finally:
+            self._is_reading = False
+            self._flush()
+        if self._after_read:
+            actions, self._after_read = self._after_read, []
+            for action in actions:
+                action()
 
     def pause_writing(self) -> None:
         self._writable.clear()

@@ -38,6 +38,9 @@ class Line:
         waiting.deadline_ms = 31_000
         self.asked.append((opaque, frame))
 
+    def after_read(self, action: Callable[[], object]) -> None:
+        action()
+
     def frame(self, request: Command) -> bytes:
         return b"signed " + encode(request)
 

@@ -17,7 +17,7 @@ from ordermq.errors import (
     RequestTimeout,
 )
 from ordermq.remoting.command import Command, Serialization
-from ordermq.remoting.connection import Connection, split_address
+from ordermq.remoting.connection import Connection, Waiting, split_address
 from ordermq.remoting.framing import encode
 
 from .wire_server import Line, WireServer, run, until
@@ -269,6 +269,59 @@ def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
                 server.lines[0].send(request.reply(0))
             assert (await kept).code == 0
             await connection.close()
+
+    run(work())
+
+
+class Chain(Waiting):
+    """Asks again as it is answered, and wants to be called when that is out."""
+
+    def __init__(self, connection: Connection, told: list[str]) -> None:
+        self.code = 11
+        self._connection = connection
+        self._told = told
+
+    @property
+    def is_over(self) -> bool:
+        return False
+
+    def answered(self, command: Command) -> None:
+        self._told.append("answer")
+        request = Command.request(11)
+        self._connection.ask(request.opaque, encode(request), self, 5_000)
+        self._connection.after_read(lambda: self._told.append("after"))
+
+    def failed(self, error: Exception) -> None:
+        self._told.append("failed")
+
+
+class Wire(asyncio.Transport):
+    """Notes what is written."""
+
+    def __init__(self, told: list[str]) -> None:
+        super().__init__()
+        self._told = told
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: object) -> None:
+        self._told.append("write")
+
+
+def test_what_answers_of_one_read_make_us_ask_leaves_in_one_write_before_anything_else() -> None:
+    async def work() -> None:
+        told: list[str] = []
+        connection = Connection("x:1", ManualClock(), CONFIG, Owner())
+        connection.connection_made(Wire(told))
+        requests = [Command.request(11), Command.request(11)]
+        for request in requests:
+            connection.ask(request.opaque, encode(request), Chain(connection, told), 5_000)
+        await asyncio.sleep(0)
+        assert told == ["write"]
+        connection.data_received(b"".join(encode(request.reply(0)) for request in requests))
+        assert told == ["write", "answer", "answer", "write", "after", "after"]
+        connection.connection_lost(None)
 
     run(work())
 
