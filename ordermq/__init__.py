@@ -17,6 +17,7 @@ from ordermq.model.status import (
     TransactionReceipt,
     TransactionState,
 )
+from ordermq.producer.hooks import SendCall, SendHook
 from ordermq.producer.producer import Producer
 from ordermq.producer.transactions import TransactionListener, TransactionProducer
 
@@ -41,6 +42,8 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "Retry",
+    "SendCall",
+    "SendHook",
     "SendReceipt",
     "SendStatus",
     "Stop",

@@ -10,5 +10,6 @@
 | telling brokers that we live | heartbeats.py |
 | one typed method a request | broker_api.py, name_server_api.py |
 | the client id | identity.py |
+| message traces on their way | trace.py |
 | all of it together for one client id | instance.py |
 """

@@ -16,6 +16,7 @@ from ordermq.config.checks import from_flat as _from_flat
 from ordermq.config.checks import require_choice as _require_choice
 from ordermq.config.checks import require_names as _require_names
 from ordermq.config.checks import require_range as _require_range
+from ordermq.config.trace import TraceConfig
 from ordermq.errors import ConfigError
 
 DAY_MS = 86_400_000
@@ -316,6 +317,7 @@ class ConsumerConfig:
     lease: LeaseConfig = field(default_factory=LeaseConfig)
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
     rebalance: RebalanceConfig = field(default_factory=RebalanceConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
 
     def __post_init__(self) -> None:
         _require_choice(self, message_model=MessageModel)
@@ -385,6 +387,7 @@ class ProducerConfig:
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     send: SendConfig = field(default_factory=SendConfig)
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
 
     @classmethod
     def of(cls, **settings: Any) -> Self:

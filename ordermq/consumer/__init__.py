@@ -17,7 +17,7 @@
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
 | calling the listener, keys of a queue beside each other | lanes.py, lane_queue.py |
 | calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |
-| hooks and filters around listeners | hooks.py |
+| hooks and filters around listeners, traces | hooks.py, trace.py |
 | listeners that do not return | watchdog.py, stacks.py |
 | messages that fail again and again | retry.py |
 | a lite pull consumer: its parts; its queues | lite_member.py, shares.py |

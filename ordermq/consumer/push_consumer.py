@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter, wrapped
@@ -24,6 +25,7 @@ from ordermq.consumer.member import Member
 from ordermq.consumer.member_settings import MemberSettings
 from ordermq.consumer.retry import FailurePolicy, ParkKey, Retry
 from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.trace import TraceConsumption
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
 from ordermq.model.message_queue import MessageQueue
@@ -93,6 +95,7 @@ class PushConsumer:
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
         self._hooks: list[ConsumeHook] = []
+        self._traces: TraceDispatcher | None = None
         self._filters: list[MessageFilter] = []
         self._on_failure = on_failure
         self._on_assigned = on_assigned
@@ -248,6 +251,7 @@ class PushConsumer:
             )
         if not self._subscriptions:
             raise StateError("no subscription: call subscribe(topic) first", group=self.group)
+        self._begin_traces()
         member = Member(
             MemberSettings(
                 group=self.group,
@@ -268,8 +272,29 @@ class PushConsumer:
                 statistics=self.statistics,
             )
         )
-        member.start()
+        try:
+            member.start()
+        except BaseException:
+            self._end_traces()
+            raise
         self._running = member
+
+    def _begin_traces(self) -> None:
+        if self.config.trace.enable_msg_trace:
+            self._traces = TraceDispatcher(
+                self.group, self.name_servers, self.config.remoting, self.config.trace, self._clock
+            )
+            self._traces.start()
+            self._hooks.append(TraceConsumption(self._traces, self._clock))
+
+    def _end_traces(self) -> None:
+        if self._traces is not None:
+            self._traces.close()
+
+    @property
+    def traces_dropped(self) -> int:
+        """Listener calls whose traces nobody will see: too many waited, or no broker took them."""
+        return 0 if self._traces is None else self._traces.dropped
 
     def _open_offsets(self) -> OffsetFile | None:
         if not self._is_broadcasting:
@@ -294,7 +319,10 @@ class PushConsumer:
             return True
         self._closed = True
         self.stop()
-        return self._running.close(timeout_s)
+        try:
+            return self._running.close(timeout_s)
+        finally:
+            self._end_traces()
 
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Start, consume until SIGINT or SIGTERM, then `close`; on the main thread.

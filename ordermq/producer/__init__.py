@@ -4,6 +4,7 @@
 |---|---|
 | what a user creates | producer.py |
 | halves of transactions, and answering brokers that ask | transactions.py |
+| what runs around a send, traces among it | hooks.py |
 | which queue a key goes to | selectors.py |
 | which queue a message goes to | targets.py |
 | one request of a queue at a time, batches, failed keys | lanes.py |

@@ -54,9 +54,11 @@ class Entry:
     is_alone: bool  # no batch may hold it: it is delayed, or half of a transaction
     on_done: Callable[[Entry], None] = field(repr=False)
     sys_flag: int = 0  # bits besides that of compression
+    is_watched: bool = False  # hooks want to know what the broker said
     is_timed: bool = False  # old brokers would deliver it at once
     receipt: SendReceipt | None = None
     error: BaseException | None = None
+    reply: SendReplyHeader | None = None  # of a watched one
 
     @property
     def is_done(self) -> bool:
@@ -270,6 +272,9 @@ class QueueLane:
                 topic=self.queue.topic,
                 broker=self.queue.broker_name,
             )
+        if batch[0].is_watched:
+            for entry in batch:
+                entry.reply = reply
         queue = MessageQueue(self.queue.topic, self.queue.broker_name, reply.queue_id)
         status = _STATUS[ResponseCode(code)]
         return [

@@ -14,6 +14,7 @@ from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.instance import ClientInstance
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Runtime
+from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
@@ -21,9 +22,10 @@ from ordermq.errors import ConfigError, OrderMQError, StateError
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import check_group
+from ordermq.model.names import check_group, unwrapped
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
+from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
 from ordermq.producer.intake import Intake, Parcel
 from ordermq.producer.lanes import Entry, QueueLane
 from ordermq.producer.packing import packed
@@ -79,6 +81,9 @@ class Producer:
         self._closed = False
         self._lanes: dict[MessageQueue, QueueLane] = {}
         self._intake: Intake | None = None
+        self._hooks = SendHooks(self.group, self._clock)
+        self._send_checks: list[SendCheck] = []
+        self._traces: TraceDispatcher | None = None
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"
@@ -105,6 +110,37 @@ class Producer:
         runtime.call(begin())
         self._client = client
         self._intake = Intake(client, self._targets, self._lane)
+        if self.config.trace.enable_msg_trace:
+            self._begin_traces(client)
+
+    def _begin_traces(self, client: ClientInstance) -> None:
+        self._traces = TraceDispatcher(
+            self.group, self.name_servers, self.config.remoting, self.config.trace, self._clock
+        )
+        self._traces.start()
+        self._hooks.hooks.append(TraceSends(self._traces, client.routes.master_of))
+
+    def add_hook(self, hook: SendHook) -> None:
+        """Have `hook` called around each send; before `start`."""
+        self._require_not_started("add_hook")
+        self._hooks.hooks.append(hook)
+
+    def add_check(self, check: SendCheck) -> None:
+        """Have `check(message)` called before each send; what it raises is raised there.
+
+        Nothing is sent then. Before `start`.
+        """
+        self._require_not_started("add_check")
+        self._send_checks.append(check)
+
+    def _require_not_started(self, call: str) -> None:
+        if self._client is not None or self._closed:
+            raise StateError(f"{call} before the producer starts", group=self.group)
+
+    @property
+    def traces_dropped(self) -> int:
+        """Sends whose traces nobody will see: too many waited, or no broker took them."""
+        return 0 if self._traces is None else self._traces.dropped
 
     def _describe(self) -> Heartbeat:
         return Heartbeat(self.client_id, (), (self.group,))
@@ -126,6 +162,8 @@ class Producer:
         except TimeoutError:
             _log.error("closed after %.0f s with messages not acknowledged", timeout_s)
         client.runtime.call(self._leave(client))
+        if self._traces is not None:
+            self._traces.close()
         client.runtime.release()
 
     def __enter__(self) -> Self:
@@ -263,11 +301,11 @@ class Producer:
     ) -> None:
         """Send without an acknowledgement: it may be lost, and nobody is told."""
         client = self._live()
+        entry = self._entry(message, sharding_key, _nothing)
 
         async def work() -> None:
             await self._targets.learn(client.routes, message.topic)
             target = self._targets.choose(client.routes, message, sharding_key, queue)
-            entry = self._entry(message, sharding_key, _nothing)
             body, sys_flag = await packed(entry.body, self.config.send)
             header = SendHeader(
                 producer_group=self.group,
@@ -299,7 +337,7 @@ class Producer:
         """
         client = self._live()
         handle = RecallHandle.of_text(recall_handle)
-        if handle.topic != topic:
+        if unwrapped(self.config.remoting.namespace, handle.topic) != topic:
             raise ConfigError(f"the recall handle is of topic {handle.topic!r}", topic=topic)
 
         async def work() -> str:
@@ -346,6 +384,8 @@ class Producer:
         on_done: Callable[[Entry], None],
         added: Mapping[str, str] | None = None,
     ) -> Entry:
+        for check in self._send_checks:
+            check(message)
         limit = self.config.send.max_message_bytes
         if len(message.body) > limit:
             raise ConfigError(
@@ -354,7 +394,7 @@ class Producer:
                 topic=message.topic,
             )
         unique_id = unique_message_id()
-        return Entry(
+        entry = Entry(
             bytes(message.body),
             message.wire_properties(None if key is None else str(key), unique_id, added),
             unique_id,
@@ -364,6 +404,9 @@ class Producer:
             on_done,
             is_timed=bool(message.deliver_at_ms or message.delay_ms),
         )
+        if self._hooks.hooks:
+            self._hooks.around(message, entry)
+        return entry
 
     def _lane(self, queue: MessageQueue) -> QueueLane:
         lane = self._lanes.get(queue)

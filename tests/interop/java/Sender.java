@@ -31,7 +31,8 @@ final class Sender {
         SessionCredentials account =
             new SessionCredentials(given.get("access_key"), given.get("secret_key"));
         RPCHook signs = given.containsKey("access_key") ? new AclClientRPCHook(account) : null;
-        DefaultMQProducer producer = new DefaultMQProducer("java-sender", signs);
+        boolean isTraced = "true".equals(given.get("trace"));
+        DefaultMQProducer producer = new DefaultMQProducer("java-sender", signs, isTraced, null);
         producer.setInstanceName("java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(given.get("name_servers"));
         if (given.containsKey("namespace")) {

@@ -1,0 +1,180 @@
+"""Message traces in the form Java's clients write and its tools read; pure functions.
+
+A trace message holds many records. The fields of a record are split by U+0001, records end with
+U+0002; the message's keys are the ids and keys of the messages they are about, so that asking a
+broker for one of those finds their traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ordermq.errors import ProtocolError
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+DEFAULT_REGION = "DefaultRegion"
+NORMAL, HALF, DELAYED = 0, 1, 3  # message types, by Java's ordinals
+_FIELD_END = "\x01"
+_RECORD_END = "\x02"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A message was sent.
+
+    Args:
+        at_ms: when the send began, ms since 1970.
+        store_host: the broker's address.
+        cost_ms: from there to the broker's answer.
+        kind: NORMAL, HALF or DELAYED.
+    """
+
+    word: ClassVar[str] = "Pub"
+
+    at_ms: int
+    region: str
+    group: str
+    topic: str
+    message_id: str
+    tags: str | None
+    keys: str | None
+    store_host: str
+    body_length: int
+    cost_ms: int
+    kind: int
+    offset_message_id: str | None
+    is_success: bool
+
+    def to_text(self) -> str:
+        """The record."""
+        return _record(
+            self.word, self.at_ms, self.region, self.group, self.topic, self.message_id, self.tags,
+            self.keys, self.store_host, self.body_length, self.cost_ms, self.kind,
+            self.offset_message_id, self.is_success,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeBegun:
+    """A listener is called with a message; one record a message of the call.
+
+    Args: request_id: names the call; its end has the same.
+    """
+
+    word: ClassVar[str] = "SubBefore"
+
+    at_ms: int
+    region: str
+    group: str
+    request_id: str
+    message_id: str
+    retry_times: int
+    keys: str | None
+
+    def to_text(self) -> str:
+        """The record."""
+        return _record(
+            self.word, self.at_ms, self.region, self.group, self.request_id, self.message_id,
+            self.retry_times, self.keys,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeEnded:
+    """A listener has returned or raised.
+
+    Args:
+        cost_ms: of the call, shared among its messages.
+        code: how, by the ordinals of Java's ConsumeReturnType.
+    """
+
+    word: ClassVar[str] = "SubAfter"
+
+    request_id: str
+    message_id: str
+    cost_ms: int
+    is_success: bool
+    keys: str | None
+    code: int
+    at_ms: int
+    group: str
+
+    def to_text(self) -> str:
+        """The record."""
+        return _record(
+            self.word, self.request_id, self.message_id, self.cost_ms, self.is_success, self.keys,
+            self.code, self.at_ms, self.group,
+        )  # fmt: skip
+
+
+TraceRecord = Published | ConsumeBegun | ConsumeEnded
+
+
+def keys_of(records: Sequence[TraceRecord]) -> list[str]:
+    """What a message with these records is found by, each once."""
+    found: dict[str, None] = {}
+    for record in records:
+        found[record.message_id] = None
+        found |= dict.fromkeys((record.keys or "").split())
+    return list(found)
+
+
+def read(text: str) -> list[TraceRecord]:
+    """The records of a trace message; of kinds not listed here none.
+
+    Raises: ProtocolError: a record has too few fields, or no number where one belongs.
+    """
+    found: list[TraceRecord] = []
+    for line in text.split(_RECORD_END):
+        word, *fields = line.split(_FIELD_END)
+        try:
+            if word == Published.word:
+                found.append(_published(fields))
+            elif word == ConsumeBegun.word:
+                at_ms, region, group, request_id, message_id, retry_times, keys = fields
+                found.append(
+                    ConsumeBegun(
+                        int(at_ms), region, group, request_id, message_id, int(retry_times),
+                        _text(keys),
+                    )
+                )  # fmt: skip
+            elif word == ConsumeEnded.word:
+                request_id, message_id, cost_ms, is_success, keys, code, at_ms, group = fields
+                found.append(
+                    ConsumeEnded(
+                        request_id, message_id, int(cost_ms), is_success == "true", _text(keys),
+                        int(code), int(at_ms), group,
+                    )
+                )  # fmt: skip
+        except ValueError as error:
+            raise ProtocolError(f"trace record {line!r} is torn: {error}") from None
+    return found
+
+
+def _published(fields: Sequence[str]) -> Published:
+    (
+        at_ms, region, group, topic, message_id, tags, keys, store_host, body_length, cost_ms, kind,
+        offset_message_id, is_success,
+    ) = fields[:13]  # newer clients may add their host  # fmt: skip
+    return Published(
+        int(at_ms), region, group, topic, message_id, _text(tags), _text(keys), store_host,
+        int(body_length), int(cost_ms), int(kind), _text(offset_message_id), is_success == "true",
+    )  # fmt: skip
+
+
+def _record(*fields: str | int | None) -> str:
+    return _FIELD_END.join(map(_field, fields)) + _RECORD_END
+
+
+def _field(value: str | int | None) -> str:
+    if value is None:
+        return "null"  # as Java writes what is not there
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _text(field: str) -> str | None:
+    return None if field == "null" else field
