@@ -19,6 +19,10 @@ _log = logging.getLogger("ordermq.client")
 _MAX_BACKOFF = 16
 
 
+# To a broker's request: now, later, or None if it is none of ours.
+Answer = Command | asyncio.Task[Command] | None
+
+
 class Connections:
     """The connections of one client; use it on the I/O thread.
 
@@ -32,7 +36,7 @@ class Connections:
         self,
         clock: Clock,
         config: RemotingConfig,
-        on_request: Callable[[str, Command], Command | None],
+        on_request: Callable[[str, Command], Answer],
         on_lost: Callable[[str], None],
     ) -> None:
         self._clock = clock
@@ -122,6 +126,23 @@ class Connections:
 
     def on_request(self, connection: Connection, command: Command) -> None:
         answer = self._on_request(connection.address, command)
+        if isinstance(answer, asyncio.Task):
+            answer.add_done_callback(lambda task: self._answer_late(connection, command, task))
+        else:
+            self._answer(connection, command, answer)
+
+    def _answer_late(
+        self, connection: Connection, command: Command, task: asyncio.Task[Command]
+    ) -> None:
+        if task.cancelled() or task.exception() is not None:  # logged by who spawned it
+            remark = "an error in the client; see its log"
+            self._answer(
+                connection, command, command.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            )
+        else:
+            self._answer(connection, command, task.result())
+
+    def _answer(self, connection: Connection, command: Command, answer: Command | None) -> None:
         if command.is_oneway:
             return
         if answer is None:

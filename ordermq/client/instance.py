@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ordermq.client.broker_api import BrokerApi
-from ordermq.client.connections import Connections
+from ordermq.client.connections import Answer, Connections
 from ordermq.client.heartbeats import Heartbeats
 from ordermq.client.name_server_api import NameServerApi, parse_name_servers
 from ordermq.client.routes import Routes
@@ -45,7 +45,7 @@ class ClientInstance:
         client_id: str,
         *,
         describe: Callable[[], Heartbeat],
-        on_request: Callable[[str, Command], Command | None] = _ignore_request,
+        on_request: Callable[[str, Command], Answer] = _ignore_request,
         on_lost: Callable[[str], None] = _ignore,
         on_route_change: Callable[[str], None] = _ignore,
     ) -> None:

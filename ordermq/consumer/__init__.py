@@ -13,11 +13,12 @@
 | giving a queue up: drain, commit, unlock | hand_off.py |
 | where to start, what is committed when | offsets.py |
 | offsets of a broadcasting member, in a file | local_offsets.py |
-| fetching messages | pull.py; one pull by itself: single_pull.py |
+| fetching messages | pull.py, pull_streak.py, pullers.py; one pull by itself: single_pull.py |
 | calling the listener, one batch a queue at a time | orderly.py, worker_pool.py |
 | calling the listener, keys of a queue beside each other | lanes.py, lane_queue.py |
 | calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |
 | hooks and filters around listeners, traces | hooks.py, trace.py |
+| a message an admin tool has consumed directly | direct.py |
 | listeners that do not return | watchdog.py, stacks.py |
 | messages that fail again and again | retry.py |
 | a lite pull consumer: its parts; its queues | lite_member.py, shares.py |

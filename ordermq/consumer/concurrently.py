@@ -24,7 +24,7 @@ from ordermq.consumer.claim import Refusal
 from ordermq.consumer.listener import ConcurrentContext, ConcurrentListener, judge_concurrent
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.consumer.worker_pool import pool_for
+from ordermq.consumer.worker_pool import ListenerLoop, pool_for
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.model.message import MessageView
 from ordermq.model.names import RETRY_PREFIX
@@ -96,6 +96,16 @@ class ConcurrentService:
         """Take batches away from listeners that do not return, for ever; on the I/O thread."""
         interval_ms = max(self._config.consume_timeout_ms // _LOOKS_A_TIMEOUT, 1)
         await repeat(self.send_back_overdue, self._clock, lambda: interval_ms)
+
+    async def call_alone(self, context: ConcurrentContext) -> tuple[object, BaseException | None]:
+        """Call the listener beside all batches; from the I/O thread. What came of it."""
+        listener, messages = self._listener, context.messages
+        try:
+            if isinstance(self._pool, ListenerLoop):
+                return await self._pool.call(listener(messages, context)), None
+            return await asyncio.to_thread(listener, messages, context), None
+        except Exception as error:  # noqa: BLE001 - the user's; told to whoever asked
+            return None, error
 
     # The course of a batch; on a worker, or on the listeners' loop.
 

@@ -5,7 +5,7 @@
 | 307 GET_CONSUMER_RUNNING_INFO | our queues, subscriptions, counters; stacks if wanted |
 | 221 GET_CONSUMER_STATUS_FROM_CLIENT | how far each of our queues of a topic is done |
 | 220 RESET_CONSUMER_CLIENT_OFFSET | each of our queues it names goes on from there |
-| 309 CONSUME_MESSAGE_DIRECTLY | refused: a listener gets the messages of its queues only |
+| 309 CONSUME_MESSAGE_DIRECTLY | concurrent: consumed, and what came of it; orderly: refused |
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any
 
 import orjson
 
+from ordermq.client.connections import Answer
 from ordermq.client.instance import ClientInstance
 from ordermq.consumer import stacks
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.direct import DirectConsumption
 from ordermq.consumer.local_offsets import LocalOffsets
 from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.rates import TopicRates
@@ -42,6 +44,7 @@ class Inquiries:
     """Answers for one member; on the I/O thread.
 
     Args:
+        direct: consumes single messages for a concurrent group.
         thread_count: of the worker pool, for the tool to print.
         assigned: our queues.
         last_pull_ms: when a queue was last pulled, ms since 1970; 0 if not yet.
@@ -56,7 +59,7 @@ class Inquiries:
         offsets: Offsets | LocalOffsets,
         statistics: ConsumerStatistics,
         *,
-        is_orderly: bool,
+        direct: DirectConsumption | None,
         thread_count: int,
         assigned: Callable[[], list[AssignedQueue]],
         last_pull_ms: Callable[[MessageQueue], int],
@@ -67,7 +70,7 @@ class Inquiries:
         self._subscriptions = subscriptions
         self._offsets = offsets
         self._statistics = statistics
-        self._is_orderly = is_orderly
+        self._direct = direct
         self.thread_count = thread_count
         self._assigned = assigned
         self._last_pull_ms = last_pull_ms
@@ -79,7 +82,7 @@ class Inquiries:
         """A queue's lease was lost just now; any thread."""
         self._lapsed_ms[queue] = self._client.clock.wall_ms()
 
-    def answer(self, request: Command) -> Command | None:
+    def answer(self, request: Command) -> Answer:
         """The answer to a request of a broker; None if it is none of ours."""
         served = {
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
@@ -103,11 +106,13 @@ class Inquiries:
         _log.warning("group %s: request %d refused: %s", self._group, request.code, reason)
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=reason)
 
-    def _consume_directly(self, request: Command) -> Command:
+    def _consume_directly(self, request: Command) -> Answer:
+        if self._direct is not None:
+            return self._client.runtime.spawn(self._direct.answer(request), "consume directly")
         return self._refuse(
             request,
-            "a listener of ordermq is called for messages of the queues its member holds, in "
-            "their order, and for no other: reset the group's offset, or send the message again",
+            "an orderly listener of ordermq is called for messages of the queues its member holds, "
+            "in their order, and for no other: reset the group's offset, or send the message again",
         )
 
     def _status(self, request: Command) -> Command:
@@ -122,7 +127,7 @@ class Inquiries:
             "mqPopTable": {},
             "properties": {
                 "PROP_CLIENT_VERSION": f"ordermq {importlib.metadata.version('ordermq')}",
-                "PROP_CONSUMEORDERLY": str(self._is_orderly).lower(),
+                "PROP_CONSUMEORDERLY": str(self._direct is None).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
                 "PROP_NAMESERVER_ADDR": ";".join(self._client.name_servers.addresses),

@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypedDict
 
+from ordermq.client.connections import Answer
 from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
 from ordermq.client.timers import cancelled, repeat
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.concurrently import ConcurrentService
+from ordermq.consumer.direct import DirectConsumption
 from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.inquiries import Inquiries
@@ -167,7 +169,9 @@ class Member:
             self.subscriptions.all,
             self._offsets,
             statistics,
-            is_orderly=settings.listener is not None,
+            direct=DirectConsumption(client, group, self._service)
+            if isinstance(self._service, ConcurrentService)
+            else None,
             thread_count=config.consume.consume_thread_count,
             assigned=self._rebalancer.assigned,
             last_pull_ms=self._pullers.last_pull_ms,
@@ -361,7 +365,7 @@ class Member:
         consumers = () if self._is_out else (data,)
         return Heartbeat(self._client.client_id, consumers, ("CLIENT_INNER_PRODUCER",))
 
-    def _on_request(self, address: str, command: Command) -> Command | None:
+    def _on_request(self, address: str, command: Command) -> Answer:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalancer.wake()
             return command.reply(ResponseCode.SUCCESS)

@@ -5,6 +5,7 @@ A queue is in a pool at most once, by its dispatch flag.
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import inspect
 import threading
@@ -263,6 +264,10 @@ class ListenerLoop:
     ) -> None:
         self._run = run
         self._runtime = Runtime(name)
+
+    async def call(self, work: Any) -> object:
+        """Run a listener's coroutine; from another loop."""
+        return await asyncio.wrap_future(self._runtime.submit(work))
 
     def submit(self, assigned: AssignedQueue) -> None:
         self._runtime.post(self._start, assigned)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, MessageQueue, Producer, PushConsumer
+from ordermq import ConsumeResult, Message, MessageQueue, Producer, PushConsumer, SendReceipt
 from ordermq.broker import EmbeddedBroker
 from ordermq.remoting.bodies import queue_table_from_body, queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -37,7 +39,9 @@ def ask(consumer: PushConsumer, code: int, ext: dict[str, str], body: bytes = b"
     member = consumer._live()
 
     async def work() -> Command | None:
-        return member._on_request("", Command.request(code, ext, body))
+        answer = member._on_request("", Command.request(code, ext, body))
+        assert not isinstance(answer, asyncio.Task)
+        return answer
 
     answer = member._runtime.call(work())
     assert answer is not None
@@ -127,6 +131,79 @@ def test_a_message_to_consume_directly_is_refused_with_the_reason(
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "reset the group's offset" in str(answer.remark)
     assert len(seen.deliveries) == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_concurrent_member_consumes_a_message_directly_and_tells_what_came_of_it(
+    producer: Producer,
+    tool: WireClient,
+    seen: Seen,
+    make_consumer: Callable[..., PushConsumer],
+    kind: str,
+) -> None:
+    receipts = [
+        producer.send(Message("orders", body), sharding_key="k")
+        for body in (b"good", b"later", b"bad", b"odd")
+    ]
+    asked = threading.Event()
+
+    def listen(messages: Any, context: Any) -> Any:
+        seen.take(messages, context)
+        body = bytes(messages[0].body)
+        if not asked.is_set():
+            return None
+        if body == b"bad":
+            raise ValueError("a test's own failure")
+        return {b"good": None, b"later": ConsumeResult.SUSPEND, b"odd": "odd"}[body]
+
+    async def listen_async(messages: Any, context: Any) -> Any:
+        return listen(messages, context)
+
+    listener = listen if kind == "plain" else listen_async
+    with make_consumer(listener, concurrent=True) as consumer:
+        seen.wait_for_count(4)
+        asked.set()
+
+        def directly(receipt: SendReceipt) -> tuple[str, str | None]:
+            ext = {
+                "consumerGroup": "g",
+                "clientId": consumer.client_id,
+                "msgId": receipt.offset_message_id,
+            }
+            answer = tool.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+            assert answer.code == 0, answer.remark
+            told = json.loads(answer.body)
+            assert (told["order"], told["autoCommit"]) == (False, True)
+            return told["consumeResult"], told["remark"]
+
+        good, later, bad, odd = (directly(receipt) for receipt in receipts)
+        sent_back = consumer.statistics["sent_back"]
+    assert good == ("CR_SUCCESS", None)
+    assert later == ("CR_LATER", None)
+    assert bad == ("CR_THROW_EXCEPTION", "ValueError: a test's own failure")
+    assert odd[0] == "CR_LATER"
+    assert "expected None" in str(odd[1])
+    assert sent_back == 0, "it is no delivery: nothing comes again"
+    assert [body for _, _, _, body in seen.deliveries[4:]] == [b"good", b"later", b"bad", b"odd"]
+
+
+def test_bytes_that_are_no_message_are_not_consumed_directly(
+    seen: Seen, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    with make_consumer(seen.take, concurrent=True) as consumer:
+        member = consumer._live()
+
+        async def work() -> Command:
+            request = Command.request(
+                RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "g"}, b"torn"
+            )
+            answer = member._on_request("", request)
+            assert isinstance(answer, asyncio.Task)
+            return await answer
+
+        answer = member._runtime.call(work())
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "torn" in str(answer.remark)
 
 
 @pytest.mark.parametrize("form", ["Java", "C++"])

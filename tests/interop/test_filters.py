@@ -1,0 +1,98 @@
+"""Conditions in SQL92 on RocketMQ's own broker, which alone can keep them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ordermq import Message, PushConsumer
+from ordermq.errors import BrokerError
+from ordermq.remoting.codes import ResponseCode
+from tests.interop.cluster import Cluster, eventually
+from tests.interop.run import MEMBER_SETTINGS, Run
+
+_UPDATE_BROKER_CONFIG = 25
+
+
+def set_property_filter(cluster: Cluster, is_on: bool) -> None:
+    text = f"enablePropertyFilter={str(is_on).lower()}\n".encode()
+    for broker in ("broker-a", "broker-b"):
+        assert cluster.ask(broker, _UPDATE_BROKER_CONFIG, {}, text).code == 0
+
+
+@pytest.fixture
+def filtering(cluster: Cluster) -> Iterator[None]:
+    set_property_filter(cluster, True)
+    yield
+    set_property_filter(cluster, False)
+
+
+def send(run: Run, numbers: range) -> None:
+    for number in numbers:
+        properties = {"a": str(number % 10), "region": "north" if number % 2 else "south"}
+        message = Message(run.topic, str(number).encode(), properties=properties)
+        run.producer.send(message, sharding_key=f"k{number % 16}")
+
+
+class Got:
+    """What a listener was given."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.numbers: list[int] = []
+
+    def take(self, messages: Any, context: Any) -> None:
+        with self._lock:
+            self.numbers += [int(bytes(message.body)) for message in messages]
+
+
+@pytest.mark.parametrize("mode", ["orderly", "concurrent"])
+def test_a_condition_in_sql_is_kept_by_the_broker_and_may_change_while_we_run(
+    run: Run, filtering: None, mode: str
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
+    send(run, range(100))
+    got = Got()
+    consumer = PushConsumer(run.group, name_servers=run.cluster.name_servers, **MEMBER_SETTINGS)
+    consumer.subscribe(run.topic, sql="a > 5 AND region = 'north'")
+    (consumer.orderly if mode == "orderly" else consumer.concurrently)(got.take)
+    first = {number for number in range(100) if number % 10 > 5 and number % 2}
+    with consumer:
+        eventually(lambda: set(got.numbers) == first, "what satisfies the condition")
+        held = consumer._live()._rebalancer.assigned
+        eventually(
+            lambda: sum(a.committed_offset for a in held() if a.queue.topic == run.topic) == 100,
+            "what does not is passed and committed too",
+        )
+        consumer.subscribe(run.topic, sql="a BETWEEN 2 AND 3")
+        send(run, range(100, 150))
+        second = {number for number in range(100, 150) if number % 10 in (2, 3)}
+        eventually(lambda: set(got.numbers) == first | second, "the other condition's")
+    assert len(got.numbers) == len(set(got.numbers))
+
+
+def test_a_condition_no_broker_can_read_or_keep_is_refused_at_the_start(
+    run: Run, cluster: Cluster
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
+
+    def started(condition: str) -> BrokerError:
+        consumer = PushConsumer(run.group, name_servers=cluster.name_servers)
+        consumer.subscribe(run.topic, sql=condition)
+        consumer.orderly(lambda messages, context: None)
+        with pytest.raises(BrokerError) as raised:
+            consumer.start()
+        return raised.value
+
+    set_property_filter(cluster, False)
+    assert "enablePropertyFilter=true in their broker.conf" in str(started("a > 5"))
+    set_property_filter(cluster, True)
+    try:
+        refused = started("a >")
+    finally:
+        set_property_filter(cluster, False)
+    assert refused.response_code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "'a >'" in str(refused)
