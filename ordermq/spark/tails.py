@@ -28,6 +28,7 @@ class Tails:
     def __init__(self, link: Link, topics: Sequence[str]) -> None:
         self._link = link
         self._topics = topics
+        self._routed_ms: int | None = None
         self._lock = threading.Lock()
         self._known: Offsets = {}
         self._asked_ms: int | None = None  # when the question of the last answer was sent
@@ -62,7 +63,7 @@ class Tails:
     async def _ask(self) -> None:
         asked_ms = self._link.clock.now_ms()
         try:
-            queues = await self._link.queues(self._topics)
+            queues = await self._queues(asked_ms)
         except OrderMQError as error:
             self._complain(error)
             if not self._known:
@@ -82,6 +83,15 @@ class Tails:
             else:
                 self._known[queue] = answer
         self._asked_ms = asked_ms
+
+    async def _queues(self, now_ms: int) -> list[MessageQueue]:
+        client = self._link.client
+        if self._routed_ms is None:
+            self._routed_ms = now_ms
+        elif now_ms - self._routed_ms > client.config.route_interval_ms:
+            self._routed_ms = now_ms
+            await client.routes.refresh_all()  # a topic may have got more queues
+        return await self._link.queues(self._topics)
 
     async def _tail(self, queue: MessageQueue) -> int:
         client = self._link.client

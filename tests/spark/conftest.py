@@ -24,7 +24,9 @@ from ordermq.remoting.command import Command
 from ordermq.spark.link import Link
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
+MARK = "ORDERMQ_TEST_QUERY"
+OWN_MARK = f"session-{os.getpid()}"
 
 if not os.environ.get("ORDERMQ_SPARK"):
     collect_ignore_glob = ["test_*.py"]
@@ -40,6 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(item.path).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.spark)
+            # Spark is slow on a busy machine; a time-out inside a call to the JVM also ruins the
+            # session for all tests behind it.
+            item.add_marker(pytest.mark.timeout(600))
 
 
 def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -57,6 +62,7 @@ def spark() -> Iterator[Any]:
     """One session for all: a JVM takes seconds to start and a good part of the machine."""
     os.environ["PYTHONPATH"] = str(ROOT)  # as an installed package is: found by its name
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ[MARK] = OWN_MARK  # its processes inherit it, so that tests can tell them
     from pyspark.sql import SparkSession
 
     session = (
@@ -66,6 +72,7 @@ def spark() -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.authenticate.socketTimeout", "60s")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.task.killTimeout", "500ms")
         .config("spark.sql.warehouse.dir", f"{ROOT}/build/spark-warehouse")
@@ -80,9 +87,11 @@ def spark() -> Iterator[Any]:
 class Broker:
     """An embedded broker that can be away for a while."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock_max_live_ms: int = 12_000) -> None:
         self._path = path
-        self._config = BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=6_000)
+        self._config = BrokerConfig(
+            broker_name="b", durability="os", lock_max_live_ms=lock_max_live_ms
+        )
         self._running = EmbeddedBroker(path, config=self._config).start()
         self.name_servers = self._running.name_servers
 
@@ -151,12 +160,12 @@ class Stream:
         self.batches: list[tuple[int, list[Any]]] = []
         self.queries: list[Any] = []
 
-    def frame(self, **options: str) -> Any:
+    def frame(self, **options: Any) -> Any:
         given = {"name_servers": self._broker.name_servers, "topic": "orders"} | options
         return self._spark.readStream.format("ordermq").options(**given).load()
 
     def start(
-        self, *, each: Callable[[int, list[Any]], None] | None = None, now: bool = False, **o: str
+        self, *, each: Callable[[int, list[Any]], None] | None = None, now: bool = False, **o: Any
     ) -> Any:
         """Start the query; `now` ends it with what there is."""
 

@@ -116,9 +116,10 @@ def test_a_stream_without_a_checkpoint_begins_where_its_group_stands(
     assert {min(r.offset for r in rows if r.queue_id == q) for q in (0, 2, 3)} == {0}
 
 
-def test_a_queue_that_is_new_is_found_while_the_query_runs(stream, producer, broker):
+@pytest.mark.parametrize("ordered", ["true", "false"])
+def test_a_queue_that_is_new_is_found_while_the_query_runs(stream, producer, broker, ordered):
     send(producer, 100)
-    query = stream.start(group="etl", route_interval_ms="50")
+    query = stream.start(group="etl", ordered=ordered, route_interval_ms="50")
     query.processAllAvailable()
     broker.widen("orders", 6)
     broker.send_to("orders", 5, b"4711")
