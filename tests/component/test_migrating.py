@@ -1,0 +1,45 @@
+"""The examples of docs/migrating.md run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "migrating.md").read_text()
+SECTIONS = dict(re.findall(r"\n## (.*?)\n(.*?)(?=\n## |\Z)", PAGE, re.DOTALL))
+PRINTS = {
+    "rocketmq-client-python 2.0.0": ["b'o-17' b'placed'", "b'o-17' b'paid'", "b'o-17' b'shipped'"],
+    "rocketmq 0.4.4": [str([f"order {number}".encode() for number in range(6)])],
+    "rocketmq-python-client 5.x (gRPC)": ["[b'placed', b'paid']"],
+    "pyrocketmq": ["girl b'placed'"],
+    "Java": ["0 [b'paid']", "1 [b'paid']"],
+}
+
+
+def test_every_section_is_tried() -> None:
+    assert set(SECTIONS) == set(PRINTS)
+
+
+@pytest.mark.parametrize("section", PRINTS)
+def test_the_example_of_a_section_prints_what_it_should(section: str, tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", SECTIONS[section], re.DOTALL)
+    (tmp_path / "example.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == PRINTS[section]
+
+
+def test_links_within_the_page_lead_somewhere() -> None:
+    anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in SECTIONS}
+    assert set(re.findall(r"\]\(#(.*?)\)", PAGE)) <= anchors
