@@ -15,6 +15,7 @@ from typing import Any
 from bench.core import page as core_page
 from bench.end_to_end import page as end_to_end_page
 from bench.machine import RESULTS, ROOT
+from bench.spark import page as spark_page
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = PAGE.parent / "pictures"
@@ -30,7 +31,7 @@ def load(name: str) -> dict[str, Any] | None:
     return found
 
 
-SECTIONS = core_page.SECTIONS | end_to_end_page.SECTIONS
+SECTIONS = core_page.SECTIONS | end_to_end_page.SECTIONS | spark_page.SECTIONS
 
 
 def page() -> str:

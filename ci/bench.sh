@@ -4,7 +4,9 @@
 #                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
 #   ci/bench.sh end_to_end    catch-up from a real broker beside Java's client; catch-up, batch
 #                             shape, hand-off, take-over on the embedded broker (about 15 minutes)
-#   ci/bench.sh all           both, then the tables and pictures
+#   ci/bench.sh spark         the Spark bridge beside Spark alone (about 15 minutes; a Java 17
+#                             runtime, and PySpark from the extra spark-test)
+#   ci/bench.sh all           these, then the tables and pictures
 #   ci/bench.sh quick         that the core's benchmarks run and check what they time: seconds,
 #                             no figures
 # `python -m bench.report` makes docs/benchmarks.md and its pictures of the results;
@@ -19,13 +21,16 @@ case ${1:-} in
     usage
     exit
     ;;
-core | end_to_end | all | quick) ;;
+core | end_to_end | spark | all | quick) ;;
 *)
     usage >&2
     exit 2
     ;;
 esac
 
+if [ "$1" = spark ] || [ "$1" = all ]; then
+    EXTRAS=dev,spark-test
+fi
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 python=$venv/bin/python
 
@@ -47,9 +52,14 @@ end_to_end() {
     done
 }
 
+spark() {
+    "$python" -m bench.spark
+}
+
 all() {
     core
     end_to_end
+    spark
     "$python" -m bench.report
 }
 

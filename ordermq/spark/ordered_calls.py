@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from ordermq.spark.ordered_context import StageContext, task_place
 from ordermq.spark.ordered_failure import DeadLetter, DeadLetters, ParkedKeys, ParkKey
 from ordermq.spark.ordered_output import OutputShape
 from ordermq.spark.ordered_queues import TABLE, TaskPlace
+from ordermq.spark.ordered_rows import row_tokens
 
 Engine = Literal["pandas", "arrow"]
 
@@ -71,7 +71,7 @@ class Calls:
     ) -> Iterator[list[Any]]:
         """Call with the rows of a queue's run, in order; each call's answer."""
         process_queue = TABLE.of(self.place, queue, offsets[first])
-        process_queue.put_columns(offsets[first:end], array("Q", range(first, end)))
+        process_queue.put_columns(offsets[first:end], row_tokens(first, end))
         context = self.context(queue, lease_of(rows, first))
         yield from self._drain(process_queue, rows, end - first, context)
 
@@ -87,9 +87,8 @@ class Calls:
             return
         process_queue = ProcessQueue(f"key {key!r}")
         # Places in the run serve as offsets: those of several queues do not compare.
-        process_queue.put_columns(
-            array("q", range(rows.num_rows)), array("Q", range(rows.num_rows))
-        )
+        places = row_tokens(0, rows.num_rows)
+        process_queue.put_columns(places.cast("B").cast("q"), places)
         yield from self._drain(process_queue, rows, rows.num_rows, context)
 
     def _drain(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from ordermq.spark.ordered_context import task_place
 from ordermq.spark.ordered_output import OutputShape
 from ordermq.spark.ordered_plan import check_speculation, session_time_zone
 from ordermq.spark.ordered_queues import TABLE
-from ordermq.spark.ordered_rows import PLACE_COLUMNS, OrderCheck, Places
+from ordermq.spark.ordered_rows import PLACE_COLUMNS, OrderCheck, Places, row_tokens
 
 # How Spark knows an Arrow UDF over batches: one that keeps something from batch to batch.
 _SHAPE = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
@@ -118,7 +117,7 @@ class _Stage:
             answers: list[Any] = []
             for queue, first, end in check.runs(places, 0, count):
                 process_queue = TABLE.of(place, queue, places.offsets[first])
-                process_queue.put_columns(places.offsets[first:end], array("Q", range(first, end)))
+                process_queue.put_columns(places.offsets[first:end], row_tokens(first, end))
                 _, tokens = process_queue.take_columns(end - first)
                 given = [column.slice(tokens[0], len(tokens)) for column in columns[4:]]
                 answers.append(self._called(given, len(tokens), places, first, end))

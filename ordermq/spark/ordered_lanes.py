@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -16,7 +15,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.ordered_calls import Calls, lease_of
 from ordermq.spark.ordered_context import StageContext
 from ordermq.spark.ordered_failure import ParkKey
-from ordermq.spark.ordered_rows import texts_of
+from ordermq.spark.ordered_rows import row_tokens, texts_of
 
 
 class Lanes:
@@ -56,7 +55,7 @@ class Lanes:
             sizes[keys.is_null().to_numpy(zero_copy_only=False)] = -1
         lanes.add_columns(
             offsets[first:end],
-            array("Q", range(end - first)),
+            row_tokens(0, end - first),
             values,
             begins[:-1].data,
             sizes.data,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from ordermq import core
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from ordermq.core.interface import Texts
 
 PLACE_COLUMNS = ("topic", "broker", "queue_id", "offset")
+
+
+def row_tokens(first: int, end: int) -> memoryview:
+    """The rows first .. end - 1 as tokens for the core: uint64."""
+    return np.arange(first, end, dtype=np.uint64).data
 
 
 def missing_places(names: Sequence[str]) -> list[str]:

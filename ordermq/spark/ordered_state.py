@@ -273,7 +273,7 @@ class _Stage(StatefulProcessor):
             fence.check(MessageQueue(topic, broker, int(queue_id)), int(lease))
 
     def _give_up(self, part: pd.DataFrame, memory: _Memory, error: FunctionFailed) -> None:
-        row = part.iloc[0].to_dict()
+        row = _values(part.iloc[0].to_dict())
         reason = str(error.__cause__ or error)
         if isinstance(self._spec.on_failure, ParkKey):
             memory.parked = (
@@ -283,7 +283,12 @@ class _Stage(StatefulProcessor):
 
     def _divert(self, part: pd.DataFrame, reason: str) -> None:
         for row in part.to_dict("records"):
-            self._calls.divert(row, _queue_of(row), reason)
+            self._calls.divert(_values(row), _queue_of(row), reason)
+
+
+def _values(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without pandas' NaN for what is not there."""
+    return {name: None if value != value else value for name, value in row.items()}
 
 
 def _queue_of(row: Any) -> MessageQueue:

@@ -205,7 +205,7 @@ def test_a_broker_that_is_gone_fails_the_write(
     write(frame(spark, rows=1), target)
     broker.close()
     with pytest.raises(Exception, match=r"RouteError|Connect"):
-        write(frame(spark), target, retry_times="0", topic_column="")
+        write(frame(spark), target, retry_times="0")
 
 
 def test_drop_repeats_needs_the_properties(spark: SparkSession) -> None:

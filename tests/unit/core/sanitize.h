@@ -37,4 +37,7 @@ void starve_reset(void);
 /* sanitize_writer.c: write the records of a batch body, if it is one, and read them again. */
 void write_exactly(const uint8_t *bytes, size_t size);
 
+/* sanitize_rows.c: rows in columns, in order or not, and batch bodies of them. */
+void drive_rows(uint64_t *seed, int steps);
+
 #endif

@@ -626,6 +626,7 @@ int main(int argc, char **argv) {
         drive_maps(&seed, amount);
         drive_queue(&seed, amount);
         drive_table(&seed, amount);
+        drive_rows(&seed, amount);
         for (int i = 0; i < 20; i++) { /* the bounds are drawn anew */
             drive_lanes(&seed, amount / 20);
         }

@@ -1,0 +1,115 @@
+"""Order where a laptop's session does not go: shuffles that spill, retries, two hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from conftest import eventually
+
+HERE = Path(__file__).parent
+EACH = 4 * 5_000
+
+
+def run(master: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "ordered_run.py"), master],
+        cwd=HERE.parents[1],
+        env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=900,
+        check=True,
+    )
+    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return told
+
+
+def assert_ordered(told: dict[str, Any]) -> None:
+    assert (told["rows"], told["distinct"], told["breaks"]) == (EACH, EACH, 0), told
+
+
+@pytest.fixture(scope="module")
+def spilling() -> dict[str, Any]:
+    return run("local[2,4]")  # four attempts a task
+
+
+@pytest.mark.timeout(900)
+def test_a_shuffle_that_spills_breaks_sparks_groups_and_not_our_stages(
+    spilling: dict[str, Any],
+) -> None:
+    assert spilling["unordered"]["breaks"] > 0, "nothing spilled: the test shows nothing"
+    assert_ordered(spilling["by_key"])
+    assert_ordered(spilling["without AQE"])
+
+
+@pytest.mark.timeout(900)
+def test_a_stream_by_key_is_in_order_although_its_shuffle_spills(
+    spilling: dict[str, Any],
+) -> None:
+    assert_ordered(spilling["streamed"])
+
+
+@pytest.mark.timeout(900)
+def test_a_task_that_is_run_again_gives_each_row_once_and_knows_its_attempt(
+    spilling: dict[str, Any],
+) -> None:
+    assert_ordered(spilling["retried"])
+    assert spilling["retried"]["attempts"] == [[0, 0], [1, 1], [2, 0], [3, 0]]
+
+
+@contextlib.contextmanager
+def two_hosts(folder: Path) -> Iterator[str]:
+    """A standalone master and a worker on each of two loopback addresses."""
+    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    deploy = "org.apache.spark.deploy"
+    environment = os.environ | {"SPARK_LOG_DIR": str(folder), "SPARK_WORKER_DIR": str(folder)}
+    environment |= {"SPARK_NO_DAEMONIZE": "1", "PYSPARK_PYTHON": sys.executable}
+    log = folder / "master.log"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str, to: Path) -> None:
+        with to.open("wb") as out:
+            command = [str(spark_class), *arguments]
+            started.append(
+                subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+            )
+
+    def address() -> str:
+        words = log.read_text().split()
+        return next((word for word in words if word.startswith("spark://")), "").rstrip(",.")
+
+    try:
+        master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0"]
+        start(*master, "--webui-port", "0", to=log)
+        eventually(lambda: address(), "the master's address", 120)
+        for host in ("127.0.0.1", "127.0.0.2"):
+            worker = [f"{deploy}.worker.Worker", "--host", host, "--cores", "1"]
+            worker += ["--memory", "700m", "--webui-port", "0", address()]
+            start(*worker, to=folder / f"{host}.log")
+        joined = "Registering worker"
+        eventually(lambda: log.read_text().count(joined) == 2, "both workers", 120)
+        yield address()
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(60)
+
+
+@pytest.mark.spark_long
+@pytest.mark.timeout(1_200)
+def test_order_holds_on_two_hosts_where_blocks_arrive_in_any_order(tmp_path: Path) -> None:
+    with two_hosts(tmp_path) as master:
+        told = run(master)
+    for name in ("by_key", "without AQE", "streamed", "retried"):
+        assert_ordered(told[name])
+    assert told["unordered"]["breaks"] > 0
