@@ -15,6 +15,10 @@
 A START with a member `lane` says that its queue is consumed by key (semantics 10.2): I1 then
 falls away, I2 holds for each key, at most `lane` messages of the queue run at once, and what
 a lane did ahead of another may come twice.
+
+A START without an epoch is of a concurrent group (semantics 5). What holds there is I4: a commit
+covers only what was finished or sent back (a DIVERT), and what was sent back is owed in the
+group's retry topic. Repeats are counted, not forbidden.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class BatchRules:
         ledger.started_any = True
         stored.add(offsets, keys, ref)
         ledger.cover(min(offsets), max(offsets))
-        if event.get("epoch", 0) <= 0:  # concurrent and broadcasting consumers hold nothing
+        if event.get("epoch", 0) <= 0:  # concurrent consumers hold nothing
+            ledger.is_unlocked = True
             for offset in offsets:
                 ledger.flags[offset - ledger.base] |= STARTED
             return
@@ -77,6 +78,8 @@ class BatchRules:
             i = offset - base
             if flags[i] & DONE:
                 cause = ledger.cause_between(ledger.done_in[i], generation)
+                if ledger.is_unlocked and cause is Cause.NONE:
+                    cause = Cause.UNLOCKED
                 self.duplicates[cause] += 1
                 if tenure in self._tenures.change_of:
                     self._tenures.change_of[tenure].duplicates += 1
@@ -105,7 +108,8 @@ class BatchRules:
         tenure = ledger.tenures.get((event["p"], event.get("epoch", 0)))
         for offset in offsets:
             earlier = stored.before[offset - stored.base]
-            if earlier >= 0 and earlier not in batch and not ledger.is_settled(earlier):
+            ordered = not ledger.is_unlocked
+            if ordered and earlier >= 0 and earlier not in batch and not ledger.is_settled(earlier):
                 text = f"offset {offset} was diverted before offset {earlier} of the same key"
                 self._run.violate("I3", ledger, text, stored.refs[earlier - stored.base], ref)
             i = offset - ledger.base

@@ -194,6 +194,7 @@ class Ledger(_Columns):
         self.running: set[Tenure] = set()  # tenures with an open START
         self.started_any = False
         self.by_key = False
+        self.is_unlocked = False  # of a concurrent group
         self.delivered = 0
         self.deliveries = 0
         self.diverted = 0

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     LEASE = "lease lost"
     RESET = "reset"
     ROLLBACK = "rollback"
+    UNLOCKED = "group without locks"  # concurrent: around rebalances, nothing keeps them apart
     HAND_OFF = "hand-off without crash"  # must stay 0 (I5)
     NONE = "no reason"  # must stay 0 (I5)
 
@@ -126,6 +127,7 @@ class AuditReport:
     delivered: int  # messages, finished at least once
     deliveries: int  # successful ENDs of messages, repeats counted
     diverted: int
+    sent_back: int  # of concurrent groups: stored again for later, or as dead letters
     committed: int
     duplicates: Mapping[str, int]  # by cause
     hand_offs: tuple[HandOff, ...] = field(repr=False)
@@ -166,6 +168,7 @@ class AuditReport:
                 "delivered": self.delivered,
                 "deliveries": self.deliveries,
                 "diverted": self.diverted,
+                "sent_back": self.sent_back,
                 "committed": self.committed,
             },
             "duplicates": dict(self.duplicates),

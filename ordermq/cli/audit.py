@@ -71,6 +71,7 @@ def show(report: AuditReport) -> None:
             ("stored", report.stored),
             ("finished", report.delivered),
             ("diverted", report.diverted),
+            ("sent back", report.sent_back),
             ("committed", report.committed),
         ],
     )

@@ -15,17 +15,20 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import repeat
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.claim import Refusal
+from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.listener import ConcurrentContext, ConcurrentListener, judge_concurrent
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.consumer.worker_pool import ListenerLoop, pool_for
 from ordermq.errors import ConfigError, RemotingError, RouteError
+from ordermq.events import EventType
 from ordermq.model.message import MessageView
 from ordermq.model.names import RETRY_PREFIX
 
@@ -57,6 +60,7 @@ class ConcurrentService:
         group: str,
         config: ConsumeConfig,
         listener: ConcurrentListener,
+        history: GroupHistory,
         statistics: ConsumerStatistics,
         is_broadcasting: bool,
     ) -> None:
@@ -66,6 +70,7 @@ class ConcurrentService:
         self._group = group
         self._config = config
         self._listener = listener
+        self._history = history
         self._statistics = statistics
         self._lock = threading.Lock()
         self._flights: set[Flight] = set()
@@ -156,6 +161,8 @@ class ConcurrentService:
             now_ms,
             threading.get_ident(),
         )
+        if self._history.enabled:
+            self._record(EventType.START, assigned, run, attempt=attempt)
         with self._lock:
             self._flights.add(flight)
         return flight
@@ -165,6 +172,8 @@ class ConcurrentService:
             return  # it ran out of time and was sent back: the answer comes too late
         context, assigned = flight.context, flight.assigned
         done = self._done(flight, value, raised)
+        if self._history.enabled:
+            self._record(EventType.END, assigned, context.messages, done=done)
         size, spent_ms = len(context.messages), self._clock.now_ms() - flight.started_ms
         self._statistics.consumed(assigned.queue.topic, done, size - done, 1, spent_ms)
         if done == size:
@@ -228,6 +237,8 @@ class ConcurrentService:
                 messages.last_offset,
                 self._pool.stack_of(flight.assigned, flight.thread),
             )
+            if self._history.enabled:
+                self._record(EventType.END, flight.assigned, messages, done=0, detail="TIME_OUT")
             self._settle_soon(flight, 0, _TIMED_OUT_DELAY_LEVEL)
 
     async def _settle(self, flight: Flight, done: int, delay_level: int) -> None:
@@ -236,6 +247,10 @@ class ConcurrentService:
         failed = list(run)[done:]
         kept = set(await self._send_back(failed, delay_level))
         finished = [offset for offset in run.offsets() if offset not in kept]
+        if self._history.enabled:
+            for message in failed:
+                if message.queue_offset not in kept:
+                    self._record(EventType.DIVERT, assigned, [message])
         for offset in finished:
             assigned.attempts.pop(offset, None)
         for offset in kept:
@@ -246,6 +261,21 @@ class ConcurrentService:
             await self._clock.sleep_ms(self._config.send_back_retry_ms)
             if assigned.bring_back(claim, kept):
                 self.submit(assigned)
+
+    def _record(
+        self,
+        event: EventType,
+        assigned: AssignedQueue,
+        messages: Sequence[MessageView],
+        **members: Any,
+    ) -> None:
+        self._history.record(
+            event,
+            assigned.queue,
+            offs=[message.queue_offset for message in messages],
+            keys=[message.sharding_key for message in messages],
+            **members,
+        )
 
     async def _send_back(self, messages: Sequence[MessageView], delay_level: int) -> list[int]:
         """Store messages again for later; the offsets of those that could not be."""

@@ -112,6 +112,7 @@ class Member:
                 group,
                 config.consume,
                 settings.concurrent_listener,
+                self._history,
                 statistics,
                 is_broadcasting=settings.offset_file is not None,
             )

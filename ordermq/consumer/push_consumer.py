@@ -84,7 +84,9 @@ class PushConsumer:
             raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and history is not None:
-            raise ConfigError("history: for ordered groups only, not for broadcasting", group=group)
+            raise ConfigError(
+                "history: not for broadcasting: every member has every message", group=group
+            )
         # A broadcasting member must find its offsets again, so it keeps its name; Java's default.
         self.client_id = new_client_id(
             self.config.remoting,
@@ -183,7 +185,6 @@ class PushConsumer:
         """
         consume = self.config.consume
         ordered_only = {
-            "history": self._history_path is not None,
             "on_failure": self._on_failure is not None,
             "max_attempts": consume.max_attempts != 0,
             "auto_commit=False": not consume.auto_commit,

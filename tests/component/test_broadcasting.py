@@ -132,8 +132,8 @@ def test_two_members_of_one_name_are_told_to_have_two(
         make_member(seen.take, "same").start()
 
 
-def test_a_history_is_for_ordered_groups_only(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="history: for ordered groups only"):
+def test_a_history_is_not_for_broadcasting_members(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="history: not for broadcasting"):
         PushConsumer(
             "g",
             name_servers="127.0.0.1:1",

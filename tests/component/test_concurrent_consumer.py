@@ -370,7 +370,6 @@ def test_a_concurrent_group_takes_no_lock(
         ({"max_attempts": 3}, "max_attempts"),
         ({"auto_commit": False}, "auto_commit"),
         ({"on_failure": DeadLetter()}, "on_failure"),
-        ({"history": "x.jsonl"}, "history"),
     ],
 )
 def test_what_is_for_ordered_groups_only_is_refused(settings: dict[str, Any], name: str) -> None:

@@ -118,6 +118,16 @@ def two_members(*, stored: int = 4, keys: Sequence[str | None] = ()) -> Run:
     return run
 
 
+def concurrently(stored: int) -> Run:
+    """A broker with messages 0.., members a and b of a group without locks."""
+    run = Run()
+    run.store(*range(stored), keys=[f"k{offset}" for offset in range(stored)])
+    run.epochs = {"a": 0, "b": 0}
+    run.open("a")
+    run.open("b")
+    return run
+
+
 def close_all(run: Run) -> Run:
     """Everybody leaves in order."""
     gone = {event["client"] for event in run.events if event["type"] == "CRASH"}

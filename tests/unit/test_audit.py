@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from audit_histories import Run, close_all, two_members
+from audit_histories import Run, close_all, concurrently, two_members
 
 from ordermq.audit import AuditReport, HistoryError, audit
 from ordermq.audit.report import HandOffKind
@@ -135,6 +135,34 @@ def a_commit_beyond_an_unfinished_message() -> Run:
     run.commit("a", 2)
     run.consume("a", 1, 2)
     run.commit("a", 3)
+    return run
+
+
+def a_concurrent_commit_beyond_an_unfinished_message() -> Run:
+    run = concurrently(3)
+    run.start("a", 1)
+    run.end("a")
+    run.commit("a", 2)
+    for offset in (0, 2):
+        run.start("a", offset)
+        run.end("a")
+    return run
+
+
+def a_failed_message_that_was_not_sent_back() -> Run:
+    run = concurrently(1)
+    run.start("a", 0)
+    run.end("a", done=0)
+    return run
+
+
+def a_message_sent_back_that_nobody_consumed_again() -> Run:
+    run = concurrently(1)
+    run.start("a", 0)
+    run.end("a", done=0)
+    run.record("a", "DIVERT", offs=[0], keys=["k0"])
+    run.store(0, keys=["k0"], topic="%RETRY%billing")
+    run.commit("a", 1)
     return run
 
 
@@ -266,6 +294,9 @@ BAD: list[tuple[str, Callable[[], Run]]] = [
     ("I3", a_key_overtaken_in_another_epoch),
     ("I4", a_commit_beyond_an_unfinished_message),
     ("I4", a_message_nobody_finished),
+    ("I4", a_concurrent_commit_beyond_an_unfinished_message),
+    ("I4", a_failed_message_that_was_not_sent_back),
+    ("I4", a_message_sent_back_that_nobody_consumed_again),
     ("I4", a_whole_queue_nobody_held),
     ("I5", a_finished_message_started_again_in_one_epoch),
     ("I5", a_message_started_again_below_the_committed_offset),
@@ -612,6 +643,29 @@ def test_a_hand_off_in_key_mode_repeats_only_what_ran_ahead_of_a_slower_key() ->
     assert report.duplicates["hand-off without crash"] == 2
     bad = audit(close_all(a_lane_ahead_of_another(committed=1)).events)
     assert broken(bad) == ["I4"]
+
+
+def test_a_concurrent_group_may_overlap_overtake_and_repeat_but_not_lose() -> None:
+    run = concurrently(4)
+    for offset in (1, 0, 2):
+        run.record("a", "START", offs=[offset], keys=["same"], attempt=0)
+    run.record("a", "END", offs=[2], done=1)
+    run.record("a", "END", offs=[0], done=0)
+    run.record("a", "DIVERT", offs=[0], keys=["same"])
+    run.store(0, keys=["same"], topic="%RETRY%billing")
+    run.record("a", "END", offs=[1], done=1)
+    run.commit("a", 3)
+    run.start("b", 2)  # the queue moves, before that commit was read
+    run.end("b")
+    run.start("b", 3)
+    run.end("b")
+    run.commit("b", 4)
+    run.commit("a", 3)  # late
+    run.start("b", 0, topic="%RETRY%billing")
+    run.end("b", topic="%RETRY%billing")
+    report = sound(run)
+    assert (report.delivered, report.sent_back, report.diverted) == (4, 1, 0)
+    assert report.duplicates["group without locks"] == 1
 
 
 def test_a_message_may_start_before_the_broker_has_written_its_line() -> None:
