@@ -22,6 +22,7 @@ from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
 from ordermq.consumer.rejoining import Rejoining
 from ordermq.consumer.shares import Shares
 from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.subscribing import Subscriptions
 from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
@@ -32,6 +33,11 @@ from ordermq.remoting.command import Command
 
 _log = logging.getLogger("ordermq.consumer")
 _RESTART_DELAY_MS = 1_000
+
+
+async def _no_change(topic: str) -> None:
+    return None
+
 
 QueueCallback = Callable[[MessageQueue], object]
 TopicCallback = Callable[[str, list[MessageQueue]], object]
@@ -120,8 +126,10 @@ class LiteMember:
     async def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """Share these topics, too, with the group; returns with our present share.
 
-        Raises: RouteError: no name server answers. BrokerError: a broker denies us.
+        Raises: RouteError: no name server answers. BrokerError: a broker denies us, or does not
+            filter by SQL.
         """
+        await self._check(subscriptions)
         for subscription in subscriptions:
             await self.client.routes.get(subscription.topic)
             self._wanted[subscription.topic] = subscription
@@ -140,20 +148,20 @@ class LiteMember:
         else:
             await self._unregister()
 
-    async def assign(self, queues: Collection[MessageQueue], expression: str) -> None:
+    async def assign(
+        self, queues: Collection[MessageQueue], choices: Sequence[Subscription]
+    ) -> None:
         """Hold exactly these queues, whatever the group's others do.
 
         Raises: RouteError: no broker has a topic. ConfigError: a topic has no such queue.
+            BrokerError: a broker does not filter by SQL.
         """
         for queue in queues:
             if queue not in await self.queues_of(queue.topic):
                 raise ConfigError(f"{queue}: the topic has no such queue", topic=queue.topic)
-        self._wanted = {
-            topic: Subscription.parse(topic, expression, 0)
-            for topic in {queue.topic for queue in queues}
-        }
+        await self._check(choices)
+        self._wanted = {item.topic: item for item in choices}
         self._apply_wanted()
-        await self.client.heartbeats.introduce()
         self._shares.assigned = set(queues)
         await self._shares.pass_once()
 
@@ -219,6 +227,10 @@ class LiteMember:
         known = [] if route is None else subscribe_queues(topic, route)
         self._watched[topic] = callback, known
 
+    async def _check(self, subscriptions: Sequence[Subscription]) -> None:
+        wanted = Subscriptions(self.client, self._group, subscriptions, on_change=_no_change)
+        await wanted.check()
+
     async def _unregister(self) -> None:
         for address in self.client.routes.masters():
             try:
@@ -253,7 +265,11 @@ class LiteMember:
         """Pull by the newest expressions; what is buffered already stays."""
         for queue, fetcher in self._fetchers.items():
             wanted = self._wanted.get(queue.topic)
-            if wanted is not None and wanted.expression != fetcher.subscription.expression:
+            now = fetcher.subscription
+            if wanted is not None and (wanted.expression, wanted.expression_type) != (
+                now.expression,
+                now.expression_type,
+            ):
                 fetcher.subscription = wanted
                 fetcher.restart()
 

@@ -15,6 +15,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.lite_member import LiteMember, LiteSettings
 from ordermq.consumer.polled_batch import NOTHING, PolledBatch
+from ordermq.consumer.single_pull import choice
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message_queue import MessageQueue
@@ -70,7 +71,7 @@ class LitePullConsumer:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._subscriptions: dict[str, Subscription] = {}
-        self._assigned: tuple[list[MessageQueue], str] | None = None
+        self._assigned: tuple[list[MessageQueue], list[Subscription]] | None = None
         self._watched: dict[str, Callable[[str, list[MessageQueue]], object]] = {}
         self._member: LiteMember | None = None
         self._closed = False
@@ -143,20 +144,24 @@ class LitePullConsumer:
     ) -> None:
         self.close()
 
-    def subscribe(self, topic: str, expression: str = EVERYTHING) -> None:
+    def subscribe(
+        self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
+    ) -> None:
         """Share `topic` with the group; before the start or, joining at once, after it.
 
         Again for the same topic it changes the expression: what is buffered stays.
 
         Args:
             expression: `*`, or tags joined by `||`.
-        Raises: ConfigError: an illegal topic or expression. StateError: after `assign`.
-            RouteError, BrokerError: as `start`.
+            sql: instead, a condition on message properties, as `a > 5 AND region = 'x'`; for
+                brokers with enablePropertyFilter=true.
+        Raises: ConfigError: an illegal topic or expression, or two of them. StateError: after
+            `assign`. RouteError, BrokerError: as `start`, or a broker does not filter by `sql`.
         """
         if self._assigned is not None:
             raise StateError("subscribe or assign, not both", topic=topic, group=self.group)
         version = self._clock.wall_ms()
-        subscription = Subscription.parse(check_topic(topic), expression, version)
+        subscription = choice(topic, expression, sql, version)
         if self._member is not None:
             member = self._live()
             member.runtime.call(member.subscribe([subscription]))
@@ -168,26 +173,34 @@ class LitePullConsumer:
             member = self._live()
             member.runtime.call(member.unsubscribe(topic))
 
-    def assign(self, queues: Iterable[MessageQueue], expression: str = EVERYTHING) -> None:
+    def assign(
+        self,
+        queues: Iterable[MessageQueue],
+        expression: str = EVERYTHING,
+        *,
+        sql: str | None = None,
+    ) -> None:
         """Hold exactly these queues, whatever other members do; replaces those of the call before.
 
         Args:
             queues: at least one; see `fetch_message_queues`.
-            expression: `*`, or tags joined by `||`; for all of them.
-        Raises: ConfigError: none, or one its topic does not have. StateError: after `subscribe`.
-            RouteError: no broker has a topic.
+            expression, sql: as for `subscribe`; for all of them.
+        Raises: ConfigError: none, or one its topic does not have, an illegal expression.
+            StateError: after `subscribe`. RouteError: no broker has a topic. BrokerError: a
+            broker does not filter by `sql`.
         """
         if self._subscriptions:
             raise StateError("subscribe or assign, not both", group=self.group)
         wanted = list(queues)
         if not wanted:
             raise ConfigError("assign needs at least one queue", group=self.group)
-        for queue in wanted:
-            Subscription.parse(check_topic(queue.topic), expression, 0)
+        version = self._clock.wall_ms()
+        topics = {queue.topic for queue in wanted}
+        choices = [choice(topic, expression, sql, version) for topic in sorted(topics)]
         if self._member is not None:
             member = self._live()
-            member.runtime.call(member.assign(wanted, expression))
-        self._assigned = wanted, expression
+            member.runtime.call(member.assign(wanted, choices))
+        self._assigned = wanted, choices
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours now, sorted; [] before the start and after the close."""

@@ -17,7 +17,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.config.pull import PullConsumerConfig
 from ordermq.consumer.group_offsets import store_offset, stored_offset
 from ordermq.consumer.retry import send_back
-from ordermq.consumer.single_pull import PullResult, pull_once
+from ordermq.consumer.single_pull import PullResult, choice, pull_once
 from ordermq.errors import ConfigError, RouteError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -134,11 +134,15 @@ class PullConsumer:
         offset: int,
         max_count: int,
         timeout_ms: int | None = None,
+        *,
+        sql: str | None = None,
     ) -> PullResult:
         """Pull what is there now.
 
         Args:
             expression: `*`, or tags joined by `||`.
+            sql: with `*`, a condition on message properties, as `a > 5 AND region = 'x'`; for
+                brokers with enablePropertyFilter=true.
             offset: of the first message wanted, 0 or more.
             max_count: messages at most, 1..1024; brokers may give fewer (RocketMQ's: 32).
             timeout_ms: how long to wait for the answer; default `pull_timeout_ms`.
@@ -146,13 +150,21 @@ class PullConsumer:
             ConfigError: an argument out of its range, an illegal expression.
             RemotingError: the broker refused, or did not answer. RouteError: not known.
         """
-        return self._run(self._pull(queue, expression, offset, max_count, timeout_ms, 0))
+        wanted = choice(queue.topic, expression, sql, self._clock.wall_ms())
+        return self._run(self._pull(queue, wanted, offset, max_count, timeout_ms))
 
     def pull_block_if_not_found(
-        self, queue: MessageQueue, expression: str, offset: int, max_count: int
+        self,
+        queue: MessageQueue,
+        expression: str,
+        offset: int,
+        max_count: int,
+        *,
+        sql: str | None = None,
     ) -> PullResult:
         """`pull`, but at the queue's end wait for a message, `broker_suspend_ms` at most."""
-        return self._run(self._pull_waiting(queue, expression, offset, max_count))
+        wanted = choice(queue.topic, expression, sql, self._clock.wall_ms())
+        return self._run(self._pull(queue, wanted, offset, max_count, None, is_waiting=True))
 
     async def apull(
         self,
@@ -161,15 +173,25 @@ class PullConsumer:
         offset: int,
         max_count: int,
         timeout_ms: int | None = None,
+        *,
+        sql: str | None = None,
     ) -> PullResult:
         """`pull` for asyncio code, on any loop."""
-        return await self._arun(self._pull(queue, expression, offset, max_count, timeout_ms, 0))
+        wanted = choice(queue.topic, expression, sql, self._clock.wall_ms())
+        return await self._arun(self._pull(queue, wanted, offset, max_count, timeout_ms))
 
     async def apull_block_if_not_found(
-        self, queue: MessageQueue, expression: str, offset: int, max_count: int
+        self,
+        queue: MessageQueue,
+        expression: str,
+        offset: int,
+        max_count: int,
+        *,
+        sql: str | None = None,
     ) -> PullResult:
         """`pull_block_if_not_found` for asyncio code, on any loop."""
-        return await self._arun(self._pull_waiting(queue, expression, offset, max_count))
+        wanted = choice(queue.topic, expression, sql, self._clock.wall_ms())
+        return await self._arun(self._pull(queue, wanted, offset, max_count, None, is_waiting=True))
 
     def send_back(self, message: MessageView, delay_level: int = 0) -> None:
         """Have the broker store a message again, in the group's retry topic, for later.
@@ -271,49 +293,37 @@ class PullConsumer:
     async def _pull(
         self,
         queue: MessageQueue,
-        expression: str,
+        wanted: Subscription,
         offset: int,
         max_count: int,
         timeout_ms: int | None,
-        suspend_ms: int,
+        *,
+        is_waiting: bool = False,
     ) -> PullResult:
         if offset < 0 or not 1 <= max_count <= 1024:
             raise ConfigError(
                 f"pull of {max_count} messages from offset {offset}: expected 1..1024, from 0 on",
                 topic=queue.topic,
             )
-        client = self._live()
-        subscription = Subscription.parse(queue.topic, expression, 0)
+        client, direct = self._live(), self.config.direct
         await self._meet(client, queue)
         source = self._sources.get(queue)
         if source is None:
             source = self._sources[queue] = PullSource(client.routes, queue)
+        usual_ms = direct.suspended_pull_timeout_ms if is_waiting else direct.pull_timeout_ms
         result = await pull_once(
             client,
             source,
             self.group,
             queue,
-            subscription,
+            wanted,
             offset,
             max_count,
-            timeout_ms=self.config.direct.pull_timeout_ms if timeout_ms is None else timeout_ms,
-            suspend_ms=suspend_ms,
+            timeout_ms=usual_ms if timeout_ms is None else timeout_ms,
+            suspend_ms=direct.broker_suspend_ms if is_waiting else 0,
         )
         source.suggest(result.suggested_broker_id)
         return result
-
-    async def _pull_waiting(
-        self, queue: MessageQueue, expression: str, offset: int, max_count: int
-    ) -> PullResult:
-        direct = self.config.direct
-        return await self._pull(
-            queue,
-            expression,
-            offset,
-            max_count,
-            direct.suspended_pull_timeout_ms,
-            direct.broker_suspend_ms,
-        )
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
         client = self._live()

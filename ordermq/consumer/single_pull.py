@@ -7,10 +7,11 @@ from enum import StrEnum
 
 from ordermq.client.instance import ClientInstance
 from ordermq.client.pull_source import MASTER_ID, PullSource
-from ordermq.errors import RemotingError
+from ordermq.errors import ConfigError, RemotingError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.subscription import Subscription
+from ordermq.model.names import check_topic
+from ordermq.model.subscription import EVERYTHING, Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
 
@@ -51,6 +52,18 @@ class PullResult:
     suggested_broker_id: int = MASTER_ID
 
 
+def choice(topic: str, expression: str, sql: str | None, version: int) -> Subscription:
+    """Which messages of a topic: by tags, or by a condition on properties.
+
+    Raises: ConfigError: an illegal topic or expression, or two of them.
+    """
+    if sql is None:
+        return Subscription.parse(check_topic(topic), expression, version)
+    if expression != EVERYTHING:
+        raise ConfigError(f"topic {topic!r}: give tags or `sql`, not both")
+    return Subscription.sql(check_topic(topic), sql, version)
+
+
 async def pull_once(
     client: ClientInstance,
     source: PullSource,
@@ -81,9 +94,10 @@ async def pull_once(
         # Not as LITE_PULL_MESSAGE, which Java's lite consumer uses from 5.0 on: 4.9 has none.
         PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_ms else 0),
         suspend_timeout_ms=suspend_ms,
+        # Also of a condition in SQL: what a heartbeat told is known for subscribers only.
         subscription=subscription.expression,
-        subscription_version=subscription.version,
-        expression_type="TAG",
+        subscription_version=subscription.version if subscription.is_sql else 0,
+        expression_type=subscription.expression_type,
         max_bytes=max_bytes,
         broker_name=queue.broker_name,
     )

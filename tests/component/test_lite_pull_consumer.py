@@ -17,7 +17,7 @@ from ordermq import LitePullConsumer, Message, MessageQueue, Producer, PullConsu
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
-from ordermq.errors import ConfigError, RemotingError, RouteError, StateError
+from ordermq.errors import BrokerError, ConfigError, RemotingError, RouteError, StateError
 from ordermq.remoting.codes import RequestCode
 from tests.component.conftest import DEADLINE_S, eventually
 
@@ -296,6 +296,30 @@ def test_where_a_new_group_begins_is_a_setting_and_stored_at_once(
     # The next member begins there, whatever came meanwhile and whatever its own setting.
     send(producer, 8, start=16)
     assert sorted(polled(make(), 8)) == list(range(16, 24))
+
+
+def test_a_new_group_may_begin_at_a_time(producer: Producer, make: Make) -> None:
+    send(producer, 8)
+    middle_ms = int(time.time() * 1000) + 2
+    eventually(lambda: time.time() * 1000 > middle_ms + 1, "the next millisecond")
+    send(producer, 8, start=8)
+    consumer = make(consume_from_where="timestamp", consume_timestamp_ms=middle_ms)
+    assert sorted(polled(consumer, 8)) == list(range(8, 16))
+
+
+def test_a_condition_in_sql_is_refused_by_a_broker_without_it_and_nothing_changes(
+    producer: Producer, make: Make
+) -> None:
+    send(producer, 8)
+    consumer, assigned = make(), make(None)
+    with pytest.raises(BrokerError, match="enablePropertyFilter=true"):
+        consumer.subscribe("orders", sql="a > 5")
+    assert len(polled(consumer, 8)) == 8
+    with pytest.raises(BrokerError, match="enablePropertyFilter=true"):
+        assigned.assign(QUEUES, sql="a > 5")
+    assert assigned.assignment() == []
+    with pytest.raises(ConfigError, match="not both"):
+        consumer.subscribe("orders", "paid", sql="a > 5")
 
 
 def test_a_tag_expression_filters_and_may_change(producer: Producer, make: Make) -> None:

@@ -184,6 +184,10 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
             consumer.pull(ORDERS, "*", offset, count)
     with pytest.raises(ConfigError, match="names no tag"):
         consumer.pull(ORDERS, "||", 0, 32)
+    with pytest.raises(ConfigError, match="not both"):
+        consumer.pull(ORDERS, "paid", 0, 32, sql="a > 5")
+    with pytest.raises(BrokerError, match="does not filter by SQL92"):
+        consumer.pull(ORDERS, "*", 0, 32, sql="a > 5")
     with pytest.raises(ConfigError, match="offset -1"):
         consumer.update_consume_offset(ORDERS, -1)
     with pytest.raises(BrokerError, match=r"expected 0\.\.7"):

@@ -13,9 +13,11 @@ import pytest
 from ordermq import LitePullConsumer, Message, MessageQueue, Producer, PullConsumer, PullStatus
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
+from ordermq.errors import BrokerError
 from ordermq.model.names import retry_topic
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.java_process import JavaProcess
+from tests.interop.own_cluster import own_cluster
 from tests.interop.run import Run
 
 StartJava = Callable[..., JavaProcess]
@@ -292,3 +294,39 @@ def test_javas_lite_consumer_assigns_seeks_and_asks_by_time_on_the_embedded_brok
             lambda: other.fetch_consume_offset(queues[1], from_store=True) == 20, "Java's commit"
         )
     process.leave()
+
+
+@pytest.mark.restarts  # brokers of its own, as those do
+def test_conditions_in_sql_choose_by_properties_whoever_pulls(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    settings = {"enablePropertyFilter": "true"}
+    with own_cluster(cluster.version, tmp_path / "rocketmq", **settings) as filtering:
+        run = Run(filtering, tmp_path, "sql")
+        filtering.put_topic(run.topic, {"broker-a": 1})
+        queue = MessageQueue(run.topic, "broker-a", 0)
+        for number in range(60):
+            region = ("north", "south")[number % 2]
+            send(
+                run.producer,
+                [queue],
+                range(number, number + 1),
+                properties={"price": str(number), "region": region},
+            )
+        wanted, condition = list(range(31, 60, 2)), "price > 30 AND region = 'south'"
+        with lite(run) as subscribed, lite(run) as assigned:
+            subscribed.subscribe(run.topic, sql=condition)
+            assert polled(subscribed, 15) == wanted
+            assigned.assign([queue], sql=condition)
+            assigned.seek_to_begin(queue)
+            assert polled(assigned, 15) == wanted
+            with pytest.raises(BrokerError, match="price >"):
+                subscribed.subscribe(run.topic, sql="price > > 3")
+        with PullConsumer(run.group, name_servers=filtering.name_servers) as consumer:
+            found, offset = [], 0
+            while offset < 60:
+                result = consumer.pull(queue, "*", offset, 32, sql=condition)
+                found += [int(bytes(message.body)) for message in result.messages]
+                offset = result.next_begin_offset
+        assert found == wanted
+        run.close()
