@@ -11,9 +11,10 @@ from typing import Final
 
 from ordermq.spark.options import SOURCE
 from ordermq.spark.settings import Setting
+from ordermq.spark.sink_options import SINK
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "spark.md"
-TABLES: Final[dict[str, Iterable[Setting]]] = {"source": SOURCE}
+TABLES: Final[dict[str, Iterable[Setting]]] = {"source": SOURCE, "sink": SINK}
 
 
 def table(settings: Iterable[Setting]) -> str:
