@@ -11,12 +11,14 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.admin_bodies import (
     GroupConnections,
     HeldLock,
+    MemberWishes,
     QueueHolding,
     QueueProgress,
     connections_from_body,
     held_locks_from_body,
     holdings_from_body,
     progress_from_body,
+    wishes_from_body,
 )
 from ordermq.remoting.bodies import LockBatch
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -55,6 +57,13 @@ class AdminApi:
         command = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
         answer = await self._ask(address, group, command, timeout_ms=_RELAY_TIMEOUT_MS)
         return holdings_from_body(answer.body)
+
+    async def wishes(self, address: str, group: str, client_id: str) -> MemberWishes:
+        """What a member subscribed and how it listens, asked through the broker."""
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        command = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+        answer = await self._ask(address, group, command, timeout_ms=_RELAY_TIMEOUT_MS)
+        return wishes_from_body(answer.body)
 
     async def locks(
         self, address: str, group: str, queues: Sequence[MessageQueue]

@@ -15,8 +15,10 @@ from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
     Heartbeat,
     LockBatch,
+    assignment_to_body,
     client_ids_from_body,
     locked_queues_from_body,
+    request_mode_from_body,
     subscription_to_json,
 )
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -346,6 +348,18 @@ class BrokerApi:
             return []
         self._check(answer, "the broker did not list the members", address, group=group)
         return client_ids_from_body(answer.body)
+
+    async def request_mode(self, address: str, group: str, topic: str) -> str | None:
+        """How the broker wants the group's messages of a topic fetched: PULL or POP.
+
+        None if it assigns us no queue. Before RocketMQ 5 brokers do not know the question.
+        """
+        body = assignment_to_body(self._client_id, group, topic)
+        command = Command.request(RequestCode.QUERY_ASSIGNMENT, body=body)
+        timeout_ms = self._config.request_timeout_ms
+        answer = await self._connections.request(address, command, timeout_ms)
+        self._check(answer, "the broker did not tell its assignment", address, group=group)
+        return request_mode_from_body(answer.body)
 
     async def _queue_offset(self, address: str, queue: MessageQueue, code: RequestCode) -> int:
         header = QueueHeader(

@@ -13,6 +13,7 @@ from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
 from ordermq.client.timers import cancelled, repeat
 from ordermq.config import ConsumeFromWhere
+from ordermq.consumer.agreement import Agreement
 from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.concurrently import ConcurrentService
 from ordermq.consumer.direct import DirectConsumption
@@ -178,6 +179,9 @@ class Member:
             last_pull_ms=self._pullers.last_pull_ms,
             seek=self.steering.seek_as_asked,
         )
+        self._agreement = Agreement(
+            client, group, self.subscriptions.all, is_orderly=settings.listener is not None
+        )
         self._loops: list[asyncio.Task[object]] = []
         self._rejoining: set[str] = set()
         self._callbacks: set[asyncio.Task[None]] = set()
@@ -246,6 +250,7 @@ class Member:
             spawn(self._keep_running(work, f"{name} {self._group}"), f"{name} {self._group}")
             for name, work in (
                 ("rebalance", self._rebalancer.run),
+                ("agreement", self._agreement.run),
                 *self._watches(),
                 (
                     "commits",
@@ -369,6 +374,7 @@ class Member:
     def _on_request(self, address: str, command: Command) -> Answer:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalancer.wake()
+            self._agreement.wake()
             return command.reply(ResponseCode.SUCCESS)
         return self._inquiries.answer(command)
 

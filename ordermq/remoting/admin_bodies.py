@@ -16,6 +16,7 @@ from ordermq.remoting.bodies import (
     queue_from_json,
     queue_rows_from_body,
     queue_to_json,
+    with_quoted_names,
 )
 
 _T = TypeVar("_T")
@@ -49,6 +50,14 @@ class GroupMember:
     client_id: str
     address: str
     language: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWishes:
+    """What a member of a group subscribed, by topic, and how it listens; None if it is silent."""
+
+    subscriptions: Mapping[str, str]
+    is_orderly: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +153,18 @@ def holdings_from_body(body: bytes) -> dict[MessageQueue, QueueHolding]:
         )
         for queue, row in queue_rows_from_body(body, what).items()
     }
+
+
+def wishes_from_body(body: bytes) -> MemberWishes:
+    """Answer of GET_CONSUMER_RUNNING_INFO: what the member subscribed, and how it listens."""
+    what = "running info"
+    value = with_quoted_names(body, what)
+    rows = _of_kind(value, "subscriptionSet", list, what)
+    said = _of_kind(value, "properties", dict, what).get("PROP_CONSUMEORDERLY")
+    return MemberWishes(
+        {_text(row, "topic", what): _text(row, "subString", what) for row in rows},
+        None if said is None else str(said).lower() == "true",
+    )
 
 
 def held_locks_to_body(locks: Iterable[HeldLock | None]) -> bytes:

@@ -75,7 +75,7 @@ def queue_table_from_body(body: bytes, name: str) -> dict[MessageQueue, int]:
 
     Raises: ProtocolError: neither.
     """
-    table = _with_quoted_names(body, name).get(name)
+    table = with_quoted_names(body, name).get(name)
     if isinstance(table, list):
         return {queue_from_json(row, name): _member(row, "offset", int, name) for row in table}
     return {queue: _number(value, name) for queue, value in _by_queue(table, name)}
@@ -87,14 +87,18 @@ def queue_rows_from_body(body: bytes, name: str) -> dict[MessageQueue, dict[str,
     Raises: ProtocolError: it is none.
     """
     rows: dict[MessageQueue, dict[str, Any]] = {}
-    for queue, row in _by_queue(_with_quoted_names(body, name).get(name), name):
+    for queue, row in _by_queue(with_quoted_names(body, name).get(name), name):
         if not isinstance(row, dict):
             raise ProtocolError(f"{name}: {row!r} of {queue}, expected an object")
         rows[queue] = row
     return rows
 
 
-def _with_quoted_names(body: bytes, what: str) -> dict[str, Any]:
+def with_quoted_names(body: bytes, what: str) -> dict[str, Any]:
+    """Parse an object in which Java wrote message queues for names; they become texts.
+
+    Raises: ProtocolError: it is none.
+    """
     # No name of a queue can hold a brace, so the objects that are names are easily found.
     text = _QUEUE_AS_NAME.sub(lambda m: m[1] + orjson.dumps(m[2].decode()) + b":", body)
     return load_object(text, what)
@@ -357,3 +361,23 @@ def client_ids_from_body(body: bytes) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ProtocolError(f"consumer list: {value!r} is not a list of client ids")
     return sorted(set(value))
+
+
+def assignment_to_body(client_id: str, group: str, topic: str) -> bytes:
+    """Body of QUERY_ASSIGNMENT: what a member of a clustering group asks for."""
+    return orjson.dumps(
+        {
+            "clientId": client_id,
+            "consumerGroup": group,
+            "messageModel": "CLUSTERING",
+            "strategyName": "AVG",
+            "topic": topic,
+        }
+    )
+
+
+def request_mode_from_body(body: bytes) -> str | None:
+    """Answer body of QUERY_ASSIGNMENT: the mode of its first queue; None if it has none."""
+    what = "assignment"
+    rows = _optional(load_object(body, what), "messageQueueAssignments", _NOTHING, what)
+    return _member(rows[0], "mode", str, what) if rows else None

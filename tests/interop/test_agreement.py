@@ -1,0 +1,154 @@
+"""Members of a group that want different things, and a broker that would have it pop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import PushConsumer
+from tests.interop.cluster import Cluster, eventually
+from tests.interop.java_process import JavaProcess, to_boot_time_ns
+from tests.interop.run import Run
+
+Make = Callable[..., PushConsumer]
+
+
+@pytest.fixture(autouse=True)
+def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, "ordermq.consumer")
+    return caplog
+
+
+def is_told(caplog: pytest.LogCaptureFixture, *words: str) -> bool:
+    return any(all(word in record.message for word in words) for record in caplog.records)
+
+
+@pytest.fixture
+def make(run: Run) -> Iterator[Make]:
+    made: list[PushConsumer] = []
+
+    def start(way: str, listener: Any, *topics: str, tags: str = "*") -> PushConsumer:
+        consumer = PushConsumer(
+            run.group, name_servers=run.cluster.name_servers, consume_from_where="first_offset"
+        )
+        for topic in topics or (run.topic,):
+            consumer.subscribe(topic, tags)
+        getattr(consumer, way)(listener)
+        consumer.start()
+        made.append(consumer)
+        return consumer
+
+    yield start
+    for consumer in made:
+        consumer.close(10.0)
+
+
+def ignore(messages: Any, context: Any) -> None:
+    return None
+
+
+def test_members_that_subscribe_other_tags_are_told_of_each_other(
+    run: Run, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 2})
+    one = make("orderly", ignore, tags="a")
+    two = make("orderly", ignore, tags="a || b")
+    for other in (one, two):
+        eventually(
+            lambda other=other: is_told(
+                caplog, run.group, run.topic, other.client_id, "'a || b'", "subscribe and listen"
+            ),
+            f"a warning about {other.client_id}",
+        )
+
+
+def test_members_of_other_topics_or_another_way_of_listening_are_told(
+    run: Run, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 2})
+    run.cluster.put_topic(f"{run.topic}-too", {"broker-a": 2})
+    make("orderly", ignore, run.topic)
+    make("concurrently", ignore, run.topic, f"{run.topic}-too")
+    for words in ((f"{run.topic}-too", "not subscribed"), ("listening is", "concurrently")):
+        eventually(
+            lambda words=words: is_told(caplog, run.group, *words), f"a warning with {words}"
+        )
+
+
+def test_a_member_of_javas_that_subscribes_otherwise_is_named(
+    run: Run, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 2})
+    theirs = JavaProcess(
+        run.cluster.version,
+        "Member",
+        run.folder,
+        mode="orderly",
+        tags="b",
+        group=run.group,
+        topic=run.topic,
+        name_servers=run.cluster.name_servers,
+        history=run.folder / "java.jsonl",
+        to_boot_time_ns=to_boot_time_ns(),
+    )
+    try:
+        make("orderly", ignore, tags="a")
+        eventually(
+            lambda: is_told(caplog, run.group, theirs.ready, "'a' here", "'b'"),
+            "a warning that names Java's member",
+        )
+    finally:
+        theirs.kill()
+
+
+def test_members_that_agree_are_told_nothing(
+    run: Run, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
+    run.member("one")
+    run.member("two")
+    run.wait_for_shares(one=2, two=2)
+    run.send(20)
+    run.assert_sound()
+    assert not is_told(caplog, run.group, "subscribe")
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProcess]:
+    folder: Path = tmp_path_factory.mktemp("tool")
+    process = JavaProcess(
+        cluster.version, "Admin", folder, options=[f"-Drocketmq.home.dir={folder}"]
+    )
+    yield process
+    process.kill()
+
+
+@pytest.mark.parametrize("way", ["orderly", "concurrently"])
+def test_a_group_that_a_broker_would_have_pop_is_served_and_told(
+    run: Run, make: Make, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest, way: str
+) -> None:
+    if run.cluster.version < "5":
+        pytest.skip("brokers pop since 5.0")
+    admin = request.getfixturevalue("admin")
+    run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
+    servers = run.cluster.name_servers
+    said = admin.ask(
+        f"setConsumeMode -n {servers} -c DefaultCluster -t {run.topic} -g {run.group} -m POP -q 0"
+    )["told"]
+    assert "success" in said, said
+    run.send(40)
+    bodies: list[int] = []
+
+    def listen(messages: Any, context: Any) -> None:
+        bodies.extend(int(bytes(message.body)) for message in messages)
+
+    make(way, listen)
+    eventually(lambda: sorted(bodies) == list(range(40)), "every message, by pulls")
+    eventually(
+        lambda: is_told(caplog, run.group, run.topic, "setConsumeMode", "set the mode to PULL"),
+        "a warning",
+    )
