@@ -30,6 +30,7 @@ from ordermq.broker.processors import (
     transactions,
 )
 from ordermq.broker.producers import ProducerTable
+from ordermq.broker.retention import Retention
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
 from ordermq.broker.timers import Timers
@@ -116,8 +117,10 @@ class BrokerServer:
             ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
         )
         timed, checks = TimedDelivery(context), TransactionChecks(context)
+        retention = Retention(context)
         jobs = (
-            context.held_pulls.run(), delays.run(), timed.run(), checks.run(), self._sweep(),
+            context.held_pulls.run(), delays.run(), timed.run(), checks.run(), retention.run(),
+            self._sweep(),
         )  # fmt: skip
         self._timers = [loop.create_task(job) for job in jobs]
         for timer in self._timers:

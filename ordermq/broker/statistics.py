@@ -24,6 +24,7 @@ class BrokerStatistics:
     frames_refused: int = 0  # connections closed for bytes that are no frame
     requests_failed: int = 0  # answered with code 1 after an exception
     writes_failed: int = 0  # answered with an error because the store could not write
+    messages_trimmed: int = 0  # deleted for their age, or because the store was too large
     timed_messages: int = 0  # waiting now until they are due
     messages_recalled: int = 0
     half_messages: int = 0  # waiting now for the end of their transactions

@@ -122,6 +122,10 @@ class Store:
         """The log of a queue that has been used."""
         return self._logs.get((topic, queue_id))
 
+    def logs(self) -> list[QueueLog]:
+        """Every log that has been used."""
+        return list(self._logs.values())
+
     def forget_topic(self, topic: str) -> list[tuple[str, tuple[object, ...]]]:
         """Drop a topic's logs; returns the statements that make it durable."""
         statements: list[tuple[str, tuple[object, ...]]] = [
@@ -223,6 +227,14 @@ class Store:
     def rows(self, sql: str) -> list[tuple[object, ...]]:
         """What a query of the small tables finds; for loading at start."""
         return self._reader.execute(sql).fetchall()
+
+    def used_bytes(self) -> int:
+        """What the messages and tables take, without the space that waits to be used again."""
+        pages, free, size = (
+            self._reader.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
 
     def meta(self, name: str) -> object:
         """A remembered value."""

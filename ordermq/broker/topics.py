@@ -159,8 +159,13 @@ class TopicTable:
                 del self._unsaved[topic.name]
 
 
+def belongs_to_broker(name: str) -> bool:
+    """Whether clients neither send to a topic nor pull it."""
+    return name in _OWN
+
+
 def _check_own(name: str) -> None:
-    if name in _OWN:
+    if belongs_to_broker(name):
         raise ConfigError(f"topic {name!r} belongs to the broker")
 
 

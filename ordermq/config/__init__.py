@@ -417,6 +417,9 @@ class BrokerConfig:
     max_pull_bytes: int = 1_048_576  # likewise
     group_commit_max: int = 4_096  # writes joined into one transaction
     retry_max_times: int = 16  # of a group, before the dead-letter topic
+    retention_ms: int = 0  # older messages go; 0 keeps them (RocketMQ's keeps 72 hours)
+    retention_bytes: int = 0  # of the store; the oldest messages go while it is larger; 0: never
+    retention_interval_ms: int = 60_000  # how often both are looked at
     timer_max_delay_ms: int = 3 * DAY_MS  # how far ahead a timed message may be due
     transaction_timeout_ms: int = 6_000  # a half message older than this is asked about
     transaction_check_interval_ms: int = 30_000  # how often
@@ -453,6 +456,9 @@ class BrokerConfig:
             max_pull_bytes=(1, 16_000_000),
             group_commit_max=(1, 1 << 20),
             retry_max_times=(0, 1 << 31),
+            retention_ms=(0, 3_650 * DAY_MS),
+            retention_bytes=(0, 1 << 62),
+            retention_interval_ms=(10, DAY_MS),
             timer_max_delay_ms=(1_000, 3_650 * DAY_MS),
             transaction_timeout_ms=(1, DAY_MS),
             transaction_check_interval_ms=(10, DAY_MS),

@@ -21,8 +21,10 @@ from ordermq.config import (
     RebalanceConfig,
     RemotingConfig,
     SendConfig,
+    TransactionConfig,
 )
 from ordermq.config.pull import DirectPullConfig, LitePullConfig
+from ordermq.config.trace import TraceConfig
 from ordermq.errors import ConfigError
 
 # Lower and upper bound of every whole number; the fields that must stay apart are set too.
@@ -104,6 +106,14 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "compress_msg_body_over_howmuch": (1, 1 << 31),
         "compress_level": (0, 9),
     },
+    TransactionConfig: {
+        "check_thread_count": (1, 1_000),
+        "check_request_hold_max": (1, 1_000_000),
+    },
+    TraceConfig: {
+        "trace_buffer_max": (1, 1 << 20),
+        "trace_interval_ms": (1, DAY_MS),
+    },
     BrokerConfig: {
         "lock_max_live_ms": (100, DAY_MS),
         "default_queue_count": (1, 65_535),
@@ -121,6 +131,9 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "transaction_check_max": (1, 1_000),
         "transaction_max_age_ms": (1, 365 * DAY_MS),
         "timer_max_delay_ms": (1_000, 3_650 * DAY_MS),
+        "retention_ms": (0, 3_650 * DAY_MS),
+        "retention_bytes": (0, 1 << 62),
+        "retention_interval_ms": (10, DAY_MS),
     },
 }
 # With these beside it, the named field may go to its own bound.

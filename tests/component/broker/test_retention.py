@@ -1,0 +1,180 @@
+"""Old messages go, a step at a time; readers behind them go on from the oldest one left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.broker.group_commit import Write
+from ordermq.broker.retention import STEP
+from ordermq.broker.store import Store
+from ordermq.clock import ManualClock
+from ordermq.config import BrokerConfig
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.headers import QueueHeader
+from tests.component.broker.wire_client import WireClient, records
+from tests.component.conftest import eventually
+
+KEPT_MS, INTERVAL_MS = 10_000, 1_000
+
+
+@pytest.fixture
+def broker_config() -> BrokerConfig:
+    return BrokerConfig(retention_ms=KEPT_MS, retention_interval_ms=INTERVAL_MS, durability="os")
+
+
+def min_offset(client: WireClient, topic: str = "orders", queue_id: int = 0) -> int:
+    ext = QueueHeader(topic, queue_id).to_ext()
+    return int(client.call(RequestCode.GET_MIN_OFFSET, ext).ext["offset"])
+
+
+def send(client: WireClient, count: int, queue_id: int = 0, **more: object) -> None:
+    started = [
+        client.start_send("orders", str(n).encode(), queue_id, **more)  # type: ignore[arg-type]
+        for n in range(count)
+    ]
+    for one in started:
+        assert client.wait(one).code == 0
+
+
+def trimmed(broker: EmbeddedBroker, clock: ManualClock, count: int) -> None:
+    """Let the broker look until so many messages are gone."""
+
+    def is_done() -> bool:
+        clock.advance(INTERVAL_MS)
+        return broker.statistics.messages_trimmed >= count
+
+    eventually(is_done, f"{count} messages are trimmed")
+    assert broker.statistics.messages_trimmed == count
+
+
+def test_messages_past_their_age_go_and_readers_behind_them_are_moved(
+    client: WireClient, clock: ManualClock, broker: EmbeddedBroker
+) -> None:
+    send(client, 5)
+    clock.advance(KEPT_MS)
+    send(client, 5)
+    assert min_offset(client) == 0
+    clock.advance(1)
+    trimmed(broker, clock, 5)
+    assert min_offset(client) == 5
+    behind = client.pull("orders", 2)
+    assert behind.code == ResponseCode.PULL_OFFSET_MOVED
+    assert behind.ext["nextBeginOffset"] == behind.ext["minOffset"] == "5"
+    assert [m.queue_offset for m in records(client.pull("orders", 5).body)] == [5, 6, 7, 8, 9]
+
+
+def test_the_newest_message_of_a_queue_stays_and_offsets_go_on(
+    client: WireClient, clock: ManualClock, broker: EmbeddedBroker
+) -> None:
+    send(client, 3)
+    clock.advance(10 * KEPT_MS)
+    trimmed(broker, clock, 2)
+    assert min_offset(client) == 2
+    send(client, 1)
+    assert client.max_offset("orders") == 4
+
+
+def test_what_went_is_gone_after_a_restart_and_no_offset_comes_twice(
+    tmp_path: Path, clock: ManualClock, broker_config: BrokerConfig
+) -> None:
+    path = tmp_path / "kept.db"
+    begin = partial(EmbeddedBroker, path, config=broker_config, clock=clock)
+    with begin() as broker, WireClient(broker.port) as client:
+        client.round_trip()
+        send(client, 4)
+        clock.advance(10 * KEPT_MS)
+        trimmed(broker, clock, 3)
+    with begin() as broker, WireClient(broker.port) as client:
+        assert (min_offset(client), client.max_offset("orders")) == (3, 4)
+
+
+def test_without_a_limit_everything_stays(tmp_path: Path, clock: ManualClock) -> None:
+    with EmbeddedBroker(clock=clock) as broker, WireClient(broker.port) as client:
+        client.round_trip()
+        send(client, 3)
+        clock.advance(365 * 86_400_000)
+        client.round_trip()
+        assert min_offset(client) == 0
+        assert broker.statistics.messages_trimmed == 0
+
+
+def test_what_waits_apart_is_not_trimmed(
+    client: WireClient, clock: ManualClock, broker: EmbeddedBroker
+) -> None:
+    for name in ("DELAY", "TIMER_DELAY_MS"):
+        send(client, 2, properties={name: "18" if name == "DELAY" else "7200000"})
+    send(client, 2, properties={"TRAN_MSG": "true", "PGROUP": "pg"}, sys_flag=4)
+    send(client, 2, 1)
+    clock.advance(3_600_000)
+    trimmed(broker, clock, 1)
+    assert broker.statistics.half_messages == 2
+    assert broker.statistics.timed_messages == 2
+    clock.advance(3_600_000)
+    waiting = client.start_pull("orders", 0, suspend_ms=100_000_000)
+    assert records(client.wait(waiting, clock).body)
+
+
+def test_trimming_goes_in_small_steps_between_other_writes(
+    client: WireClient,
+    clock: ManualClock,
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuts: list[int] = []
+    submit: Callable[[Store, Write], None] = Store.submit
+
+    def watched(store: Store, write: Write) -> None:
+        deletes: Sequence[tuple[str, tuple[object, ...]]] = write.statements
+        cuts.extend(int(str(p[0])) for sql, p in deletes if sql.startswith("DELETE FROM log_"))
+        submit(store, write)
+
+    monkeypatch.setattr(Store, "submit", watched)
+    send(client, 3 * STEP)
+    clock.advance(2 * KEPT_MS)
+    trimmed(broker, clock, 3 * STEP - 1)
+    assert cuts == [STEP, 2 * STEP, 3 * STEP - 1]
+
+
+class TestBySize:
+    LIMIT = 700_000  # of 1.2 MB that the test sends
+
+    @pytest.fixture
+    def broker_config(self) -> BrokerConfig:
+        return BrokerConfig(
+            retention_bytes=self.LIMIT, retention_interval_ms=INTERVAL_MS, durability="os"
+        )
+
+    def test_the_oldest_messages_of_all_queues_go_while_the_store_is_too_large(
+        self, client: WireClient, clock: ManualClock, broker: EmbeddedBroker
+    ) -> None:
+        body = b"x" * 1_000
+        for queue_id in (1, 0, 2):
+            started = [client.start_send("orders", body, queue_id) for _ in range(300)]
+            for one in started:
+                client.wait(one)
+            clock.advance(10)
+
+        def is_done() -> bool:
+            clock.advance(INTERVAL_MS)
+            return broker.statistics.messages_trimmed >= 299
+
+        eventually(is_done, "the oldest are trimmed")
+        eventually(lambda: min_offset(client, queue_id=0) > 0, "the next oldest too")
+        firsts = [min_offset(client, queue_id=queue_id) for queue_id in range(3)]
+        assert firsts[1] == 299  # its oldest first, and its newest message stays
+        assert 0 < firsts[0] <= 299
+        assert firsts[2] == 0
+
+    def test_a_store_small_enough_is_left_alone(
+        self, client: WireClient, clock: ManualClock, broker: EmbeddedBroker
+    ) -> None:
+        send(client, 50)
+        for _ in range(3):
+            clock.advance(INTERVAL_MS)
+            client.round_trip()
+        assert min_offset(client) == 0
