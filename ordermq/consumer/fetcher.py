@@ -45,6 +45,7 @@ class Fetcher:
         self._source = PullSource(client.routes, pulled.queue)
         self._nudge = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self.last_pull_ms = 0  # since 1970
 
     def start(self) -> None:
         """Begin to pull."""
@@ -84,6 +85,7 @@ class Fetcher:
     async def _pull(self) -> None:
         pulled, config = self.pulled, self._config
         generation, offset = pulled.generation, pulled.pull_offset
+        self.last_pull_ms, asked_ms = self._client.clock.wall_ms(), self._client.clock.now_ms()
         try:
             result = await pull_once(
                 self._client,
@@ -100,7 +102,11 @@ class Fetcher:
         except (RemotingError, RouteError) as error:
             await self._pause_after(error)
             return
-        self._statistics.add("pulls")
+        if result.status is PullStatus.FOUND:
+            spent_ms = self._client.clock.now_ms() - asked_ms
+            self._statistics.pulled(pulled.queue.topic, len(result.messages), spent_ms)
+        else:
+            self._statistics.add("pulls")
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._go_where_told(generation, offset, result)
         else:

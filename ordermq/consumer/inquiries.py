@@ -134,7 +134,7 @@ class Inquiries:
                 "PROP_THREADPOOL_CORE_SIZE": str(self.thread_count),
             },
             "statusTable": {
-                topic: _status_of(self._statistics.rates(topic))
+                topic: status_of(self._statistics.rates(topic))
                 for topic in self._statistics.topics()
             },
             "subscriptionSet": [subscription_to_json(item) for item in self._subscriptions()],
@@ -179,7 +179,7 @@ class Inquiries:
         return request.reply(ResponseCode.SUCCESS)
 
 
-def _status_of(rates: TopicRates) -> dict[str, float]:
+def status_of(rates: TopicRates) -> dict[str, float]:
     """Java's ConsumeStatus."""
     return {
         "pullRT": rates.pull_rt_ms,

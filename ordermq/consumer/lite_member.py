@@ -17,6 +17,7 @@ from ordermq.clock import Clock
 from ordermq.config import ConsumeFromWhere
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.fetcher import Fetcher
+from ordermq.consumer.lite_inquiries import LiteInquiries
 from ordermq.consumer.lite_offsets import LiteOffsets
 from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
 from ordermq.consumer.rejoining import Rejoining
@@ -82,6 +83,15 @@ class LiteMember:
         )
         self._shares = Shares(
             client, group, config.rebalance, self._held, self._take, self._release
+        )
+        self._inquiries = LiteInquiries(
+            client,
+            group,
+            lambda: tuple(self._wanted.values()),
+            self.buffer,
+            settings.statistics,
+            last_pull_ms=lambda queue: self._fetchers[queue].last_pull_ms,
+            seek=self._go_to,
         )
         self._rejoining = Rejoining(client, self._describe, self._on_broker_back)
         self._wanted: dict[str, Subscription] = {}
@@ -187,7 +197,10 @@ class LiteMember:
                 queue_id=queue.queue_id,
                 offset=target,
             )
-        self.buffer.seek(queue, target)
+        self._go_to(queue, target)
+
+    def _go_to(self, queue: MessageQueue, offset: int) -> None:
+        self.buffer.seek(queue, offset)
         self._fetchers[queue].restart()
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
@@ -301,7 +314,7 @@ class LiteMember:
 
     def _on_request(self, address: str, command: Command) -> Command | None:
         if command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            return None
+            return self._inquiries.answer(command)
         self._shares.wake()
         return command.reply(ResponseCode.SUCCESS)
 

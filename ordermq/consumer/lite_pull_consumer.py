@@ -66,8 +66,8 @@ class LitePullConsumer:
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
-        self.statistics = ConsumerStatistics()
         self._clock = clock if clock is not None else SystemClock()
+        self.statistics = ConsumerStatistics(self._clock)
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._subscriptions: dict[str, Subscription] = {}
@@ -251,6 +251,7 @@ class LitePullConsumer:
         while True:
             batch = buffer.take(poller, self.config.lite.poll_batch_size)
             if batch is not None:
+                self.statistics.add("polled", len(batch))
                 return batch
             left = None if deadline is None else deadline - time.monotonic()
             if buffer.is_closed or (left is not None and left <= 0):
@@ -269,6 +270,7 @@ class LitePullConsumer:
         while True:
             batch = buffer.take(poller, self.config.lite.poll_batch_size)
             if batch is not None:
+                self.statistics.add("polled", len(batch))
                 return batch
             left = None if deadline is None else deadline - time.monotonic()
             if buffer.is_closed or (left is not None and left <= 0):

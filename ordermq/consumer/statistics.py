@@ -15,7 +15,8 @@ class ConsumerStatistics:
     Names: messages_done, batches, batches_failed, listener_errors, pulls, pulls_from_slaves,
     pull_errors, commits, commit_errors, fenced_commits, lock_errors, leases_lost, hand_offs,
     diverted, parked, skipped, filtered, slow_listeners, hook_errors, callback_errors,
-    internal_errors; of concurrent groups also sent_back, send_back_errors, timed_out, dropped.
+    internal_errors; of concurrent groups also sent_back, send_back_errors, timed_out, dropped; of
+    lite pull consumers polled, in messages.
 
     Args:
         clock: for the rates.

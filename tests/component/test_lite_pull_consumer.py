@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError, ConfigError, RemotingError, RouteError, StateError
 from ordermq.remoting.codes import RequestCode
+from tests.component.broker.wire_client import WireClient, queue_table
 from tests.component.conftest import DEADLINE_S, eventually
 
 QUEUES = [MessageQueue("orders", "b", number) for number in range(8)]
@@ -607,6 +609,41 @@ def test_a_broker_that_dies_and_comes_back_is_met_again(
             assert stored(consumer) == [20] * 8
             consumer.close()
     assert sorted(got) == list(range(160))
+
+
+def test_an_admin_tool_is_told_what_it_holds_and_may_reset_it(
+    producer: Producer, broker: EmbeddedBroker, make: Make
+) -> None:
+    send(producer, 80)
+    consumer = make(auto_commit=False, poll_batch_size=4)
+    batch = consumer.poll(1_000)
+    ext = {"consumerGroup": "g", "clientId": consumer.client_id, "jstackEnable": "true"}
+    with WireClient(broker.port) as tool:
+
+        def told() -> dict[str, Any]:
+            answer = tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+            assert answer.code == 0, answer.remark
+            return queue_table(answer.body)
+
+        eventually(
+            lambda: sum(row["cachedMsgCount"] for row in told()["mqTable"].values()) == 76,
+            "all but the batch in our hands is buffered",
+        )
+        info = told()
+        rows = {json.loads(queue)["queueId"]: row for queue, row in info["mqTable"].items()}
+        row = rows[batch.message_queue.queue_id]
+        assert (row["cachedMsgMinOffset"], row["cachedMsgMaxOffset"]) == (4, 9)
+        assert (row["transactionMsgMinOffset"], row["transactionMsgMaxOffset"]) == (0, 3)
+        assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+        assert info["userConsumerInfo"]["polled"] == "4"
+        assert info["statusTable"]["orders"]["pullTPS"] > 0
+        assert "test_an_admin_tool_is_told" in info["jstack"]
+        polled(consumer, 76)
+        reset = {"group": "g", "topic": "orders", "timestamp": "0", "isForce": "true"}
+        assert tool.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset).code == 0
+        assert sorted(polled(consumer, 80)) == list(range(80))
+        ext = {"consumerGroup": "another", "clientId": consumer.client_id}
+        assert tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ext).code != 0
 
 
 def test_time_runs_on_the_clock_it_is_given(producer: Producer, make: Make) -> None:
