@@ -290,7 +290,7 @@ class RebalanceConfig:
 
     allocation: Allocation | AllocationStrategy = Allocation.AVG
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
-    consume_timestamp_ms: int = 0  # ms since 1970, for TIMESTAMP
+    consume_timestamp_ms: int = 0  # ms since 1970, for TIMESTAMP; 0 = half an hour ago
     rebalance_interval_ms: int = 20_000  # between passes nothing asked for
     rebalance_min_interval_ms: int = 5  # between passes at all; a storm of notices makes one
 

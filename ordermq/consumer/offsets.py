@@ -19,6 +19,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 
 _log = logging.getLogger("ordermq.consumer")
+_HALF_AN_HOUR_MS = 1_800_000
 
 
 async def first_offset(client: ClientInstance, config: RebalanceConfig, queue: MessageQueue) -> int:
@@ -27,9 +28,11 @@ async def first_offset(client: ClientInstance, config: RebalanceConfig, queue: M
     Raises: RemotingError, RouteError: the broker could not be asked.
     """
     where, api = config.consume_from_where, client.api
-    if queue.topic.startswith(RETRY_PREFIX):
-        return 0
     address = client.routes.master_of(queue.broker_name)
+    if queue.topic.startswith(RETRY_PREFIX):
+        if where is not ConsumeFromWhere.TIMESTAMP:
+            return 0
+        where = ConsumeFromWhere.LAST_OFFSET  # what failed before is older than any time asked for
     if where is ConsumeFromWhere.FIRST_OFFSET:
         try:
             return await api.min_offset(address, queue)
@@ -40,7 +43,8 @@ async def first_offset(client: ClientInstance, config: RebalanceConfig, queue: M
             # at 0 without asking: the first pull corrects it.
             return 0
     if where is ConsumeFromWhere.TIMESTAMP:
-        return await api.search_offset(address, queue, config.consume_timestamp_ms)
+        asked_ms = config.consume_timestamp_ms or client.clock.wall_ms() - _HALF_AN_HOUR_MS
+        return await api.search_offset(address, queue, asked_ms)
     return await api.max_offset(address, queue)
 
 

@@ -125,12 +125,26 @@ def test_without_one_the_setting_decides_and_its_answer_is_committed_at_once() -
     asyncio.run(work())
 
 
-def test_a_retry_topic_begins_at_its_beginning() -> None:
-    async def work() -> None:
-        retry = MessageQueue("%RETRY%G", "broker-a", 0)
-        assert await offsets_of(FakeApi()).start_offset(retry, 7, False) == 0
+def test_a_time_that_is_not_given_is_half_an_hour_ago() -> None:
+    offsets = offsets_of(FakeApi(), consume_from_where=ConsumeFromWhere.TIMESTAMP)
+    half_an_hour_ago = ManualClock().wall_ms() - 1_800_000
+    assert asyncio.run(offsets.start_offset(QUEUE, 7, True)) == half_an_hour_ago
 
-    asyncio.run(work())
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (ConsumeFromWhere.LAST_OFFSET, 0),
+        (ConsumeFromWhere.FIRST_OFFSET, 0),
+        (ConsumeFromWhere.TIMESTAMP, 9),
+    ],
+)
+def test_a_retry_topic_begins_at_its_beginning_but_for_a_time_at_its_end(
+    where: ConsumeFromWhere, expected: int
+) -> None:
+    retry = MessageQueue("%RETRY%G", "broker-a", 0)
+    offsets = offsets_of(FakeApi(), consume_from_where=where, consume_timestamp_ms=77)
+    assert asyncio.run(offsets.start_offset(retry, 7, False)) == expected
 
 
 def test_commits_of_one_queue_never_overlap() -> None:

@@ -1,0 +1,172 @@
+"""Where a queue begins, where it goes on when the broker lacks the offset, pulls that hang."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ordermq import Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.broker.server import HANDLERS
+from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command
+from tests.component.conftest import Seen, eventually
+from tests.component.test_orderly_consumer import committed
+
+MakeConsumer = Callable[..., PushConsumer]
+
+
+def send(producer: Producer, *numbers: int) -> None:
+    for number in numbers:
+        producer.send(Message("orders", str(number).encode()), sharding_key="k")
+
+
+def numbers_of(seen: Seen) -> list[int]:
+    return [int(body) for body in seen.bodies_of("k")]
+
+
+def held(consumer: PushConsumer, of: Seen) -> AssignedQueue:
+    queue_id = of.deliveries[0][0]
+    (queue,) = [
+        queue
+        for queue in consumer.assigned_queues()
+        if (queue.topic, queue.queue_id) == ("orders", queue_id)
+    ]
+    return consumer._live().steering.find(queue)
+
+
+@pytest.mark.parametrize(
+    ("where", "first"), [("first_offset", 0), ("last_offset", 5), ("timestamp", 3)]
+)
+def test_a_new_group_begins_where_it_is_told_and_misses_nothing_after(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, where: str, first: int
+) -> None:
+    send(producer, 0, 1, 2)
+    time_ms = time.time_ns() // 1_000_000 + 1
+    eventually(lambda: time.time_ns() // 1_000_000 > time_ms, "another millisecond")
+    send(producer, 3, 4)
+    consumer = make_consumer(seen.take, consume_from_where=where, consume_timestamp_ms=time_ms)
+    with consumer:
+        eventually(lambda: len(consumer.assigned_queues()) == 9, "all queues are ours")
+        send(producer, 5, 6)
+        seen.wait_for_count(7 - first)
+    assert numbers_of(seen) == list(range(first, 7))
+
+
+def test_a_group_with_an_offset_goes_on_there_wherever_new_ones_begin(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send(producer, 0, 1, 2)
+    with make_consumer(seen.take):
+        seen.wait_for_count(3)
+    send(producer, 3, 4)
+    with make_consumer(seen.take, consume_from_where="last_offset"):
+        seen.wait_for_count(5)
+    assert numbers_of(seen) == list(range(5))
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_an_offset_the_broker_no_longer_has_moves_the_queue_after_what_is_buffered(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    concurrent: bool,
+) -> None:
+    """The broker has lost its last messages, as an asynchronous one may that became master."""
+    caplog.set_level(logging.WARNING, logger="ordermq.consumer")
+    send(producer, 0, 1, 2)
+    with make_consumer(seen.take, concurrent=concurrent) as consumer:
+        seen.wait_for_count(3)
+        queue = held(consumer, seen)
+        eventually(lambda: queue.committed_offset == 3, "all is committed")
+        consumer.seek(queue.queue, 500).result(20)
+        eventually(lambda: queue.committed_offset == 3, "the broker's end is committed")
+        send(producer, 3)
+        seen.wait_for_count(4)
+    assert numbers_of(seen) == [0, 1, 2, 3]
+    assert consumer.statistics["skipped"] == 0
+    assert any("the broker has offsets 0..3, not 500" in text for text in caplog.messages)
+    assert committed(broker) == 4
+
+
+def test_expired_messages_are_told_and_counted_as_skipped(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer as of a broker whose oldest two messages have expired."""
+    caplog.set_level(logging.WARNING, logger="ordermq.consumer")
+    queue_id = send_to(producer, 0)
+    send(producer, 1, 2)
+    served = HANDLERS[RequestCode.PULL_MESSAGE]
+
+    def expired(context: Any, connection: Any, request: Command) -> None:
+        asked = request.ext
+        is_asked = (asked["topic"], asked["queueId"]) == ("orders", str(queue_id))
+        if is_asked and int(asked["queueOffset"]) < 2:
+            moved = {"nextBeginOffset": "2", "minOffset": "2", "maxOffset": "3"}
+            ext = moved | {"suggestWhichBrokerId": "0"}
+            connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext)
+            return
+        served(context, connection, request)
+
+    monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, expired)
+    consumer = make_consumer(seen.take, consume_from_where="last_offset")
+    with consumer:
+        eventually(lambda: len(consumer.assigned_queues()) == 9, "all queues are ours")
+        queues = [q for q in consumer.assigned_queues() if q.topic == "orders"]
+        consumer.seek(queues[queue_id], 0).result(20)
+        eventually(lambda: consumer.statistics["skipped"] == 2, "two are skipped")
+        seen.wait_for_count(1)
+    assert numbers_of(seen) == [2]
+    assert any("2 messages expired unread" in text for text in caplog.messages)
+
+
+def send_to(producer: Producer, number: int) -> int:
+    message = Message("orders", str(number).encode())
+    return producer.send(message, sharding_key="k").message_queue.queue_id
+
+
+def test_a_pull_that_is_never_answered_is_given_up_and_begun_again(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Java drops such a queue after two minutes and takes it again; we keep it, and pull again."""
+    send(producer, 0)
+    served = HANDLERS[RequestCode.PULL_MESSAGE]
+    swallowed: set[str] = set()
+
+    def answer_the_second(context: Any, connection: Any, request: Command) -> None:
+        queue = request.ext["topic"] + request.ext["queueId"]
+        if queue in swallowed:
+            served(context, connection, request)
+        swallowed.add(queue)
+
+    monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, answer_the_second)
+    revoked: list[Any] = []
+    with make_consumer(
+        seen.take,
+        broker_suspend_ms=50,
+        pull_timeout_ms=150,
+        pull_delay_on_error_ms=10,
+        on_revoked=revoked.append,
+    ) as consumer:
+        seen.wait_for_count(1)
+        assert consumer.statistics["pull_errors"] == 9, "the first pull of each queue"
+        assert revoked == []
+        send(producer, 1, 2)
+        seen.wait_for_count(3)
+    assert numbers_of(seen) == [0, 1, 2]
+    assert seen.duplicates() == 0
