@@ -21,7 +21,6 @@ from itertools import groupby
 from ordermq.client.broker_api import BrokerApi, LockGrant
 from ordermq.client.timers import wait_until_set
 from ordermq.clock import Clock
-from ordermq.config import LeaseConfig
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.locks import LeaseTimes
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
@@ -60,11 +59,13 @@ class DriverLease:
             on_lost=self._on_connection_lost,
             clock=clock,
         )
-        self._times = LeaseTimes.of(LeaseConfig(), None)
+        self._config = options.lease
+        self._times = LeaseTimes.of(self._config, None)
         self._held: dict[MessageQueue, Lease] = {}
         self._lost: dict[MessageQueue, str] = {}
         self._doubtful: set[MessageQueue] = set()  # a plain broker may have forgotten its locks
         self._committed: Offsets = {}
+        self._found: Offsets = {}  # the group's offsets at plain brokers when we became holders
         self._wake = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
         # One lock or unlock request a broker at a time: they must not overtake each other.
@@ -128,8 +129,11 @@ class DriverLease:
                 continue
             if self.link.clock.now_ms() >= deadline_ms:
                 raise refusal
-            await self.link.clock.sleep_ms(LeaseConfig().lock_retry_ms + random.randrange(100))
+            await self.link.clock.sleep_ms(self._config.lock_retry_ms + random.randrange(100))
             refusal = await self._try(queues)
+        for queue in queues:
+            if not self._held[queue].is_fenced:
+                self._found[queue] = await self._stored(queue)
         _log.info("holding %s as %s", _names(queues), self.link.client.client_id)
 
     async def _join(self, queues: list[MessageQueue]) -> None:
@@ -204,7 +208,7 @@ class DriverLease:
         return self._leases(answer, sent_ms)
 
     def _leases(self, answer: LockGrant, sent_ms: int) -> dict[MessageQueue, Lease]:
-        self._times = LeaseTimes.of(LeaseConfig(), answer.lease_ms)
+        self._times = LeaseTimes.of(self._config, answer.lease_ms)
         return {
             queue: self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
             for queue, epoch in answer.granted.items()
@@ -224,7 +228,7 @@ class DriverLease:
             lease.deadline_ms - now_ms for q, lease in self._held.items() if q not in self._lost
         ]
         if ends and min(ends) < self._times.live_ms // 2:  # the last try failed: hurry
-            return LeaseConfig().lock_retry_ms
+            return self._config.lock_retry_ms
         return max(min(self._times.renew_ms, self._times.live_ms // _RENEWALS_A_LEASE), 1)
 
     async def renew(self) -> None:
@@ -279,14 +283,19 @@ class DriverLease:
             return None
 
     async def _is_untouched(self, queue: MessageQueue) -> bool:
-        client = self.link.client
-        address = client.routes.master_of(queue.broker_name)
+        """Whether nobody has consumed further than we; a restarted broker may know of less."""
         try:
-            stored = await client.api.query_offset(address, self._group, queue)
-        except RemotingError as error:
+            stored = await self._stored(queue)
+        except (RemotingError, RouteError) as error:
             _log.warning("%s: the group's offset is not known: %s", queue, error)
             return False
-        return queue in self._committed and stored == self._committed[queue]
+        return stored <= max(self._committed.get(queue, -1), self._found.get(queue, -1))
+
+    async def _stored(self, queue: MessageQueue) -> int:
+        client = self.link.client
+        address = client.routes.master_of(queue.broker_name)
+        stored = await client.api.query_offset(address, self._group, queue)
+        return -1 if stored is None else stored
 
     def _describe(self) -> Heartbeat:
         data = ConsumerData(self._group, self._subscriptions)

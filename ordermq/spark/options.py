@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.config import RemotingConfig
+from ordermq.config import LeaseConfig, RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS, checked_columns
 from ordermq.model.message_queue import MessageQueue
@@ -265,6 +265,12 @@ SOURCE: Final = (
         10_000,
         "ordered: how long executors are given to end after a stop in the middle of a batch",
     ),
+    *config_settings(
+        LeaseConfig,
+        lock_max_live_ms="ordered: a lease ends so long after its last renewal was sent; half of "
+        "RocketMQ's lockMaxLiveTime, which its broker does not tell",
+        lock_interval_ms="ordered: the longest time between renewals",
+    ),
     Setting(
         "pull_batch_size",
         whole(1, 1_024),
@@ -319,6 +325,7 @@ class SourceOptions:
     arrow_batch_rows: int
     read_timeout_ms: int
     remoting: RemotingConfig
+    lease: LeaseConfig
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -340,6 +347,7 @@ class SourceOptions:
             end=values["ending_timestamp"] or values["ending_offsets"],
             is_ordered=values["ordered"],
             remoting=config_of(RemotingConfig, values),
+            lease=config_of(LeaseConfig, values),
             **{name: value for name, value in values.items() if name in fields},
         )
 
