@@ -10,6 +10,7 @@ part that is stopped and started again is found where it was.
 | a folder with a name server and brokers | instance.py |
 | ports, settings, options of each part | facts.py |
 | a Java process | processes.py |
+| the proxy that gRPC clients need | proxy.py |
 | where the classes come from | jars.py |
 | asking a part whether it runs | wire.py |
 """
@@ -118,6 +119,7 @@ def arguments() -> argparse.Namespace:
     starting = command("up", up, "start a name server and brokers, wait until they answer")
     starting.add_argument("--brokers", type=int, default=1, metavar="N", help="masters (1)")
     starting.add_argument("--slave", action="store_true", help="each master gets a slave")
+    starting.add_argument("--proxy", action="store_true", help="a proxy for gRPC clients (5.x)")
     starting.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a broker's setting"
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from proxy import PROXY, proxy_facts
 from telling import Trouble
 
 PORTS = range(20_000, 32_000)  # below what systems hand out to outgoing connections
@@ -61,6 +62,8 @@ def facts_of(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, A
                 "java": broker_java,
                 "settings": settings,
             }
+    if options.proxy:
+        facts[PROXY] = proxy_facts(next(ports), next(ports), f"127.0.0.1:{name_server_port}")
     for name, of_part in facts.items():
         own = [option_for(name, option) for option in options.java]
         of_part["java"] = [*of_part["java"], *filter(None, own)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from facts import facts_of
 from jars import class_path
 from processes import Part
+from proxy import PROXY, Proxy
 from telling import Trouble
 
 
@@ -28,7 +29,7 @@ class Instance:
         facts = json.loads(self.file.read_text())
         self.version = facts["version"]
         self.parts = {
-            name: Part(self.folder, self.version, name, part)
+            name: (Proxy if name == PROXY else Part)(self.folder, self.version, name, part)
             for name, part in facts["parts"].items()
         }
 
@@ -50,7 +51,7 @@ class Instance:
         return self.parts["name-server"].address
 
     def write_environment(self) -> None:
-        brokers = ";".join(p.address for n, p in self.parts.items() if n != "name-server")
+        brokers = ";".join(p.address for n, p in self.parts.items() if n.startswith("broker"))
         (self.folder / "env").write_text(
             f"ROCKETMQ_VERSION={self.version}\n"
             f"ROCKETMQ_NAME_SERVERS={self.name_server}\n"
@@ -70,10 +71,13 @@ class Instance:
 
     def start(self, parts: list[Part]) -> None:
         for part in parts:
+            if part.name == PROXY:  # makes a topic on the brokers, and ends if it cannot
+                continue
             part.start()
             if part.name == "name-server":  # a broker that does not find it tries every 30 s
                 part.wait_until_ready(self.name_server)
-        for part in parts:
+        for part in sorted(parts, key=lambda part: part.name == PROXY):
+            part.start()
             part.wait_until_ready(self.name_server)
 
     def stop(self, parts: list[Part], number: signal.Signals) -> None:

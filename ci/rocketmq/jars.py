@@ -11,17 +11,18 @@ from telling import Trouble, say
 
 VERSIONS = ("5.3.3", "5.4.0", "4.9.7")  # known to start
 ARTIFACTS = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-client", "rocketmq-tools")
+PROXY = ("rocketmq-proxy",)  # gRPC and half a hundred jars more: fetched by who asks for it
 
 
-def class_path(version: str) -> str:
+def class_path(version: str, artifacts: tuple[str, ...] = ARTIFACTS) -> str:
     """Fetch the jars of a version unless they are there; where they are, as java -cp wants it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq"
-    jars = cache / f"rocketmq-{version}"
+    jars = cache / f"rocketmq-{version}{'-proxy' if artifacts == PROXY else ''}"
     if not (jars / "done").exists():
         say(f"fetching RocketMQ {version} into {jars}")
         jars.mkdir(parents=True, exist_ok=True)
         pom = jars / "pom.xml"
-        pom.write_text(project_of(version))
+        pom.write_text(project_of(version, artifacts))
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         maven = subprocess.run(["mvn", "-q", "-B", "-f", pom, *goal], stdout=sys.stderr)
         if maven.returncode:
@@ -30,11 +31,11 @@ def class_path(version: str) -> str:
     return f"{jars}/*"
 
 
-def project_of(version: str) -> str:
+def project_of(version: str, artifacts: tuple[str, ...]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version></dependency>\n"
-        for artifact in ARTIFACTS
+        for artifact in artifacts
     )
     return (
         "<project><modelVersion>4.0.0</modelVersion><groupId>ordermq</groupId>"

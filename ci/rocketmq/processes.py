@@ -49,22 +49,29 @@ class Part:
     def start(self) -> None:
         if self.pid() is not None:
             return
-        conf = self.conf
-        for logback in ("logback_namesrv.xml", "logback_broker.xml"):
-            (conf / logback).write_text(EMPTY_LOGBACK)
-        settings = "".join(f"{k}={v}\n" for k, v in self.facts["settings"].items())
-        (conf / "settings.conf").write_text(settings)
-        command = [
-            "java", *JAVA_ACCESS, *self.facts["java"], f"-Duser.home={self.home}",
-            f"-Drocketmq.client.logRoot={self.home}/logs", "-cp", class_path(self.version),
-            self.facts["main"], "-c", f"{conf}/settings.conf",
-        ]  # fmt: skip
+        command = self.command()
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.home,
                 env=os.environ | {"ROCKETMQ_HOME": str(self.home)}, start_new_session=True,
             )  # fmt: skip
         (self.home / "pid").write_text(f"{process.pid}\n")
+
+    def command(self) -> list[str]:
+        """How it is started; writes the settings it is started with."""
+        conf = self.conf
+        for logback in ("logback_namesrv.xml", "logback_broker.xml"):
+            (conf / logback).write_text(EMPTY_LOGBACK)
+        settings = "".join(f"{k}={v}\n" for k, v in self.facts["settings"].items())
+        (conf / "settings.conf").write_text(settings)
+        return self.java(class_path(self.version), "-c", f"{conf}/settings.conf")
+
+    def java(self, classes: str, *arguments: str) -> list[str]:
+        return [
+            "java", *JAVA_ACCESS, *self.facts["java"], f"-Duser.home={self.home}",
+            f"-Drocketmq.client.logRoot={self.home}/logs", "-cp", classes,
+            self.facts["main"], *arguments,
+        ]  # fmt: skip
 
     def wait_until_ready(self, name_server: str) -> None:
         end = time.monotonic() + START_DEADLINE_S
