@@ -1,8 +1,9 @@
-"""Catch-up from a real RocketMQ broker: our consumer beside Java's client, alternating.
+"""Catch-up from a real RocketMQ broker: our consumer beside other clients, alternating.
 
-Starts a name server and a broker of RocketMQ (ci/rocketmq.sh; Java 17 and Maven), fills a topic
-of 8 queues, and lets a new consumer group at a time read it. The clock starts when half of it is
-read, for Java's compiler needs that long. Writes bench/results/catch_up_rocketmq.json.
+Starts a name server and a broker of RocketMQ (ci/rocketmq.sh; Java 17 and Maven), and the proxy
+that the gRPC client needs; fills a topic of 8 queues, and lets a new consumer group at a time
+read it. The clock starts when half is read, for Java's compiler needs that long. The slower
+clients read less of the topic (workloads.py). Writes bench/results/catch_up_rocketmq.json.
 """
 
 from __future__ import annotations
@@ -13,52 +14,65 @@ import json
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import workloads
 from bench.end_to_end.bench_catch_up import TOPIC, fill, summarise
 from bench.machine import ROOT, run_json, save
+from bench.peers import grpc_client, rocketmq_044
+from bench.peers.environments import is_there
 from bench.peers.java_classes import missing
 
 CONSUMERS = {
     "ordermq": "bench.end_to_end.ordermq_consumer",
     "Java client": "bench.peers.java_client",
+    "rocketmq 0.4.4": "bench.peers.rocketmq_044",
+    "gRPC client": "bench.peers.grpc_client",
 }
+PACKAGES = {"rocketmq 0.4.4": rocketmq_044.PACKAGE, "gRPC client": grpc_client.PACKAGE}
 
 
 @contextlib.contextmanager
 def rocketmq(version: str) -> Iterator[str]:
     """A running RocketMQ; yields its name server's address."""
+    with rocketmq_parts(version) as addresses:
+        yield addresses["name-server"]
+
+
+@contextlib.contextmanager
+def rocketmq_parts(version: str, *options: str) -> Iterator[dict[str, str]]:
+    """A running RocketMQ; yields the addresses of its parts."""
     script = str(ROOT / "ci" / "rocketmq.sh")
     with tempfile.TemporaryDirectory() as folder:
         where = [version, "--folder", str(Path(folder) / "rocketmq")]
-        subprocess.run([script, "up", *where, "--heap", "1024"], check=True)
+        subprocess.run([script, "up", *where, "--heap", "1024", *options], check=True)
         try:
             status = subprocess.run(
                 [script, "status", *where], check=True, stdout=subprocess.PIPE, text=True
             )
-            addresses = dict(line.split("\t")[:2] for line in status.stdout.splitlines())
-            yield addresses["name-server"]
+            yield dict(line.split("\t")[:2] for line in status.stdout.splitlines())
         finally:
             subprocess.run([script, "down", *where], check=True)
 
 
-def measure(version: str, rounds: int, messages: int) -> dict[str, Any]:
+def measure(version: str, rounds: int, messages: int, clients: Sequence[str]) -> dict[str, Any]:
     rows: dict[str, list[dict[str, Any]]] = {}
-    timed = messages // 2
-    with rocketmq(version) as address:
+    proxy = ["--proxy"] if "gRPC client" in clients else []
+    with rocketmq_parts(version, *proxy) as addresses:
         print(f"storing {messages:,} messages", flush=True)
-        fill(address, messages)
+        fill(addresses["name-server"], messages)
         for number in range(rounds + 1):
             for batch in workloads.LISTENER_BATCHES:
-                for name, module in CONSUMERS.items():
-                    group = f"{name.split()[0]}-{number}-{batch}"
-                    sizes = ["--batch", batch, "--pull-size", workloads.PULL_SIZE]
-                    sizes += ["--messages", messages, "--warm", messages - timed]
-                    row = run_json(module, [address, TOPIC, "--group", group, *sizes])
-                    assert row["messages"] == timed, row
+                for name in clients:
+                    if name == "gRPC client" and batch != 1:
+                        continue  # it has no batches
+                    row = run_json(
+                        CONSUMERS[name], work_of(name, addresses, number, batch, messages)
+                    )
+                    timed = row["messages"]
+                    assert timed == min(messages, workloads.PEER_MESSAGES.get(name, messages)) // 2
                     if number:  # the first round warms the page cache and is not counted
                         rows.setdefault(row["peer"], []).append(row)
                     print(
@@ -67,12 +81,25 @@ def measure(version: str, rounds: int, messages: int) -> dict[str, Any]:
                         flush=True,
                     )
     return {
-        "rows": {peer: summarise(found, timed) for peer, found in rows.items()},
+        "rows": {peer: summarise(found, found[0]["messages"]) for peer, found in rows.items()},
         "ratios": {
             str(batch): ratios(rows[f"ordermq, batch {batch}"], rows[f"Java client, batch {batch}"])
             for batch in workloads.LISTENER_BATCHES
         },
     }
+
+
+def work_of(
+    name: str, addresses: dict[str, str], number: int, batch: int, messages: int
+) -> list[object]:
+    """The command line of a client's run: a group of its own, half of its messages timed."""
+    share = min(messages, workloads.PEER_MESSAGES.get(name, messages))
+    group = f"{name.split()[0]}-{number}-{batch}"
+    work: list[object] = [addresses["name-server"], TOPIC, "--group", group, "--batch", batch]
+    work += ["--pull-size", workloads.PULL_SIZE, "--messages", share, "--warm", share - share // 2]
+    if name == "gRPC client":
+        work += ["--proxy", addresses["proxy"]]
+    return work
 
 
 def ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, float]:
@@ -92,7 +119,8 @@ def main() -> None:
     asked = parser.parse_args()
     if absent := missing():
         raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
-    result = measure(asked.version, asked.rounds, asked.messages)
+    clients = [name for name in CONSUMERS if name not in PACKAGES or is_there(PACKAGES[name])]
+    result = measure(asked.version, asked.rounds, asked.messages, clients)
     result["command"] = "python -m bench.end_to_end.bench_rocketmq"
     result["workload"] = {
         "rocketmq": asked.version,

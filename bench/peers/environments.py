@@ -1,0 +1,59 @@
+"""Virtual environments of peers that must not meet ours: made once, outside of the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python_with(package: str) -> Path:
+    """The interpreter of an environment with `package`, as name==version.
+
+    Raises: subprocess.CalledProcessError: pip could not install it, and said why.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = cache / f"{package.replace('==', '-')}-python{version}"
+    python = folder / "bin" / "python"
+    if not (folder / "done").exists():
+        print(f"ordermq: installing {package} into {folder}", file=sys.stderr)
+        venv.create(folder, clear=True, with_pip=True)
+        pip = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            package,
+        ]
+        subprocess.run(pip, check=True, stdout=sys.stderr)
+        (folder / "done").touch()
+    return python
+
+
+def is_there(package: str) -> bool:
+    """Whether it can be run here; makes its environment if need be, and says why if not."""
+    try:
+        python_with(package)
+    except subprocess.CalledProcessError as error:
+        print(f"ordermq: {package} LEFT OUT: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def run_in(package: str, module: str, arguments: Sequence[str], home: str) -> None:
+    """Run a module of ours with `package` and --inside; what it prints is ours.
+
+    Args:
+        home: a folder for its logs.
+    """
+    environment = os.environ | {"HOME": home, "PYTHONPATH": str(ROOT)}
+    command = [str(python_with(package)), "-m", module, *arguments, "--inside"]
+    subprocess.run(command, check=True, env=environment)
