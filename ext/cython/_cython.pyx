@@ -18,6 +18,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.ref cimport Py_INCREF, PyObject
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.type cimport PyType_Check
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t,
@@ -28,6 +29,7 @@ from libc.string cimport strchr
 cimport libordermq as omq
 
 from array import array as _array
+from itertools import chain as _chain
 from random import SystemRandom as _SystemRandom
 from types import NoneType
 
@@ -39,6 +41,7 @@ from ordermq.core import status as _status
 include "arguments.pyx"
 include "offset_map.pyx"
 include "message_codec.pyx"
+include "message_run.pyx"
 include "message_writer.pyx"
 include "row_columns.pyx"
 include "frame_codec.pyx"

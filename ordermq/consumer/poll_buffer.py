@@ -316,7 +316,7 @@ class PollBuffer:
                 pulled.position = next_offset
         pulled.count -= held
         self._count -= held
-        return PolledBatch(pulled.queue, segments, held, pulled.position)
+        return PolledBatch(pulled.queue, segments, pulled.position)
 
     def _clear(self, pulled: PulledQueue) -> None:
         self._count -= pulled.count

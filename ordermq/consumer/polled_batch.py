@@ -29,10 +29,9 @@ class PolledBatch(MessageRun):
         self,
         queue: MessageQueue | None,
         segments: Sequence[tuple[MessageBatch, int, int]],
-        length: int,
         next_offset: int,
     ) -> None:
-        super().__init__(segments, length)
+        super().__init__(segments)
         self._queue = queue
         self.next_offset = next_offset
 
@@ -88,4 +87,4 @@ def _missing(what: str, error: ModuleNotFoundError) -> ConfigError:
     return ConfigError(f"{error}: columns need {what}; run pip install 'ordermq[arrow]'")
 
 
-NOTHING = PolledBatch(None, (), 0, 0)
+NOTHING = PolledBatch(None, (), 0)

@@ -12,7 +12,7 @@ writer. Chosen once, here.
 | include.py | where ordermq.h is, for C of your own |
 
 A structure has the same file name in each: offset_map, process_queue, lane_map, lock_table,
-message_codec, message_writer, frame_codec.
+message_codec, message_run, message_writer, frame_codec.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """
@@ -34,6 +34,7 @@ __all__ = [
     "LaneMap",
     "LockTable",
     "MessageIndex",
+    "MessageRun",
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
@@ -87,7 +88,8 @@ encode_batch: interface.EncodeBatch = _core.encode_batch
 encode_rows: interface.EncodeRows = _core.encode_rows
 ordered_rows: interface.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
-    from ordermq.core.reference import MessageIndex, MessageView
+    from ordermq.core.reference import MessageIndex, MessageRun, MessageView
 else:
     MessageIndex = _core.MessageIndex
+    MessageRun = _core.MessageRun
     MessageView = _core.MessageView

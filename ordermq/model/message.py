@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import overload
 
 from ordermq import core
@@ -203,25 +202,13 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         return MessageView(self, position)
 
 
-class MessageRun(Sequence["MessageView"]):
+class MessageRun(core.MessageRun, Sequence["MessageView"]):
     """What a listener is called with: runs of batches, ascending in offset, views on demand."""
 
-    __slots__ = ("_length", "segments")
-
-    def __init__(self, segments: Sequence[tuple[MessageBatch, int, int]], length: int = 0) -> None:
-        self.segments = segments
-        self._length = length or sum([count for _, _, count in segments])
-
-    def __len__(self) -> int:
-        return self._length
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[MessageView]:
-        if len(self.segments) == 1:
-            batch, first, count = self.segments[0]
-            return batch.views(MessageView, first, count)
-        return chain.from_iterable(
-            batch.views(MessageView, first, count) for batch, first, count in self.segments
-        )
+        return self.views(MessageView)
 
     @overload
     def __getitem__(self, position: int) -> MessageView: ...
@@ -229,48 +216,14 @@ class MessageRun(Sequence["MessageView"]):
     def __getitem__(self, position: slice) -> Sequence[MessageView]: ...
     def __getitem__(self, position: int | slice) -> MessageView | Sequence[MessageView]:
         if isinstance(position, slice):
-            return [self[i] for i in range(*position.indices(self._length))]
-        wanted = position + self._length if position < 0 else position
-        if 0 <= wanted < self._length:
-            for batch, first, count in self.segments:
-                if wanted < count:
-                    return MessageView(batch, first + wanted)
-                wanted -= count
-        raise IndexError(f"message {position} of {self._length}")
+            return [self[i] for i in range(*position.indices(len(self)))]
+        wanted = position + len(self) if position < 0 else position
+        view: MessageView = self.view(MessageView, wanted)
+        return view
 
     def parts(self, size: int) -> Iterator[MessageRun]:
         """Cut into runs of `size` messages, the last one perhaps shorter; makes no view."""
-        gathered: list[tuple[MessageBatch, int, int]] = []
-        held = 0
-        for batch, first, count in self.segments:
-            end = first + count
-            while end - first >= size - held:
-                cut = first + size - held
-                yield MessageRun([*gathered, (batch, first, cut - first)], size)
-                gathered, held, first = [], 0, cut
-            if first < end:
-                gathered.append((batch, first, end - first))
-                held += end - first
-        if gathered:
-            yield MessageRun(gathered, held)
-
-    def offsets(self) -> list[int]:
-        """The queue offsets, ascending; makes no view."""
-        return [
-            batch.offset_at(row)
-            for batch, first, count in self.segments
-            for row in range(first, first + count)
-        ]
-
-    @property
-    def first_offset(self) -> int:
-        batch, first, _ = self.segments[0]
-        return batch.offset_at(first)
-
-    @property
-    def last_offset(self) -> int:
-        batch, first, count = self.segments[-1]
-        return batch.offset_at(first + count - 1)
+        return self.cut(MessageRun, size)
 
 
 class MessageView(core.MessageView):

@@ -38,6 +38,11 @@ INDEXES: list[type[interface.MessageIndex]] = [
     cffi_binding.MessageIndex,
     reference.MessageIndex,
 ]
+RUNS: list[type[interface.MessageRun]] = [
+    _cython.MessageRun,
+    cffi_binding.MessageRun,
+    reference.MessageRun,
+]
 VIEWS: list[type[interface.MessageView]] = [
     _cython.MessageView,
     cffi_binding.MessageView,
@@ -189,6 +194,8 @@ def test_every_core_has_the_names_of_the_contract_and_no_other() -> None:
         assert public_names(block) == public_names(interface.RecordBlock)
     for writer in RECORD_WRITERS:
         assert public_names(writer) == public_names(interface.RecordWriter)
+    for run in RUNS:
+        assert public_names(run) == public_names(interface.MessageRun)
     for view in VIEWS:
         assert public_names(view) == public_names(interface.MessageView)
 

@@ -10,6 +10,7 @@ from ordermq.core.cffi_binding.frame_codec import read_header
 from ordermq.core.cffi_binding.lane_map import LaneMap
 from ordermq.core.cffi_binding.lock_table import LockTable
 from ordermq.core.cffi_binding.message_codec import MessageIndex, MessageView
+from ordermq.core.cffi_binding.message_run import MessageRun
 from ordermq.core.cffi_binding.message_writer import RecordBlock, RecordWriter, encode_batch
 from ordermq.core.cffi_binding.offset_map import OffsetMap
 from ordermq.core.cffi_binding.process_queue import ProcessQueue
@@ -19,6 +20,7 @@ __all__ = [
     "LaneMap",
     "LockTable",
     "MessageIndex",
+    "MessageRun",
     "MessageView",
     "OffsetMap",
     "ProcessQueue",

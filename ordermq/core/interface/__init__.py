@@ -9,6 +9,7 @@ from ordermq.core.interface.frame_codec import Header, ReadHeader
 from ordermq.core.interface.lane_map import NO_KEY, LaneKey, LaneMap
 from ordermq.core.interface.lock_table import LockEntry, LockTable, Queue
 from ordermq.core.interface.message_codec import MessageIndex, MessageView
+from ordermq.core.interface.message_run import MessageRun
 from ordermq.core.interface.message_writer import EncodeBatch, RecordBlock, RecordWriter
 from ordermq.core.interface.offset_map import OffsetMap
 from ordermq.core.interface.process_queue import Batch, ProcessQueue, Segment
@@ -25,6 +26,7 @@ __all__ = [
     "LockEntry",
     "LockTable",
     "MessageIndex",
+    "MessageRun",
     "MessageView",
     "OffsetMap",
     "OrderedRows",

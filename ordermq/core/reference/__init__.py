@@ -7,6 +7,7 @@ from ordermq.core.reference.frame_codec import read_header
 from ordermq.core.reference.lane_map import LaneMap
 from ordermq.core.reference.lock_table import LockTable
 from ordermq.core.reference.message_codec import MessageIndex, MessageView
+from ordermq.core.reference.message_run import MessageRun
 from ordermq.core.reference.message_writer import RecordBlock, RecordWriter, encode_batch
 from ordermq.core.reference.offset_map import OffsetMap
 from ordermq.core.reference.process_queue import ProcessQueue
@@ -16,6 +17,7 @@ __all__ = [
     "LaneMap",
     "LockTable",
     "MessageIndex",
+    "MessageRun",
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
