@@ -66,6 +66,9 @@ class AssignedQueue:
         self.process_queue.reset(start_offset)
         self.attempts: dict[int, int] = {}  # failed tries of buffered offsets; worker only
         self.isolate_until = -1  # up to this offset, one message a batch; worker only
+        # The claim that runs ends with its batch: written under the lock, read without. What
+        # sets it right after has one batch more, for whose end a hand-off waits anyway.
+        self.ends_claim = False
         self.burst = 1  # batches to claim at once; worker only
         self.defects = 0  # turns that broke by an error of ours, one after the other; worker only
         self.calling: MessageRun | None = None  # what the listener has; worker only
@@ -178,6 +181,7 @@ class AssignedQueue:
                 if not segments:
                     return Refusal.EMPTY
                 self._running += 1
+                self.ends_claim = False
                 self.last_claim_ms = now_ms
                 self.worker = threading.get_ident()
                 return Claim(MessageRun(segments), lease, self._generation)
@@ -189,21 +193,6 @@ class AssignedQueue:
             return 1
         self.isolate_until = -1
         return limit
-
-    def goes_on(self, claim: Claim, now_ms: int) -> bool:
-        """Whether the next batch of a claim may start; False also ends a claim that lapsed.
-
-        Single reads without the lock: revoke() and pause() that come right after them have
-        the next batch in the running claim, for whose end a hand-off waits anyway.
-        """
-        lease = self._lease
-        return (
-            lease is not None
-            and now_ms < lease.deadline_ms
-            and claim.generation == self._generation
-            and self._state is QueueState.ACTIVE
-            and not self._paused
-        )
 
     def end_batch(self, claim: Claim, done: int, now_ms: int, *, hold: bool = False) -> bool:
         """Settle a claimed batch: its first `done` messages are finished, the rest come again.
@@ -283,6 +272,7 @@ class AssignedQueue:
         # stays: a request that is queued or running clears it itself, or a second one could
         # run beside it after the lease is regained.
         self._lease = None
+        self.ends_claim = True
         self._generation += 1
         self._done_offset = self._committed_offset
         self.process_queue.clear()
@@ -447,11 +437,13 @@ class AssignedQueue:
         """No new batch until `resume`; pulling stops by flow control, the lease is kept."""
         with self._lock:
             self._paused.add(by)
+            self.ends_claim = True
 
     def stop(self) -> None:
         """Pause from within a turn that ends here; a `resume` at any time submits anew."""
         with self._lock:
             self._paused.add(Pause.USER)
+            self.ends_claim = True
             self.process_queue.end_dispatch()
 
     def resume(self, by: Pause = Pause.USER) -> bool:
@@ -466,6 +458,7 @@ class AssignedQueue:
         with self._lock:
             if self._state is QueueState.ACTIVE:
                 self._state = QueueState.DRAINING
+                self.ends_claim = True
             return self._running == 0
 
     def discard(self) -> None:

@@ -75,6 +75,7 @@ class LaneService(OrderlyService):
         self._statistics.consumed(assigned.queue.topic, succeeded, failed, 1, spent_ms)
         if failed:
             self._statistics.add("batches_failed")
+        assigned.defects = 0
         if not assigned.land(claim, done, self._clock.now_ms()):
             return
         if done < len(run):

@@ -25,6 +25,7 @@ from ordermq.consumer.retry import (
     FailurePolicy,
     GiveUp,
     decide,
+    defect_delay_ms,
     resume_delay_ms,
     send_dead_letter,
 )
@@ -85,7 +86,11 @@ class OrderlyService:
 
     def submit(self, assigned: AssignedQueue) -> None:
         """Give the queue a turn; the caller holds its dispatch flag."""
-        self._pool.submit(assigned)
+        if assigned.defects:
+            # What broke may break again at once, and fill the log.
+            self._after(assigned, defect_delay_ms(assigned.defects), "restart")
+        else:
+            self._pool.submit(assigned)
 
     def close(self, timeout_s: float) -> bool:
         """End the threads; False if a listener still ran after `timeout_s`."""
@@ -102,7 +107,12 @@ class OrderlyService:
     def _recover(self, assigned: AssignedQueue) -> None:
         # A defect of ours. Without a successor the queue would stand still for ever
         # (semantics 2, no lost wake-up), so it starts again from the committed offset.
-        _log.exception("%s: error in the consume service; the queue starts again", assigned.queue)
+        assigned.defects += 1
+        _log.exception(
+            "%s: error in the consume service; the queue starts again in %d ms",
+            assigned.queue,
+            defect_delay_ms(assigned.defects),
+        )
         assigned.abandon_turn("an error in the consume service")
 
     # The turn.
@@ -116,7 +126,6 @@ class OrderlyService:
         """
         size = self._config.consume_message_batch_max_size
         most_ms = self._config.max_time_consume_continuously_ms
-        is_judged = self._history.enabled or not self._config.auto_commit
         clock_ms = self._clock.now_ms
         topic = assigned.queue.topic
         batches = messages = failed = spent_ms = 0
@@ -127,7 +136,7 @@ class OrderlyService:
                 if isinstance(claim, Refusal):
                     return
                 begun_ms, hold = now_ms, False
-                calls = Calls(self._contexts(assigned, claim, begun_ms + _QUICK_MS), is_judged)
+                calls = self._calls(assigned, claim, begun_ms + _QUICK_MS)
                 while (called := (yield calls)) is not None:
                     verdict = self._judged(assigned, called)
                     if verdict.settlement is Settlement.RETRY:
@@ -141,9 +150,6 @@ class OrderlyService:
                         self._roll_back(assigned, called[0])
                         return
                     hold = verdict.settlement is Settlement.HOLD
-                    calls.messages += verdict.done
-                    calls.batches += 1
-                assigned.attempts.clear()
                 assigned.defects = 0
                 batches += calls.batches
                 messages += calls.messages
@@ -167,30 +173,35 @@ class OrderlyService:
             if batches:
                 self._statistics.consumed(topic, messages, failed, batches, spent_ms)
 
-    def _contexts(
-        self, assigned: AssignedQueue, claim: Claim, until_ms: int
-    ) -> Iterator[ConsumeContext]:
-        """The batches of a claim, each as its call begins; none begins after `until_ms`.
+    def _calls(self, assigned: AssignedQueue, claim: Claim, until_ms: int) -> Calls:
+        """The batches of a claim; none begins after `until_ms`.
 
         All the claim has done counts only as it ends, so it must not be long.
         """
-        clock_ms, goes_on = self._clock.now_ms, assigned.goes_on
-        attempts = assigned.attempts
-        is_first = True
+        calls = Calls()
+        calls.is_judged = self._history.enabled or not self._config.auto_commit
+        calls.messages = calls.batches = 0
+        calls.contexts = self._contexts(assigned, claim, until_ms, calls)
+        return calls
+
+    def _contexts(
+        self, assigned: AssignedQueue, claim: Claim, until_ms: int, calls: Calls
+    ) -> Iterator[ConsumeContext]:
+        clock_ms, attempts = self._clock.now_ms, assigned.attempts
+        before_ms = min(until_ms + 1, claim.lease.deadline_ms)
         for run in claim.messages.parts(self._config.consume_message_batch_max_size):
-            if is_first:
-                is_first = False
-            else:
-                attempts.clear()  # the batch before was done
-                now_ms = clock_ms()
-                if now_ms > until_ms or not goes_on(claim, now_ms):
-                    return
+            if calls.batches and (assigned.ends_claim or clock_ms() >= before_ms):
+                return
             attempt = attempts.get(run.first_offset, 0) if attempts else 0
             context = ConsumeContext(assigned, claim, run, attempt)
             assigned.calling = run
             if self._history.enabled:
                 self._record_start(assigned, claim, context)
             yield context
+            calls.messages += len(run)
+            calls.batches += 1
+            if attempts:
+                attempts.clear()
 
     def _judged(self, assigned: AssignedQueue, called: tuple[ConsumeContext, Outcome]) -> Verdict:
         context, outcome = called
@@ -313,13 +324,17 @@ class OrderlyService:
 
     def _submit_later(self, assigned: AssignedQueue, context: ConsumeContext) -> None:
         delay_ms = resume_delay_ms(context.suspend_ms, self._config.suspend_current_queue_time_ms)
-        runtime = self._client.runtime
-        name = f"resume {assigned.queue}"
-        runtime.post(lambda: runtime.spawn(self._submit_after(assigned, delay_ms), name))
+        self._after(assigned, delay_ms, "resume")
 
-    async def _submit_after(self, assigned: AssignedQueue, delay_ms: int) -> None:
-        await self._clock.sleep_ms(delay_ms)
-        self.submit(assigned)
+    def _after(self, assigned: AssignedQueue, delay_ms: int, what: str) -> None:
+        """Give the queue a turn after a pause, from any thread."""
+
+        async def submit() -> None:
+            await self._clock.sleep_ms(delay_ms)
+            self._pool.submit(assigned)
+
+        runtime = self._client.runtime
+        runtime.post(lambda: runtime.spawn(submit(), f"{what} {assigned.queue}"))
 
     # History; nothing of a message is read unless someone wants it.
 

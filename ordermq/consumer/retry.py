@@ -14,6 +14,8 @@ from ordermq.model.names import retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
 
 _log = logging.getLogger("ordermq.consumer")
+_FIRST_DEFECT_DELAY_MS = 1_000
+_MOST_DEFECT_DELAY_MS = 60_000
 _FIRST_RETRY_LEVEL = 3  # try n waits at level 3 + n, 10 s at first
 
 
@@ -62,6 +64,11 @@ def decide(policy: FailurePolicy, attempts: int, max_attempts: int) -> GiveUp:
     if max_attempts == 0 or attempts < max_attempts or isinstance(policy, Retry):
         return GiveUp.TRY_AGAIN
     return _GIVE_UP[type(policy)]
+
+
+def defect_delay_ms(defects: int) -> int:
+    """How long a queue rests after so many turns in a row broke by an error of ours, >= 1."""
+    return min(_FIRST_DEFECT_DELAY_MS << min(defects - 1, 10), _MOST_DEFECT_DELAY_MS)
 
 
 def resume_delay_ms(asked_ms: int, default_ms: int) -> int:

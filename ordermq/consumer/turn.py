@@ -34,28 +34,21 @@ Outcome = tuple[object, BaseException | None]
 class Calls:
     """A step of a turn: call the listener with one context after the other.
 
-    Whoever drives the turn counts plain successes, and answers with the first context whose
-    outcome was something else, or with None after the last one. It may be driven on from there.
-
-    Args:
-        is_judged: every outcome is something else.
+    Whoever drives the turn answers with the first context whose outcome is not `plain`, or with
+    None after the last one. The step may be taken up again from there: to ask for the next
+    context is to say that the batch before is done.
     """
 
     __slots__ = ("batches", "contexts", "is_judged", "messages")
 
-    def __init__(self, contexts: Iterator[ConsumeContext], is_judged: bool) -> None:
-        self.contexts = contexts
-        self.is_judged = is_judged
-        self.messages = 0
-        self.batches = 0
+    contexts: Iterator[ConsumeContext]
+    is_judged: bool  # no outcome is plain
+    messages: int  # done
+    batches: int
 
-    def takes(self, context: ConsumeContext, value: object) -> bool:
-        """Count a call that returned; False if the turn must judge it."""
-        if self.is_judged or (value is not _SUCCESS and value is not None):
-            return False
-        self.messages += len(context.messages)
-        self.batches += 1
-        return True
+    def is_plain(self, value: object) -> bool:
+        """Whether a call that returned `value` is done without being judged."""
+        return (value is _SUCCESS or value is None) and not self.is_judged
 
 
 Called = tuple[ConsumeContext, Outcome] | None
@@ -106,13 +99,13 @@ class TurnDriver:
             return None, error
 
     def _call_all(self, calls: Calls) -> Called:
-        listener, takes = self._listener, calls.takes
+        listener, is_judged = self._listener, calls.is_judged
         for context in calls.contexts:
             try:
                 value = listener(context.messages, context)
             except BaseException as error:  # noqa: BLE001 - handed on as the outcome
                 return context, (None, error)
-            if not takes(context, value):
+            if (value is not _SUCCESS and value is not None) or is_judged:  # is_plain, spelled out
                 return context, (value, None)
         return None
 
@@ -131,7 +124,7 @@ class TurnDriver:
         if isinstance(step, Calls):
             for context in step.contexts:
                 value, raised = outcome = await self._call_async(context)
-                if raised is not None or not step.takes(context, value):
+                if raised is not None or not step.is_plain(value):
                     return context, outcome
             return None
         if isinstance(step, ConsumeContext):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,6 +38,7 @@ class Consumption:
         self.clock = ManualClock(START_MS)
         self.drained: list[AssignedQueue] = []
         self.submitted: list[AssignedQueue] = []
+        self.tasks: list[asyncio.Task[None]] = []
         self.assigned = AssignedQueue(
             QUEUE,
             "G",
@@ -50,9 +52,9 @@ class Consumption:
         self.claimed: list[int] = []
         self.seen: list[int] = []
         self.statistics = ConsumerStatistics()
-        runtime = SimpleNamespace(post=lambda job: None)
+        self.runtime = SimpleNamespace(post=lambda job: None, spawn=self.spawn)
         self.service = OrderlyService(
-            cast(Any, SimpleNamespace(clock=self.clock, runtime=runtime)),
+            cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime)),
             "G",
             ConsumeConfig(**config),
             lambda messages, context: None,
@@ -65,6 +67,9 @@ class Consumption:
             Any, SimpleNamespace(submit=self.submitted.append, goes_on=lambda calls: True)
         )
         self.commits = 0
+
+    def spawn(self, work: Any, name: str) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def commit(self, assigned: AssignedQueue) -> None:
         raise AssertionError("the steps of a turn are not run here")
@@ -93,7 +98,7 @@ class Consumption:
                 self.claimed.append(len(claim.messages))
             self.seen += [message.queue_offset for message in context.messages]
             value = listener(context.messages, context)
-            if not calls.takes(context, value):
+            if not calls.is_plain(value):
                 return context, (value, None)
         return None
 
@@ -207,3 +212,37 @@ def test_the_fence_token_of_a_batch_is_its_own_offset() -> None:
     tokens = []
     consumption.run(lambda messages, context: tokens.append(context.fence_token))
     assert tokens == [(7, offset) for offset in range(200)]
+
+
+def test_a_queue_whose_turn_broke_by_an_error_of_ours_rests_longer_each_time() -> None:
+    consumption = Consumption()
+    assigned, service = consumption.assigned, consumption.service
+
+    async def submitted_after(rest_ms: int) -> None:
+        service.submit(assigned)
+        await asyncio.sleep(0)
+        consumption.clock.advance(rest_ms - 1)
+        await asyncio.sleep(0)
+        assert consumption.submitted == []
+        consumption.clock.advance(1)
+        await asyncio.gather(*consumption.tasks)
+        assert consumption.submitted == [assigned]
+        consumption.submitted.clear()
+
+    async def work() -> None:
+        consumption.runtime.post = lambda job: job()
+        for rest_ms in (1_000, 2_000, 4_000):
+            assert assigned.regain(Lease(7, 1 << 60, True), 0) or rest_ms == 1_000
+            service._recover(assigned)
+            assert assigned.lease is None
+            await submitted_after(rest_ms)
+        for _ in range(20):
+            service._recover(assigned)
+        await submitted_after(60_000)
+        assert assigned.regain(Lease(7, 1 << 60, True), 0)
+        assert assigned.accept(assigned.generation, batch(range(3)), 3)
+        consumption.run(lambda messages, context: None)
+        service.submit(assigned)
+        assert consumption.submitted == [assigned], "a turn went well: at once"
+
+    asyncio.run(work())
