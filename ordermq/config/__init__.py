@@ -350,6 +350,9 @@ class SendConfig:
     max_batch_bytes: int = 262_144  # bodies `send_many` joins into one request of a queue
     default_topic_queue_nums: int = 4  # queues asked for when the topic is created by a send
     allow_queue_change: bool = False  # go on when a topic's queues change: keys move
+    # Both for messages without a key, and with no queue named, that go alone:
+    retry_another_broker: bool = True  # what one broker does not take goes to another, twice
+    send_latency_fault: bool = False  # leave slow brokers out of the turns for a while
     compress_msg_body_over_howmuch: int = 4_096  # bytes; such a body is compressed, in no batch
     compress_type: CompressionType = CompressionType.ZLIB
     compress_level: int = 5  # of zlib 0..9, of zstd 1..22; lz4 has none

@@ -30,6 +30,11 @@ class Parcel:
     queue: MessageQueue | None
     entries: Sequence[Entry]
 
+    @property
+    def is_free(self) -> bool:
+        """Whether any queue of its topic will do."""
+        return self.key is None and self.queue is None and len(self.entries) == 1
+
     def fail(self, error: BaseException) -> None:
         for entry in self.entries:
             entry.finish(None, error)

@@ -17,13 +17,29 @@ from ordermq import core
 from ordermq.client.instance import ClientInstance
 from ordermq.client.timers import cancelled
 from ordermq.config import SendConfig
-from ordermq.errors import BrokerError, KeyFailed, OrderMQError, ProtocolError, StateError
+from ordermq.errors import (
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    KeyFailed,
+    OrderMQError,
+    ProtocolError,
+    RequestTimeout,
+    StateError,
+)
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.model.status import SendReceipt, SendStatus
+from ordermq.producer.faults import Faults
 from ordermq.producer.packing import packed
 from ordermq.producer.selectors import ShardingKey
-from ordermq.producer.send_retry import AfterFailure, decide, delay_ms, is_doubtful
+from ordermq.producer.send_retry import (
+    AfterFailure,
+    decide,
+    delay_ms,
+    is_doubtful,
+    may_go_elsewhere,
+)
 from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 
@@ -54,6 +70,7 @@ class Entry:
     is_alone: bool  # no batch may hold it: it is delayed, or half of a transaction
     on_done: Callable[[Entry], None] = field(repr=False)
     sys_flag: int = 0  # bits besides that of compression
+    moves_left: int = 0  # how often it may yet go to another broker
     is_watched: bool = False  # hooks want to know what the broker said
     is_timed: bool = False  # old brokers would deliver it at once
     receipt: SendReceipt | None = None
@@ -100,16 +117,33 @@ def take_batch(waiting: deque[Entry], max_bytes: int) -> list[Entry]:
     return batch
 
 
+def _stay(queue: MessageQueue, entry: Entry) -> bool:
+    return False
+
+
 class QueueLane:
-    """Sends the messages of one queue in the order they come; on the I/O thread."""
+    """Sends the messages of one queue in the order they come; on the I/O thread.
+
+    Args:
+        detour: hands an entry that failed here to another broker's lane; False if it stays.
+        faults: hears how long the broker took, if anybody wants to know.
+    """
 
     def __init__(
-        self, client: ClientInstance, group: str, queue: MessageQueue, config: SendConfig
+        self,
+        client: ClientInstance,
+        group: str,
+        queue: MessageQueue,
+        config: SendConfig,
+        detour: Callable[[MessageQueue, Entry], bool] = _stay,
+        faults: Faults | None = None,
     ) -> None:
         self.queue = queue
         self._client = client
         self._group = group
         self._config = config
+        self._detour = detour
+        self._faults = faults
         self._waiting: deque[Entry] = deque()
         self._failed: dict[ShardingKey, str] = {}
         self._sending: asyncio.Task[None] | None = None
@@ -186,6 +220,12 @@ class QueueLane:
                     receipts = await self._send_once(batch, body, sys_flag)
                     break
                 except OrderMQError as error:
+                    stayed = self._without_detours(batch, error)
+                    if not stayed:
+                        return
+                    if len(stayed) < len(batch):
+                        batch = stayed
+                        body, sys_flag = await self._body(batch)
                     step = decide(error, tries, doubtful, self._config)
                     doubtful = doubtful or is_doubtful(error)
                     if step is not AfterFailure.SEND_AGAIN:
@@ -203,6 +243,15 @@ class QueueLane:
             raise
         for entry, receipt in zip(batch, receipts, strict=True):
             entry.finish(receipt, None)
+
+    def _without_detours(self, batch: list[Entry], error: OrderMQError) -> list[Entry]:
+        """What of a failed batch is tried here again; the rest is another broker's now."""
+        if not any(entry.moves_left for entry in batch) or not may_go_elsewhere(error):
+            return batch
+        _log.warning("%s: unordered messages go to another broker: %s", self.queue, error)
+        return [
+            entry for entry in batch if not (entry.moves_left and self._detour(self.queue, entry))
+        ]
 
     def _stopped(self, outcome: str) -> StateError:
         return StateError(
@@ -245,10 +294,23 @@ class QueueLane:
         address = self._client.routes.master_of(queue.broker_name)
         if one.is_timed:
             await self._require_timers(address)
-        code, reply = await self._client.api.send(
-            address, header, body, self._config.send_timeout_ms
-        )
+        code, reply = await self._request(address, header, body)
         return self._receipts(batch, code, reply)
+
+    async def _request(
+        self, address: str, header: SendHeader, body: bytes
+    ) -> tuple[int, SendReplyHeader]:
+        timeout_ms = self._config.send_timeout_ms
+        if self._faults is None:
+            return await self._client.api.send(address, header, body, timeout_ms)
+        started_ms = self._client.clock.now_ms()
+        try:
+            answer = await self._client.api.send(address, header, body, timeout_ms)
+        except (RequestTimeout, ConnectionLost, ConnectFailed):
+            self._faults.note_unanswered(self.queue.broker_name)
+            raise
+        self._faults.note(self.queue.broker_name, self._client.clock.now_ms() - started_ms)
+        return answer
 
     async def _require_timers(self, address: str) -> None:
         """Raises: BrokerError: the broker would store the message, and deliver it at once."""

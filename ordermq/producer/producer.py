@@ -25,6 +25,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
+from ordermq.producer.faults import Faults
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
 from ordermq.producer.intake import Intake, Parcel
 from ordermq.producer.lanes import Entry, QueueLane
@@ -38,6 +39,7 @@ from ordermq.remoting.headers import RecallHeader, SendHeader
 
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
+_MOVES = 2  # of an unordered message, as Java tries it again
 
 
 class Producer:
@@ -75,8 +77,9 @@ class Producer:
         self.config = config if config is not None else ProducerConfig.of(**settings)
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         compression.require(self.config.send.compress_type)
-        self._targets = Targets(selector_of(selector), self.config.send)
         self._clock = clock if clock is not None else SystemClock()
+        self._faults = Faults(self._clock) if self.config.send.send_latency_fault else None
+        self._targets = Targets(selector_of(selector), self.config.send, self._faults)
         self._client: ClientInstance | None = None
         self._closed = False
         self._lanes: dict[MessageQueue, QueueLane] = {}
@@ -257,11 +260,11 @@ class Producer:
         self._live()
         window = SendWindow()
         under_way: deque[Entry] = deque()
-        refused: ConfigError | None = None
+        refused: Exception | None = None
         for message, key in events:
             try:
                 entry = self._entry(message, key, window.on_done)
-            except ConfigError as error:
+            except Exception as error:  # noqa: BLE001 - raised below
                 refused = error  # after the receipts of those before it
                 break
             under_way.append(entry)
@@ -289,6 +292,8 @@ class Producer:
 
     def _hand_in(self, parcel: Parcel) -> None:
         self._live()
+        if parcel.is_free and self.config.send.retry_another_broker:
+            parcel.entries[0].moves_left = _MOVES
         assert self._intake is not None
         self._intake.hand_in(parcel)
 
@@ -412,8 +417,24 @@ class Producer:
         lane = self._lanes.get(queue)
         if lane is None:
             assert self._client is not None
-            lane = self._lanes[queue] = QueueLane(self._client, self.group, queue, self.config.send)
+            lane = self._lanes[queue] = QueueLane(
+                self._client, self.group, queue, self.config.send, self._detour, self._faults
+            )
         return lane
+
+    def _detour(self, queue: MessageQueue, entry: Entry) -> bool:
+        """Hand an unordered message that a broker did not take to another, if there is one."""
+        if self._closed or self._client is None:
+            return False
+        try:
+            target = self._targets.elsewhere(self._client.routes, queue)
+        except OrderMQError:  # the topic's queues changed meanwhile: it stays, and is told so
+            return False
+        if target is None:
+            return False
+        entry.moves_left -= 1
+        self._lane(target).put(entry)
+        return True
 
     async def _flush(self) -> None:
         assert self._intake is not None

@@ -25,6 +25,16 @@ _BUSY = frozenset(
 )
 
 
+_THIS_BROKER = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.VERSION_NOT_SUPPORTED,
+    }
+)
+
+
 class AfterFailure(Enum):
     """The next step."""
 
@@ -55,6 +65,13 @@ def decide(error: OrderMQError, tries: int, was_doubtful: bool, config: SendConf
         return AfterFailure.SEND_AGAIN
     doubtful = was_doubtful or is_doubtful(error)
     return AfterFailure.UNKNOWN if doubtful else AfterFailure.REFUSED
+
+
+def may_go_elsewhere(error: OrderMQError) -> bool:
+    """Whether another broker may take what this one did not; for unordered messages only."""
+    if isinstance(error, BrokerError):
+        return error.response_code in _BUSY or error.response_code in _THIS_BROKER
+    return isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
 
 
 def delay_ms(tries: int, config: SendConfig) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ordermq.client.routes import Routes, publish_queues
@@ -11,16 +12,24 @@ from ordermq.errors import ConfigError, OrderingError, RouteError
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
+from ordermq.producer.faults import Faults
 from ordermq.producer.selectors import QueueSelector, ShardingKey
 from ordermq.remoting.bodies import TopicRoute
 
 
 class Targets:
-    """Chooses queues for one producer; on the I/O thread."""
+    """Chooses queues for one producer; on the I/O thread.
 
-    def __init__(self, selector: QueueSelector, config: SendConfig) -> None:
+    Args:
+        faults: brokers to leave out, if unordered messages shall pass by slow ones.
+    """
+
+    def __init__(
+        self, selector: QueueSelector, config: SendConfig, faults: Faults | None = None
+    ) -> None:
         self._selector = selector
         self._config = config
+        self._faults = faults
         # The queues of a topic must not change under its keys (semantics 8).
         self._pinned: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
         self._turns = itertools.count()
@@ -45,7 +54,7 @@ class Targets:
             return queue
         queues = self.queues(routes, message.topic)
         if key is None:
-            return queues[next(self._turns) % len(queues)]
+            return self._in_turn(queues)
         target = self._selector(queues, message, key)
         if target not in queues:
             raise ConfigError(
@@ -53,6 +62,25 @@ class Targets:
                 topic=message.topic,
             )
         return target
+
+    def elsewhere(self, routes: Routes, queue: MessageQueue) -> MessageQueue | None:
+        """A queue of the same topic at another broker; None if there is none."""
+        others = [
+            other
+            for other in self.queues(routes, queue.topic)
+            if other.broker_name != queue.broker_name
+        ]
+        return self._in_turn(others) if others else None
+
+    def _in_turn(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+        found = queues[next(self._turns) % len(queues)]
+        if self._faults is None:
+            return found
+        for _ in queues:
+            if self._faults.is_available(found.broker_name):
+                break
+            found = queues[next(self._turns) % len(queues)]
+        return found  # if none is available, whoever is next
 
     def queues(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a learned topic that the selector chooses from, sorted.

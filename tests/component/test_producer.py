@@ -16,6 +16,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.errors import (
     BrokerError,
     ConfigError,
+    ConnectFailed,
     OrderingError,
     RequestTimeout,
     RouteError,
@@ -415,3 +416,25 @@ def test_a_compressor_that_is_not_installed_is_refused_at_once(
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(ConfigError, match=r"zstd.*ordermq\[compression\]"):
         Producer("p", name_servers=broker.name_servers, compress_type="zstd")
+
+
+# -- brokers that do not take a message ----------------------------------------------------
+
+
+def test_an_unordered_message_goes_to_another_broker_and_an_ordered_one_stays_with_its_own(
+    broker: EmbeddedBroker,
+) -> None:
+    create_topic(broker, "orders", 2)
+    with Producer(
+        "p", name_servers=broker.name_servers, retry_times=1, retry_delay_ms=1,
+        send_latency_fault=True,
+    ) as producer:  # fmt: skip
+        (first, *_) = producer.queues("orders")
+        away = MessageQueue("orders", "away", 0)
+        routes = producer._live().routes
+        routes._masters["away"] = "127.0.0.1:1"  # nobody listens there
+        producer._targets.queues = lambda routes, topic: (away, first)  # type: ignore[method-assign]
+        receipts = [producer.send(orders()) for _ in range(6)]
+        assert {receipt.message_queue for receipt in receipts} == {first}
+        with pytest.raises(ConnectFailed):
+            producer.send(orders(), queue=away)

@@ -465,3 +465,60 @@ def test_a_broker_older_than_5_0_is_not_sent_a_timed_message(version: int, is_se
     if not is_sent:
         assert isinstance(timed.error, BrokerError)
         assert "delay_level" in str(timed.error)
+
+
+# -- unordered messages and other brokers --------------------------------------------------
+
+
+def detouring(broker: FakeBroker, taken: list[str], *, takes: bool = True) -> QueueLane:
+    def detour(queue: MessageQueue, one: Entry) -> bool:
+        assert queue == QUEUE
+        if takes:
+            taken.append(one.unique_id)
+            one.moves_left -= 1
+            one.finish(None, None)
+        return takes
+
+    return QueueLane(broker, "PG", QUEUE, CONFIG, detour)  # type: ignore[arg-type]
+
+
+def put_together(broker: FakeBroker, lane: QueueLane, entries: Sequence[Entry]) -> None:
+    async def work() -> None:
+        for one in entries:
+            lane.put(one)
+        await settled(broker, lane)
+
+    run(work())
+
+
+@pytest.mark.parametrize("fate", ["lost", "line cut", "busy"])
+def test_what_may_go_anywhere_goes_to_another_broker_and_the_ordered_rest_is_tried_again(
+    fate: str,
+) -> None:
+    broker, taken = FakeBroker(fates(fate)), list[str]()
+    ordered, free = [entry("1", "k"), entry("3", "k")], [entry("2"), entry("4")]
+    for one in free:
+        one.moves_left = 1
+    lane = detouring(broker, taken)
+    put_together(broker, lane, [ordered[0], free[0], ordered[1], free[1]])
+    assert taken == ["2", "4"]
+    assert broker.stored == ["1", "3"]
+    assert broker.requests == [["1", "2", "3", "4"], ["1", "3"]]
+
+
+def test_a_message_every_broker_would_refuse_stays_and_fails() -> None:
+    broker, taken = FakeBroker(fates("refused")), list[str]()
+    free = entry("1")
+    free.moves_left = 1
+    put_together(broker, detouring(broker, taken), [free])
+    assert taken == []
+    assert isinstance(free.error, BrokerError)
+
+
+def test_where_no_other_broker_takes_it_it_is_tried_here_again() -> None:
+    broker, taken = FakeBroker(fates("busy")), list[str]()
+    free = entry("1")
+    free.moves_left = 1
+    put_together(broker, detouring(broker, taken, takes=False), [free])
+    assert broker.stored == ["1"]
+    assert free.moves_left == 1
