@@ -3,6 +3,7 @@
 | file | what is measured |
 |---|---|
 | rows.py | the rows, made in memory; a sink that counts them |
+| sources.py | the source, from memory and from the embedded broker, beside batches that are there |
 | stages.py | ordered stages and column functions beside mapInArrow and its like |
 | keyed.py | stages by key beside shuffle and sort by hand |
 | sinks.py | the sink, into a sender that throws away, beside an Arrow writer that counts |

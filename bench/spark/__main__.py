@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench import workloads
 from bench.machine import ROOT, describe, save
-from bench.spark import keyed, sinks, stages
+from bench.spark import keyed, sinks, sources, stages
 from ordermq.core import IMPLEMENTATION
 
 Rounds = dict[str, list[float]]
@@ -115,6 +115,10 @@ def measure_sinks(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]
     return {"stream sink": told | row(ours, floor, rows)}
 
 
+def measure_sources(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
+    return sources.measure(spark, rows, timed, in_turns, row, rounds)
+
+
 def timing(plan: DataFrame) -> Callable[[], float]:
     return lambda: timed(plan)
 
@@ -126,7 +130,12 @@ def cached(spark: SparkSession, rows: int, keys: int) -> DataFrame:
     return frame
 
 
-PARTS = {"stages": measure_stages, "keyed": measure_keyed, "sinks": measure_sinks}
+PARTS = {
+    "sources": measure_sources,
+    "stages": measure_stages,
+    "keyed": measure_keyed,
+    "sinks": measure_sinks,
+}
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from ordermq.client.broker_api import BrokerApi, LockGrant
-from ordermq.client.timers import wait_until_set
+from ordermq.client.timers import cancelled, wait_until_set
 from ordermq.clock import Clock
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.locks import LeaseTimes
@@ -68,6 +68,9 @@ class DriverLease:
         self._found: Offsets = {}  # the group's offsets at plain brokers when we became holders
         self._wake = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
+        self._acquiring: asyncio.Task[None] | None = None
+        self._asked: set[MessageQueue] = set()  # for locks whose answer is not dealt with
+        self._requests: set[asyncio.Task[LockGrant]] = set()
         # One lock or unlock request a broker at a time: they must not overtake each other.
         self._talking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._committing = asyncio.Lock()
@@ -105,7 +108,7 @@ class DriverLease:
         self.check(queues)
         missing = [queue for queue in queues if queue not in self._held]
         if missing:
-            self.link.call(self._acquire(sorted(missing), former))
+            self.link.call(self._acquire_as_task(sorted(missing), former))
 
     def try_hold(self, queues: Collection[MessageQueue]) -> bool:
         """Hold these queues if nobody else does."""
@@ -113,6 +116,12 @@ class DriverLease:
         return not missing or self.link.call(self._try(missing)) is None
 
     # Becoming the holder.
+
+    async def _acquire_as_task(self, queues: list[MessageQueue], former: int | None) -> None:
+        # SIGTERM ends the wait of the driver's thread, but not what runs here: `release` does.
+        work = self._acquire(queues, former)
+        self._acquiring = asyncio.get_running_loop().create_task(work)
+        await self._acquiring
 
     async def _acquire(self, queues: list[MessageQueue], former: int | None) -> None:
         if self._renewing is None:
@@ -145,6 +154,7 @@ class DriverLease:
     async def _try(self, queues: list[MessageQueue]) -> LockRefused | None:
         """Take all of these, or none and the error that says so."""
         await self.link.known(queue.topic for queue in queues)
+        self._asked |= set(queues)
         granted: dict[MessageQueue, Lease] = {}
         reason = "another member of the group holds it"
         for broker, wanted in _by_broker(queues):
@@ -155,9 +165,11 @@ class DriverLease:
         refused = [queue for queue in queues if queue not in granted]
         if not refused:
             self._held |= granted
+            self._asked.clear()
             self._wake.set()  # the loop may be asleep for the interval of a longer lease
             return None
         await self._unlock(self.link.client.api, granted)
+        self._asked.clear()
         queue = refused[0]
         return LockRefused(
             f"{len(refused)} of {len(queues)} queues cannot be held, the first because {reason}: "
@@ -204,7 +216,11 @@ class DriverLease:
     ) -> dict[MessageQueue, Lease]:
         async with self._talking[broker]:
             sent_ms = self.link.clock.now_ms()
-            answer = await api.lock(self.link.client.routes.master_of(broker), self._group, queues)
+            address = self.link.client.routes.master_of(broker)
+            asking = asyncio.get_running_loop().create_task(api.lock(address, self._group, queues))
+            self._requests.add(asking)
+            asking.add_done_callback(self._requests.discard)
+            answer = await asyncio.shield(asking)  # `release` must know what was granted
         return self._leases(answer, sent_ms)
 
     def _leases(self, answer: LockGrant, sent_ms: int) -> dict[MessageQueue, Lease]:
@@ -338,16 +354,20 @@ class DriverLease:
                 its tasks have ended, so by default nobody is let in before the locks expire.
         """
         pause = self._options.release_in_flight is ReleaseInFlight.AFTER_PAUSE
+        await cancelled(self._acquiring)
+        await asyncio.gather(*self._requests, return_exceptions=True)
         if is_in_flight:
             await self.renew()  # the whole of the broker's time from now on
         if is_in_flight and pause:
             await self.link.clock.sleep_ms(self._options.release_pause_ms)  # the loop renews
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+        await cancelled(self._renewing)
         if not is_in_flight or pause:
-            ours = {q: lease for q, lease in self._held.items() if q not in self._lost}
-            await self._unlock(self.link.client.api, ours)
+            nobodys = Lease(epoch=0, deadline_ms=0, is_fenced=False)
+            ours = dict.fromkeys(self._asked, nobodys) | self._held
+            lost = self._lost
+            await self._unlock(
+                self.link.client.api, {q: lease for q, lease in ours.items() if q not in lost}
+            )
         await self._leave()
         self._held.clear()
 

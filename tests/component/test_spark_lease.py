@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,22 @@ def test_a_query_that_waits_too_long_says_who_is_in_the_way(broker, producer, ru
     with pytest.raises(LockRefused, match=r"8 of 8 queues cannot be held.*another member"):
         second.initial()
     assert owners(broker) == {holder(first)}
+
+
+def test_a_query_that_is_ended_while_it_waits_leaves_no_lock_behind(broker, producer, run):
+    list(producer.send_many(numbered(100)))
+    first, second = run(), run(lock_wait_ms="20000")
+    first.initial()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second.initial)
+        lease = second._lease
+        assert lease is not None
+        eventually(lambda: lease._acquiring is not None, "the second asks for locks")
+        second.close()  # as the SIGTERM handler does in the thread that waits
+        assert isinstance(waiting.exception(10), CancelledError)
+        first.close()
+    assert owners(broker) == set()
+    assert run().initial()
 
 
 def test_queues_are_taken_together_or_not_at_all(broker, producer, run, make_consumer, seen):

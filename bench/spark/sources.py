@@ -1,0 +1,126 @@
+"""The source beside the barest one: batches that are there already, handed out again and again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from bench.machine import broker_process
+from bench.spark.rows import BATCH_ROWS, BODY_BYTES, QUEUES, Part
+from ordermq import Message, Producer
+from ordermq.core import RecordWriter, encode_batch
+from ordermq.model.arrow import COLUMNS, record_batch
+from ordermq.model.message import MessageBatch
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.schema import spark_ddl
+
+# As many as section C of spark.md reads: a text, a number, a key, a body, a time.
+SIX = ("topic", "queue_id", "offset", "sharding_key", "body", "store_timestamp")
+_QUEUE = MessageQueue("orders", "embedded", 0)
+
+
+@cache
+def stored() -> bytes:
+    """What a pull of `BATCH_ROWS` messages brings, with the properties our producer gives."""
+    bodies = [b"x" * BODY_BYTES] * BATCH_ROWS
+    texts = [
+        f"TAGS\x01paid\x02__SHARDINGKEY\x01order-{n % 1000:08d}\x02"
+        f"UNIQ_KEY\x01{n:032X}\x02WAIT\x01true"
+        for n in range(BATCH_ROWS)
+    ]
+    writer = RecordWriter("orders", 0, bytes(8), bytes(8))
+    batch = encode_batch(bodies, texts, [0] * BATCH_ROWS)
+    block = writer.write_batch(batch, sys_flag=0, born_ms=1_700_000_000_000, stored_ms=1)
+    return b"".join(record for _, _, record in block.rows(0, 0))
+
+
+@cache
+def made(columns: tuple[str, ...]) -> pa.RecordBatch:
+    return record_batch(MessageBatch(_QUEUE, stored()), columns)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self._rows = int(options["rows"]) // QUEUES
+        self._columns = tuple(options["columns"].split(","))
+        self._decodes = options["way"] == "decode"
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [Part(queue, self._rows, 0) for queue in range(QUEUES)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        for _ in range(partition.rows // BATCH_ROWS):
+            if self._decodes:
+                yield record_batch(MessageBatch(_QUEUE, stored()), self._columns)
+            else:
+                yield made(self._columns)
+
+
+class Stored(DataSource):
+    """Options: rows, in all; columns; way: `memory` hands out one batch, `decode` makes each."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_stored"
+
+    def schema(self) -> str:
+        return spark_ddl(tuple(self.options["columns"].split(",")))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(dict(self.options))
+
+
+def fill(name_servers: str, rows: int) -> None:
+    """Messages like the stored ones, in two queues of a broker."""
+    events = (
+        (Message("orders", b"x" * BODY_BYTES, tags="paid"), f"order-{n % 1000:08d}")
+        for n in range(rows)
+    )
+    with Producer("bench", name_servers=name_servers, default_topic_queue_nums=QUEUES) as sender:
+        for _ in sender.send_many(events, max_in_flight=4_096):
+            pass
+
+
+def measure(
+    spark: SparkSession,
+    rows: int,
+    timed: Callable[[DataFrame], float],
+    in_turns: Callable[..., dict[str, list[float]]],
+    row: Callable[..., dict[str, Any]],
+    rounds: int,
+) -> dict[str, Any]:
+    spark.dataSource.register(Stored)
+    found: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        broker_process(Path(folder), durability="os") as (_, name_servers),
+    ):
+        fill(name_servers, rows)
+        for title, columns in {"six columns": SIX, "all columns": COLUMNS}.items():
+            told = {"rows": str(rows), "columns": ",".join(columns)}
+            frames = {
+                way: spark.read.format("bench_stored").options(way=way, **told).load()
+                for way in ("memory", "decode")
+            }
+            given = {"name_servers": name_servers, "topic": "orders", "columns": told["columns"]}
+            frames["embedded broker"] = spark.read.format("ordermq").options(**given).load()
+            for frame in frames.values():
+                assert frame.count() == rows
+            works = {name: lambda f=frame: timed(f) for name, frame in frames.items()}
+            times = in_turns(works, rounds, f"source, {title}")
+            floor = {"floor": "a source that hands out one record batch"}
+            for way, name in (
+                ("decode", "read from memory"),
+                ("embedded broker", "read from the embedded broker"),
+            ):
+                found[f"{name}, {title}"] = floor | row(times[way], times["memory"], rows)
+    return found

@@ -1,0 +1,86 @@
+"""What executors do to a source: fail, run twice at once, die of idleness, be on other machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ordermq.spark.options import SourceOptions
+from ordermq.spark.source import BatchReader
+from tests.spark.conftest import MARK, OWN_MARK, ROOT, eventually, numbers, send
+
+
+def test_two_attempts_of_one_task_at_once_read_the_same(broker, producer):
+    send(producer, 4_000)
+    options = SourceOptions.of(
+        {"name_servers": broker.name_servers, "topic": "orders", "pull_batch_size": "100"}
+    )
+    reader = BatchReader(options, None)
+    parts = reader.partitions()
+    assert len(parts) == 4
+
+    def attempt(part):
+        return pa.Table.from_batches(reader.read(part))
+
+    with ThreadPoolExecutor(4) as pool:
+        first = [pool.submit(attempt, part) for part in parts]
+        second = [pool.submit(attempt, part) for part in parts]
+        send(producer, 500, first=4_000)  # beside them: no attempt may see any of these
+        for one, other in zip(first, second, strict=True):
+            assert one.result(60).equals(other.result(60))
+    assert sum(one.result().num_rows for one in first) == 4_000
+
+
+@pytest.mark.spark_long
+def test_two_executors_keep_the_order_and_failed_tasks_lose_nothing(
+    broker, producer, tmp_path: Path
+):
+    send(producer, 8_000)
+    program = Path(__file__).with_name("cluster_process.py")
+    answer = subprocess.run(
+        [sys.executable, str(program), broker.name_servers, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr[-3_000:]
+    told = json.loads(answer.stdout.strip().splitlines()[-1])
+    assert len(told["batch"]) == 8_000
+    assert len(set(map(tuple, told["batch"]))) == 8_000
+    assert told["stream"] == told["batch"]
+
+
+def workers() -> list[int]:
+    """Worker processes of this session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes()
+            told = (path / "environ").read_bytes()
+            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            of_daemon = b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"pyspark.daemon" in command and of_daemon and f"{MARK}={OWN_MARK}".encode() in told:
+            found.append(int(path.name))
+    return found
+
+
+@pytest.mark.spark_long
+def test_a_stream_goes_on_after_its_idle_workers_were_killed(stream, producer):
+    send(producer, 100)
+    query = stream.start(group="etl")
+    query.processAllAvailable()
+    before = set(workers())
+    assert before
+    eventually(lambda: not before & set(workers()), "Spark has killed the idle workers", 180)
+    send(producer, 100, first=100)
+    eventually(lambda: numbers(stream.rows()) == list(range(200)), "the messages behind the pause")
