@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ordermq.config import DAY_MS, RebalanceConfig, RemotingConfig
-from ordermq.config.checks import from_flat, require_range
+from ordermq.config import DAY_MS, MessageModel, RebalanceConfig, RemotingConfig
+from ordermq.config.checks import from_flat, require_choice, require_range
 from ordermq.errors import ConfigError
 
 
@@ -94,9 +94,14 @@ class LitePullConfig:
 class LitePullConsumerConfig:
     """Everything a lite pull consumer can be told, by duty."""
 
+    message_model: MessageModel = MessageModel.CLUSTERING
+    local_offset_store_dir: str = "~/.rocketmq_offsets"  # of broadcasting members; as in Java
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     lite: LitePullConfig = field(default_factory=LitePullConfig)
     rebalance: RebalanceConfig = field(default_factory=RebalanceConfig)
+
+    def __post_init__(self) -> None:
+        require_choice(self, message_model=MessageModel)
 
     @classmethod
     def of(cls, **settings: Any) -> Self:

@@ -18,7 +18,8 @@ from ordermq.config import ConsumeFromWhere
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.fetcher import Fetcher
 from ordermq.consumer.lite_inquiries import LiteInquiries
-from ordermq.consumer.lite_offsets import LiteOffsets
+from ordermq.consumer.lite_offsets import BrokerStore, FileStore, LiteOffsets, OffsetStore
+from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
 from ordermq.consumer.rejoining import Rejoining
 from ordermq.consumer.shares import Shares
@@ -54,6 +55,7 @@ class LiteSettings:
     config: LitePullConsumerConfig
     on_assigned: QueueCallback | None
     on_revoked: QueueCallback | None
+    offset_file: OffsetFile | None  # of a broadcasting member
     clock: Clock
     statistics: ConsumerStatistics
 
@@ -78,12 +80,13 @@ class LiteMember:
             on_route_change=self._on_route_change,
         )
         self.buffer = PollBuffer(config.lite, self._on_room)
+        store: OffsetStore = BrokerStore(client, group)
+        if settings.offset_file is not None:
+            store = FileStore(settings.offset_file)
         self.offsets = LiteOffsets(
-            client, group, config.rebalance, self.buffer, settings.statistics
+            client, store, config.rebalance, self.buffer, settings.statistics
         )
-        self._shares = Shares(
-            client, group, config.rebalance, self._held, self._take, self._release
-        )
+        self._shares = Shares(client, group, config, self._held, self._take, self._release)
         self._inquiries = LiteInquiries(
             client,
             group,
@@ -132,6 +135,12 @@ class LiteMember:
         await self._unregister()
         await asyncio.gather(*self._callbacks, return_exceptions=True)
         await self.client.close()
+
+    def close(self) -> None:
+        """Let the thread and the offset file go, after `leave`; not on the I/O thread."""
+        if self._settings.offset_file is not None:
+            self._settings.offset_file.close()
+        self.runtime.release()
 
     async def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """Share these topics, too, with the group; returns with our present share.
@@ -340,6 +349,7 @@ class LiteMember:
             self._group,
             tuple(self._wanted.values()),
             consume_type="CONSUME_ACTIVELY",
+            message_model=self._config.message_model.name,
             consume_from_where=_FROM_WHERE[self._config.rebalance.consume_from_where],
         )
         return Heartbeat(self.client.client_id, (data,), ("CLIENT_INNER_PRODUCER",))

@@ -5,21 +5,75 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import Protocol
 
 from ordermq.client.instance import ClientInstance
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group_offsets import store_offset, stored_offset
+from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.offsets import first_offset
 from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.errors import RemotingError, RouteError
+from ordermq.errors import RemotingError, RouteError, StoreError
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
 
 
+class OffsetStore(Protocol):
+    """Where offsets are kept; on the I/O thread."""
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """What is kept of a queue; None if nothing. Raises: one of `STORE_ERRORS`."""
+
+    async def store(self, queue: MessageQueue, offset: int) -> None:
+        """Keep it, and return when it is safe. Raises: one of `STORE_ERRORS`."""
+
+
+STORE_ERRORS = (RemotingError, RouteError, StoreError)
+
+
+class BrokerStore:
+    """The group's offsets, each at the broker of its queue."""
+
+    def __init__(self, client: ClientInstance, group: str) -> None:
+        self._client = client
+        self._group = group
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        return await stored_offset(self._client, self._group, queue)
+
+    async def store(self, queue: MessageQueue, offset: int) -> None:
+        await store_offset(self._client, self._group, queue, offset)
+
+
+class FileStore:
+    """The offsets of a broadcasting member, in its own file."""
+
+    def __init__(self, file: OffsetFile) -> None:
+        self._file = file
+        self._waiting: dict[MessageQueue, int] = {}
+        self._writing = asyncio.Lock()
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        return self._file.offsets.get(queue)
+
+    async def store(self, queue: MessageQueue, offset: int) -> None:
+        self._waiting[queue] = offset
+        async with self._writing:
+            # One write for all that gathered while the one before was under way.
+            waiting, self._waiting = self._waiting, {}
+            if waiting:
+                try:
+                    await asyncio.to_thread(self._file.write, self._file.offsets | waiting)
+                except OSError as error:
+                    # Who comes next may have handed in some of these: it must try them again.
+                    self._waiting = waiting | self._waiting
+                    raise StoreError(f"offsets not written: {error}") from error
+
+
 class LiteOffsets:
-    """Reads and commits the group's offsets at the brokers; on the I/O thread.
+    """Reads and commits offsets; on the I/O thread.
 
     There is no lock and no epoch (semantics 1): what keeps a commit from moving back what the
     next owner stored is that none is sent for a queue that is no longer ours, but for one, at
@@ -29,13 +83,13 @@ class LiteOffsets:
     def __init__(
         self,
         client: ClientInstance,
-        group: str,
+        store: OffsetStore,
         config: RebalanceConfig,
         buffer: PollBuffer,
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
-        self._group = group
+        self._store = store
         self._config = config
         self._buffer = buffer
         self._statistics = statistics
@@ -48,23 +102,23 @@ class LiteOffsets:
         Computed again by the next owner it could differ, and what lies between would be lost
         (semantics 7, rmq#10955).
 
-        Raises: RemotingError, RouteError: the broker could not be asked.
+        Raises: one of `STORE_ERRORS`: it is not known.
         """
         stored = await self.stored(queue)
         if stored is not None:
             return stored
         offset = await first_offset(self._client, self._config, queue)
-        await self._store(queue, offset)
+        await self._put(queue, offset)
         return offset
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """What the broker has for the group; None if nothing."""
-        return await stored_offset(self._client, self._group, queue)
+        """What is kept of a queue; None if nothing."""
+        return await self._store.stored(queue)
 
     async def commit(self, offsets: Iterable[tuple[PulledQueue, int]]) -> None:
         """Commit and await every acknowledgement.
 
-        Raises: RemotingError, RouteError: the first that failed; the others are committed.
+        Raises: one of `STORE_ERRORS`: the first that failed; the others are committed.
         """
         outcomes = await asyncio.gather(
             *(self._commit(pulled, offset) for pulled, offset in offsets), return_exceptions=True
@@ -84,8 +138,8 @@ class LiteOffsets:
             try:
                 stored = await self.stored(pulled.queue)
                 if pulled.committed != offset and (stored is None or stored < offset):
-                    await self._store(pulled.queue, offset)
-            except (RemotingError, RouteError) as error:
+                    await self._put(pulled.queue, offset)
+            except STORE_ERRORS as error:
                 self._statistics.add("commit_errors")
                 _log.warning("%s: last commit, of %d, failed: %s", pulled.queue, offset, error)
 
@@ -97,7 +151,7 @@ class LiteOffsets:
     async def _try_commit(self, pulled: PulledQueue, offset: int) -> None:
         try:
             await self._commit(pulled, offset)
-        except (RemotingError, RouteError) as error:
+        except STORE_ERRORS as error:
             self._complain(pulled.queue, f"commit of offset {offset} failed: {error}")
 
     async def _commit(self, pulled: PulledQueue, offset: int) -> None:
@@ -105,15 +159,15 @@ class LiteOffsets:
             if not pulled.is_held:  # lost while another commit was under way
                 return
             try:
-                await self._store(pulled.queue, offset)
-            except (RemotingError, RouteError):
+                await self._put(pulled.queue, offset)
+            except STORE_ERRORS:
                 self._statistics.add("commit_errors")
                 raise
             pulled.committed = offset
             self._complaints.pop(pulled.queue, None)
 
-    async def _store(self, queue: MessageQueue, offset: int) -> None:
-        await store_offset(self._client, self._group, queue, offset)
+    async def _put(self, queue: MessageQueue, offset: int) -> None:
+        await self._store.store(queue, offset)
         self._statistics.add("commits")
 
     def _lock_of(self, pulled: PulledQueue) -> asyncio.Lock:

@@ -6,14 +6,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.clock import Clock, SystemClock
+from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.lite_member import LiteMember, LiteSettings
+from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.polled_batch import NOTHING, PolledBatch
 from ordermq.consumer.single_pull import choice
 from ordermq.consumer.statistics import ConsumerStatistics
@@ -30,7 +33,8 @@ class LitePullConsumer:
 
     Messages are fetched ahead, in the background. With `subscribe` the topic's queues are
     shared with the group's other members; with `assign` they are the ones you say. Offsets are
-    kept at the brokers. As in Java there is no lock: around a change of members the old and the
+    kept at the brokers; those of `message_model="broadcasting"`, whose every member gets
+    everything, in a file. As in Java there is no lock: around a change of members the old and the
     new owner of a queue may both be handed messages behind the committed offset. Where order
     must hold across members, use `PushConsumer` and `@consumer.orderly`.
 
@@ -39,7 +43,9 @@ class LitePullConsumer:
     Args:
         group: the consumer group; all its members must subscribe alike.
         name_servers: `host:port`, several joined by `;` or in a list.
-        instance_name: fixed part of the client id; default unique.
+        instance_name: fixed part of the client id; default unique. With
+            `message_model="broadcasting"` the offset file is found by it: default "DEFAULT", and
+            each member of a host needs one of its own.
         config: all settings at once; else give them flat, as `auto_commit=False`.
         on_assigned, on_revoked: called with a queue when it became ours, before its first pull,
             and after it is not.
@@ -65,6 +71,9 @@ class LitePullConsumer:
         self.config = config if config is not None else LitePullConsumerConfig.of(**settings)
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
+        self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
+        if self._is_broadcasting and instance_name is None:
+            instance_name = "DEFAULT"  # it must find its offsets again, so it keeps its name
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
@@ -84,11 +93,13 @@ class LitePullConsumer:
     def start(self) -> None:
         """Connect; with subscriptions, join the group and return with the present share.
 
-        Raises: StateError: started before. RouteError: no name server answers. BrokerError: a
-            broker denies us.
+        Raises: StateError: started before, or another member uses this broadcasting member's
+            offset file. StoreError: that file cannot be used. RouteError: no name server answers.
+            BrokerError: a broker denies us.
         """
         if self._member is not None or self._closed:
             raise StateError("a consumer starts once", group=self.group)
+        offset_file = self._open_offsets()
         member = LiteMember(
             LiteSettings(
                 group=self.group,
@@ -97,6 +108,7 @@ class LitePullConsumer:
                 config=self.config,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
+                offset_file=offset_file,
                 clock=self._clock,
                 statistics=self.statistics,
             )
@@ -114,10 +126,19 @@ class LitePullConsumer:
         try:
             member.runtime.call(begin())
         except BaseException:
-            member.runtime.call(member.leave())
-            member.runtime.release()
+            self._end(member)
             raise
         self._member = member
+
+    def _open_offsets(self) -> OffsetFile | None:
+        if not self._is_broadcasting:
+            return None
+        folder = Path(self.config.local_offset_store_dir).expanduser()
+        return OffsetFile(folder / self.client_id / self.group / "offsets.json")
+
+    def _end(self, member: LiteMember) -> None:
+        member.runtime.call(member.leave())
+        member.close()
 
     def close(self) -> None:
         """Leave the group and disconnect; a second call does nothing.
@@ -129,8 +150,7 @@ class LitePullConsumer:
         if member is None or self._closed:
             return
         self._closed = True
-        member.runtime.call(member.leave())
-        member.runtime.release()
+        self._end(member)
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,7 +1,8 @@
 """Which queues a lite pull consumer holds: its share of what it subscribes, or what it was told.
 
-Without locks (semantics 1): a queue is taken at once, and around a change of members the old and
-the new owner may both be handed messages behind the committed offset.
+A broadcasting member holds every queue of what it subscribes. There are no locks (semantics 1): a
+queue is taken at once, and around a change of members the old and the new owner may both be handed
+messages behind the committed offset.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from ordermq.client.instance import ClientInstance
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.timers import wait_until_set
-from ordermq.config import RebalanceConfig
+from ordermq.config import MessageModel
+from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.rebalance import plan
 from ordermq.consumer.strategies import allocate
 from ordermq.errors import ConfigError, OrderMQError
@@ -37,14 +39,15 @@ class Shares:
         self,
         client: ClientInstance,
         group: str,
-        config: RebalanceConfig,
+        config: LitePullConsumerConfig,
         held: Callable[[], Collection[MessageQueue]],
         take: Callable[[MessageQueue], Awaitable[None]],
         release: Callable[[MessageQueue], Awaitable[None]],
     ) -> None:
         self._client = client
         self._group = group
-        self._config = config
+        self._config = config.rebalance
+        self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
         self._held = held
         self._take = take
         self._release = release
@@ -53,7 +56,7 @@ class Shares:
         self._wake = asyncio.Event()
         self._passing = asyncio.Lock()
         self._is_closing = False
-        self._next_pass_ms = config.rebalance_interval_ms
+        self._next_pass_ms = self._config.rebalance_interval_ms
         self._complaint = ""
 
     def wake(self) -> None:
@@ -125,6 +128,8 @@ class Shares:
         self, topic: str, route: TopicRoute, members: Sequence[str]
     ) -> list[MessageQueue]:
         queues, allocation = subscribe_queues(topic, route), self._config.allocation
+        if self._is_broadcasting:
+            return queues
         share = allocate(allocation, queues, sorted(members), self._client.client_id)
         if unknown := set(share).difference(queues):
             raise ConfigError(
@@ -134,6 +139,8 @@ class Shares:
         return share
 
     async def _member_ids(self) -> list[str]:
+        if self._is_broadcasting:
+            return [self._client.client_id]  # whoever else there is takes nothing away from us
         failure: OrderMQError | None = None
         for address in self._client.routes.masters():
             try:

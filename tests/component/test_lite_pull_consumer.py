@@ -18,7 +18,15 @@ from ordermq import LitePullConsumer, Message, MessageQueue, Producer, PullConsu
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
-from ordermq.errors import BrokerError, ConfigError, RemotingError, RouteError, StateError
+from ordermq.consumer.local_offsets import OffsetFile
+from ordermq.errors import (
+    BrokerError,
+    ConfigError,
+    RemotingError,
+    RouteError,
+    StateError,
+    StoreError,
+)
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient, queue_table
 from tests.component.conftest import DEADLINE_S, eventually
@@ -337,6 +345,95 @@ def test_a_tag_expression_filters_and_may_change(producer: Producer, make: Make)
     consumer.subscribe("orders", "other")
     consumer.seek_to_begin(QUEUES[0])
     assert polled(consumer, 13) == list(range(2, 40, 3))
+
+
+def test_members_that_come_and_go_under_load_lose_nothing(producer: Producer, make: Make) -> None:
+    send(producer, 8)
+    seen: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def work(consumer: LitePullConsumer) -> None:
+        for batch in consumer.batches():
+            with lock:
+                seen.update(int(bytes(message.body)) for message in batch)
+
+    def start() -> tuple[LitePullConsumer, threading.Thread]:
+        consumer = make(auto_commit_interval_ms=5, poll_batch_size=3)
+        thread = threading.Thread(target=work, args=(consumer,))
+        thread.start()
+        return consumer, thread
+
+    def leave(member: tuple[LitePullConsumer, threading.Thread]) -> None:
+        member[0].close()
+        member[1].join(DEADLINE_S)
+
+    sent = 8
+    members = [start()]
+    for _ in range(8):
+        members.append(start())
+        send(producer, 160, start=sent)
+        sent += 160
+        leave(members.pop(0))
+    eventually(lambda: len(seen) == sent, "every message was seen")
+    last, thread = members[0]
+    # What it may repeat is what was polled and not committed when its owner before left.
+    eventually(lambda: sum(offset or 0 for offset in stored(last)) == sent, "all is committed")
+    leave((last, thread))
+    assert sorted(seen) == list(range(sent))
+
+
+def test_every_broadcasting_member_gets_everything_and_goes_on_from_its_file(
+    producer: Producer, make: Make, tmp_path: Path
+) -> None:
+    send(producer, 80)
+    settings = {
+        "message_model": "broadcasting",
+        "local_offset_store_dir": str(tmp_path),
+        "auto_commit": False,
+    }
+    one = make(instance_name="one", **settings)
+    two = make(instance_name="two", **settings)
+    assert one.assignment() == two.assignment() == QUEUES
+    assert sorted(polled(one, 80)) == sorted(polled(two, 80)) == list(range(80))
+    one.commit()
+    two.commit({QUEUES[0]: 7})
+    assert (one.committed(QUEUES[0]), two.committed(QUEUES[0])) == (10, 7)
+    with pytest.raises(StateError, match="another running member"):
+        make(instance_name="one", **settings)
+    one.close()
+    two.close()
+    send(producer, 8, start=80)
+    assert sorted(polled(make(instance_name="one", **settings), 8)) == list(range(80, 88))
+    two = make(instance_name="two", **settings)
+    assert sorted(polled(two, 81)) == again()
+    with PullConsumer("g", name_servers=two.name_servers[0]) as other:
+        assert other.fetch_consume_offset(QUEUES[0]) is None  # nothing is at the broker
+
+
+def again() -> list[int]:
+    """What two has not committed: all of seven queues, and queue 0 from its offset 7 on."""
+    return [number for number in range(88) if number % 8 or number >= 56]
+
+
+def test_offsets_that_cannot_be_written_are_told_and_written_later(
+    producer: Producer, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(producer, 80)
+    consumer = make(
+        message_model="broadcasting", local_offset_store_dir=str(tmp_path), auto_commit=False
+    )
+    polled(consumer, 80)
+    with monkeypatch.context() as broken:
+
+        def fail(file: OffsetFile, offsets: object) -> None:
+            raise OSError("a test's own failure")
+
+        broken.setattr(OffsetFile, "write", fail)
+        with pytest.raises(StoreError, match="a test's own failure"):
+            consumer.commit()
+    assert stored(consumer) == [0] * 8
+    consumer.commit()
+    assert stored(consumer) == [10] * 8
 
 
 def test_who_has_no_topic_takes_no_share(producer: Producer, make: Make) -> None:
