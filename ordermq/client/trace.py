@@ -28,8 +28,8 @@ from ordermq.remoting.trace import TraceRecord, keys_of
 
 _log = logging.getLogger("ordermq.client")
 _SEND_TIMEOUT_MS = 5_000
-_MOST_CALLS = 100  # in one message, whose keys must fit into its properties
 _MOST_BYTES = 128_000  # of one message, about; as Java's
+_MOST_KEY_BYTES = 16_000  # of one message, about: its keys must fit into its properties
 
 
 class TraceDispatcher:
@@ -54,7 +54,7 @@ class TraceDispatcher:
         self._name_servers = tuple(name_servers)
         self._remoting = remoting
         self._clock = clock
-        self._waiting: deque[Sequence[TraceRecord]] = deque()
+        self._waiting: deque[TraceRecord] = deque()
         self._counting = threading.Lock()  # the counter alone: several threads drop
         self._dropped = 0
         self._turns = itertools.count()
@@ -64,15 +64,17 @@ class TraceDispatcher:
 
     @property
     def dropped(self) -> int:
-        """Calls whose records nobody will see."""
+        """Records that nobody will see."""
         return self._dropped
 
     def append(self, records: Sequence[TraceRecord]) -> None:
-        """Take the records of one call; returns at once, whatever becomes of them."""
-        if len(self._waiting) >= self.config.trace_buffer_max:
-            self._drop(1, f"{self.config.trace_buffer_max} calls wait already")
+        """Take records; returns at once, whatever becomes of them."""
+        if len(self._waiting) + len(records) > self.config.trace_buffer_max:
+            self._drop(
+                len(records), f"trace_buffer_max={self.config.trace_buffer_max} wait already"
+            )
         else:
-            self._waiting.append(records)
+            self._waiting.extend(records)
 
     def start(self) -> None:
         """Begin to send."""
@@ -121,22 +123,20 @@ class TraceDispatcher:
             while self._waiting:
                 await self._send(client, *self._take())
 
-    def _take(self) -> tuple[int, list[TraceRecord], str]:
-        """Calls for one message: how many, their records, their text."""
-        calls, size = 0, 0
+    def _take(self) -> tuple[list[TraceRecord], str]:
+        """What goes into one message: the records, and their text."""
+        size = key_size = 0
         records: list[TraceRecord] = []
         parts: list[str] = []
-        while self._waiting and calls < _MOST_CALLS and size < _MOST_BYTES:
-            own = self._waiting.popleft()
-            calls += 1
-            records += own
-            parts += [record.to_text() for record in own]
-            size += sum(map(len, parts[-len(own) :]))
-        return calls, records, "".join(parts)
+        while self._waiting and size < _MOST_BYTES and key_size < _MOST_KEY_BYTES:
+            record = self._waiting.popleft()
+            records.append(record)
+            parts.append(record.to_text())
+            size += len(parts[-1])
+            key_size += len(record.message_id) + len((record.keys or "").encode()) + 2
+        return records, "".join(parts)
 
-    async def _send(
-        self, client: ClientInstance, calls: int, records: list[TraceRecord], text: str
-    ) -> None:
+    async def _send(self, client: ClientInstance, records: list[TraceRecord], text: str) -> None:
         try:
             queue = await self._queue(client)
             message = Message(queue.topic, text.encode(), keys=keys_of(records))
@@ -151,7 +151,7 @@ class TraceDispatcher:
             address = client.routes.master_of(queue.broker_name)
             await client.api.send(address, header, text.encode(), _SEND_TIMEOUT_MS)
         except OrderMQError as error:
-            self._drop(calls, str(error))
+            self._drop(len(records), str(error))
 
     async def _queue(self, client: ClientInstance) -> MessageQueue:
         """The next of the trace topic, which its first message may create."""
@@ -162,9 +162,9 @@ class TraceDispatcher:
             raise RouteError("no broker takes message traces: create their topic", topic=topic)
         return queues[next(self._turns) % len(queues)]
 
-    def _drop(self, calls: int, reason: str) -> None:
+    def _drop(self, count: int, reason: str) -> None:
         with self._counting:
             is_first = not self._dropped
-            self._dropped += calls
+            self._dropped += count
         if is_first:  # one line, not one a message
             _log.warning("%s: message traces are dropped from now on: %s", self._group, reason)

@@ -14,7 +14,7 @@ class TraceConfig:
 
     enable_msg_trace: bool = False
     customized_trace_topic: str = "RMQ_SYS_TRACE_TOPIC"  # where the records go
-    trace_buffer_max: int = 2_048  # calls whose records wait; more are dropped, and counted
+    trace_buffer_max: int = 20_000  # records that wait; more are dropped, and counted
     trace_interval_ms: int = 1_000  # how long records wait for more at most
 
     def __post_init__(self) -> None:

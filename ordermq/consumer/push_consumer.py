@@ -294,7 +294,7 @@ class PushConsumer:
 
     @property
     def traces_dropped(self) -> int:
-        """Listener calls whose traces nobody will see: too many waited, or no broker took them."""
+        """Trace records nobody will see: too many waited, or no broker took them."""
         return 0 if self._traces is None else self._traces.dropped
 
     def _open_offsets(self) -> OffsetFile | None:

@@ -142,7 +142,7 @@ class Producer:
 
     @property
     def traces_dropped(self) -> int:
-        """Sends whose traces nobody will see: too many waited, or no broker took them."""
+        """Trace records nobody will see: too many waited, or no broker took them."""
         return 0 if self._traces is None else self._traces.dropped
 
     def _describe(self) -> Heartbeat:

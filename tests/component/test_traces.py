@@ -274,3 +274,19 @@ def test_thousands_of_traces_go_in_messages_brokers_take(broker: EmbeddedBroker)
         assert producer.traces_dropped == 0
     found = {record.message_id for record in of_kind(broker, Published, 3_000)}
     assert found == {receipt.message_id for receipt in receipts}
+
+
+def test_a_call_of_a_thousand_messages_is_traced_whole(
+    broker: EmbeddedBroker,
+    producer: Producer,
+    make_consumer: Callable[..., PushConsumer],
+    seen: Seen,
+) -> None:
+    keys = [f"a-key-of-thirty-characters-{n:04}" for n in range(1_024)]
+    receipts = producer.send_batch([orders(keys=[key]) for key in keys])
+    settings = TRACED | {"consume_message_batch_max_size": 1_024, "pull_batch_size": 1_024}
+    with make_consumer(seen.take, **settings) as consumer:
+        seen.wait_for_count(1_024)
+        ended = of_kind(broker, ConsumeEnded, 1_024)
+        assert consumer.traces_dropped == 0
+    assert {record.message_id for record in ended} == {receipt.message_id for receipt in receipts}

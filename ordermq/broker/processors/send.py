@@ -70,6 +70,7 @@ def _send_half(
     properties: dict[str, str],
 ) -> None:
     """Keep it apart; the answer names it by its place there."""
+    properties.setdefault(props.PRODUCER_GROUP, header.producer_group)
     target = place_half(context, topic.name, queue_id, properties)
     append = _append(connection, request, header, target, header.sys_flag & ~KIND_BITS, 0)
 

@@ -190,6 +190,11 @@ def test_a_state_still_unknown_changes_nothing(client: WireClient) -> None:
     assert end(client, half, COMMIT).code == 0
 
 
+def test_a_half_without_a_group_of_its_own_is_its_senders(client: WireClient) -> None:
+    half = client.send("orders", b"half", properties={"TRAN_MSG": "true"}, sys_flag=0x4)
+    assert end(client, half, COMMIT, producer_group="producers").code == 0
+
+
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 def test_half_of_a_transaction_cannot_be_delayed(client: WireClient, name: str) -> None:
     marks = {"TRAN_MSG": "true", "PGROUP": "pg", name: "1"}
