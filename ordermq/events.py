@@ -21,7 +21,7 @@ One line is one event, its members:
 | lane | START by key: how many messages of the queue may have listeners at once |
 | client, lease_ms | LOCK_OK: to whom and for how long the broker granted it |
 | sent | LOCK_OK at the client: `t` of the granting request's send, ns |
-| detail | free text: why |
+| detail | free text: why; PARKED in a DIVERT to a parking topic, which holds its key |
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ordermq.audit.history import Event
-from ordermq.audit.ledger import DIVERTED, DONE, STARTED, Ledger, StoredQueue, Tenure
+from ordermq.audit.ledger import DIVERTED, DONE, PARKED, STARTED, Ledger, StoredQueue, Tenure
 from ordermq.audit.report import Cause
 from ordermq.audit.run import Run, named
 from ordermq.audit.tenures import TenureRules
@@ -113,6 +113,8 @@ class BatchRules:
                 text = f"offset {offset} was diverted before offset {earlier} of the same key"
                 self._run.violate("I3", ledger, text, stored.refs[earlier - stored.base], ref)
             i = offset - ledger.base
+            if event.get("detail") == "PARKED":
+                ledger.flags[i] |= PARKED
             if not ledger.flags[i] & DIVERTED:
                 ledger.flags[i] |= DIVERTED
                 ledger.diverted += 1
@@ -184,11 +186,16 @@ class BatchRules:
         batch: set[int] | None = None
         for offset in offsets:
             i = offset - base
-            if flags[i] & DONE:
+            if flags[i] & DONE and not flags[i] & PARKED:  # a mark in the log may be lost
                 self._check_repeat(ref, ledger, tenure, offset)
             flags[i] |= STARTED
             earlier = before[offset - shift]
-            if earlier < 0 or (earlier >= base and flags[earlier - base] & (DONE | DIVERTED)):
+            known = flags[earlier - base] if earlier >= base else 0
+            if earlier >= 0 and known & PARKED and not known & DONE:
+                text = f"offset {offset} started before offset {earlier} of the same, parked key"
+                self._run.violate("I3", ledger, text, stored.refs[earlier - shift], ref)
+                continue
+            if earlier < 0 or known & (DONE | DIVERTED):
                 continue
             if earlier >= lowest:  # in the same call, so done before it, or left out
                 batch = set(offsets) if batch is None else batch

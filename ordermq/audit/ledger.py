@@ -22,6 +22,7 @@ FOREIGN = 2  # its tags are not subscribed to: nobody owes it
 STARTED = 1
 DONE = 2  # successful END
 DIVERTED = 4
+PARKED = 8  # diverted to come again: its key waits for it
 
 _GRAIN = 4_096
 _WIDEST = 1 << 28  # offsets between the lowest and the highest of a queue

@@ -20,7 +20,7 @@
 | hooks and filters around listeners, traces | hooks.py, trace.py |
 | a message an admin tool has consumed directly | direct.py |
 | listeners that do not return | watchdog.py, stacks.py |
-| messages that fail again and again | retry.py |
+| messages that fail again and again | retry.py; keys parked in a topic: parking.py |
 | a lite pull consumer: its parts; its queues | lite_member.py, shares.py, lite_inquiries.py |
 | what it pulls, holds and hands out | fetcher.py, poll_buffer.py, polled_batch.py |
 | what it commits; how it comes back to a broker | lite_offsets.py, group_offsets.py, rejoining.py |

@@ -26,7 +26,7 @@ from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.listener import ConcurrentContext, ConcurrentListener, judge_concurrent
 from ordermq.consumer.retry import send_back
 from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.consumer.worker_pool import ListenerLoop, pool_for
+from ordermq.consumer.worker_pool import call_alone, pool_for
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.message import MessageView
@@ -104,13 +104,7 @@ class ConcurrentService:
 
     async def call_alone(self, context: ConcurrentContext) -> tuple[object, BaseException | None]:
         """Call the listener beside all batches; from the I/O thread. What came of it."""
-        listener, messages = self._listener, context.messages
-        try:
-            if isinstance(self._pool, ListenerLoop):
-                return await self._pool.call(listener(messages, context)), None
-            return await asyncio.to_thread(listener, messages, context), None
-        except Exception as error:  # noqa: BLE001 - the user's; told to whoever asked
-            return None, error
+        return await call_alone(self._pool, self._listener, context)
 
     # The course of a batch; on a worker, or on the listeners' loop.
 

@@ -181,6 +181,44 @@ class LaneQueue(AssignedQueue):
             self._let_go(key)
             return self._begins()
 
+    def take_parked(self, key: bytes, most: int, now_ms: int) -> Claim | None:
+        """Claim messages of a parked key, to be stored elsewhere; `land` and `go_on` end it."""
+        with self._lock:
+            if not self._may_work(now_ms):
+                return None
+            _, tokens = self.lanes.divert_columns(key, most)
+            if not tokens:
+                return None
+            assert self._lease is not None
+            self._running += 1
+            return Claim(MessageRun(list(self._segments(tokens))), self._lease, self._generation)
+
+    def begin_replay(self, now_ms: int) -> Claim | None:
+        """Claim the queue for parked messages, which are none of its own; a hand-off waits."""
+        with self._lock:
+            if not self._may_work(now_ms):
+                return None
+            assert self._lease is not None
+            self._running += 1
+            return Claim(MessageRun([]), self._lease, self._generation)
+
+    def end_replay(self, claim: Claim) -> None:
+        """End what `begin_replay` began."""
+        with self._lock:
+            drained = self._leave_batch()
+        self._tell(False, drained, False)
+
+    def restore_parked(self, generation: int, keys: set[bytes]) -> None:
+        """Park exactly these keys, as the queue begins or begins again."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            gone, self._parked = self._parked - keys, set(keys)
+            for key in gone:
+                self._let_go(key)
+            for key in keys:
+                self.lanes.park(key)
+
     def parked_keys(self) -> list[bytes]:
         """Sorted."""
         with self._lock:
@@ -239,6 +277,9 @@ class LaneQueue(AssignedQueue):
     def _let_go(self, key: bytes) -> None:
         if key not in self._suspended and key not in self._parked:
             self.lanes.unpark(key)
+
+    def _may_work(self, now_ms: int) -> bool:
+        return self._state is QueueState.ACTIVE and not self._paused and self._is_valid(now_ms)
 
     def _may_begin(self) -> bool:
         lanes = self.lanes

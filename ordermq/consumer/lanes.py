@@ -16,10 +16,13 @@ from ordermq.consumer.claim import Claim, Refusal
 from ordermq.consumer.lane_queue import LaneQueue
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.orderly import OrderlyService
-from ordermq.consumer.retry import GiveUp, resume_delay_ms
+from ordermq.consumer.parking import Parking, offset_of, run_of
+from ordermq.consumer.retry import GiveUp, ParkKey, resume_delay_ms
 from ordermq.consumer.turn import OnIoThread, Outcome, Turn
+from ordermq.consumer.worker_pool import call_alone
 from ordermq.errors import RemotingError, RouteError
 from ordermq.events import EventType
+from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
@@ -27,6 +30,29 @@ _log = logging.getLogger("ordermq.consumer")
 
 class LaneService(OrderlyService):
     """Consumes queues made by `LaneQueue`; `submit` comes from any thread."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.parking: Parking | None = None
+        if isinstance(self._on_failure, ParkKey) and self._on_failure.topic:
+            self.parking = Parking(
+                self._client,
+                self._group,
+                self._on_failure.topic,
+                self._history,
+                self._statistics,
+                self._call_parked,
+                self.submit,
+            )
+
+    def unpark(self, assigned: LaneQueue, key: bytes) -> bool:
+        """Go on with a parked key; False if it is not parked here. On the I/O thread."""
+        if self.parking is not None:
+            return self.parking.replay_soon(assigned, key)
+        begins = assigned.unpark(key)
+        if begins:
+            self.submit(assigned)
+        return begins is not None
 
     def _turn(self, assigned: AssignedQueue) -> Turn:
         assert isinstance(assigned, LaneQueue)
@@ -39,6 +65,8 @@ class LaneService(OrderlyService):
         while now_ms - started_ms <= most_ms:
             claim = assigned.take_off(size, now_ms)
             if isinstance(claim, Refusal):
+                if self.parking is not None and assigned.parked_keys():
+                    self._client.runtime.post(self.parking.divert_soon, assigned)
                 return
             if assigned.hands_on():
                 self.submit(assigned)
@@ -139,6 +167,24 @@ class LaneService(OrderlyService):
             return
         if assigned.go_on(claim, done):
             self.submit(assigned)
+
+    async def _call_parked(self, assigned: LaneQueue, claim: Claim, message: MessageView) -> bool:
+        """Give a parked message to the listener; on the I/O thread."""
+        run = run_of(message)
+        context = ConsumeContext(assigned, claim, run, 0)
+        place = {"offs": [offset_of(message)], "keys": [message.sharding_key]}
+        if self._history.enabled:
+            self._record(EventType.START, assigned, claim, attempt=1, **place)
+        begun_ms = self._clock.now_ms()
+        outcome = await call_alone(self._pool, self._listener, context)
+        verdict = self._judge(assigned, run, outcome)
+        if self._history.enabled:
+            detail = verdict.settlement.name
+            self._record(EventType.END, assigned, claim, done=verdict.done, detail=detail, **place)
+        spent_ms = self._clock.now_ms() - begun_ms
+        topic, failed = assigned.queue.topic, 1 - verdict.done
+        self._statistics.consumed(topic, verdict.done, failed, 1, spent_ms)
+        return verdict.done == 1
 
     def _go_on_later(self, assigned: LaneQueue, context: ConsumeContext, done: int) -> None:
         delay_ms = resume_delay_ms(context.suspend_ms, self._config.suspend_current_queue_time_ms)

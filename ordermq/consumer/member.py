@@ -125,6 +125,7 @@ class Member:
             self._service,
             statistics,
             before_first=lambda queue: self._call_back(settings.on_assigned, queue),
+            prepare=self._prepare,
             keep_running=self._keep_running,
         )
         if settings.listener is not None and isinstance(self._offsets, Offsets):
@@ -164,6 +165,7 @@ class Member:
             self._offsets,
             submit=self._service.submit,
             pull_anew=self._pullers.pull_anew,
+            unpark=self._unpark,
         )
         self._inquiries = Inquiries(
             client,
@@ -430,6 +432,15 @@ class Member:
         subscription = self.subscriptions.of(assigned.queue.topic)
         assert subscription is not None  # the rebalancer has just looked
         self._pullers.begin(assigned, subscription)
+
+    async def _prepare(self, assigned: AssignedQueue) -> None:
+        """A queue is about to be pulled, at first or from another offset."""
+        parking = self._service.parking if isinstance(self._service, LaneService) else None
+        if parking is not None and isinstance(assigned, LaneQueue):
+            await parking.restore(assigned)
+
+    def _unpark(self, assigned: LaneQueue, key: bytes) -> bool:
+        return isinstance(self._service, LaneService) and self._service.unpark(assigned, key)
 
     async def _on_subscription(self, topic: str) -> None:
         """A topic was added, its expression changed, or it is to be given up."""

@@ -87,7 +87,7 @@ class Puller:
     ) -> None:
         self._client = client
         self._config = config
-        self._assigned = assigned
+        self.assigned = assigned
         self._group = group
         self._offsets = offsets
         self._service = service
@@ -108,7 +108,7 @@ class Puller:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Ask for these messages of the topic from the next streak of pulls on."""
-        config, queue, is_sql = self._config, self._assigned.queue, subscription.is_sql
+        config, queue, is_sql = self._config, self.assigned.queue, subscription.is_sql
         self._tags = tuple(tag.encode() for tag in subscription.tags)
         self._header = PullHeader(
             self._group,
@@ -138,7 +138,7 @@ class Puller:
 
     async def run(self) -> None:
         """Pull until the queue is no longer ours."""
-        assigned = self._assigned
+        assigned = self.assigned
         while assigned.state is QueueState.ACTIVE:
             self._nudge.clear()
             if assigned.lease is None:
@@ -155,21 +155,21 @@ class Puller:
             await wait_until_set(self._nudge, self._client.clock, _SIZE_RECHECK_MS)
             return True
         # Half empty before going on: waking for each message costs more than it gives.
-        if self._assigned.wait_for_room(self._config.pull_threshold_for_queue // 2 + 1):
+        if self.assigned.wait_for_room(self._config.pull_threshold_for_queue // 2 + 1):
             await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
         return True
 
     def _flow(self) -> Flow:
-        buffered = self._assigned.process_queue
+        buffered = self.assigned.process_queue
         count, size_bytes = buffered.message_count, buffered.size_bytes
         if isinstance(self._service, ConcurrentService):
-            span = self._assigned.unfinished_span
+            span = self.assigned.unfinished_span
             return decide_concurrent_flow(self._config, count, size_bytes, span)
         return decide_flow(self._config, count, buffered.pending_count, size_bytes)
 
     async def _pull_on(self) -> None:
         """Pull until something but messages comes, or there is no room for more."""
-        assigned = self._assigned
+        assigned = self.assigned
         generation, offset = assigned.generation, assigned.next_pull_offset
         try:
             broker_id, address = self._source.choose()
@@ -209,14 +209,14 @@ class Puller:
         """Count a pull with messages, at its answer."""
         assert self._streak is not None
         spent_ms = self._client.clock.now_ms() - self._streak.asked_ms
-        self._statistics.pulled(self._assigned.queue.topic, messages, spent_ms)
+        self._statistics.pulled(self.assigned.queue.topic, messages, spent_ms)
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves")
 
     async def _take(
         self, generation: int, offset: int, code: int, reply: PullReplyHeader, body: bytes
     ) -> None:
-        assigned = self._assigned
+        assigned = self.assigned
         if code == ResponseCode.SUCCESS:
             batch = MessageBatch(assigned.queue, body, self._tags, self._client.config.namespace)
             self._count(len(batch))
@@ -241,7 +241,7 @@ class Puller:
 
     async def _go_where_told(self, generation: int, offset: int, reply: PullReplyHeader) -> None:
         """The broker does not have our offset; finish what is buffered, then move."""
-        assigned, target = self._assigned, reply.next_begin_offset
+        assigned, target = self.assigned, reply.next_begin_offset
         while assigned.generation == generation and assigned.wait_for_room(1):
             await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
             self._nudge.clear()
@@ -264,7 +264,7 @@ class Puller:
             await self._client.clock.sleep_ms(_FLOW_CONTROL_DELAY_MS)
             return
         self._statistics.add("pull_errors")
-        _log.warning("%s: pull failed: %s", self._assigned.queue, error)
+        _log.warning("%s: pull failed: %s", self.assigned.queue, error)
         await self._source.failed()
         # A nudge, as after a reconnect, ends the pause early.
         await wait_until_set(self._nudge, self._client.clock, self._config.pull_delay_on_error_ms)

@@ -25,6 +25,7 @@ class Pullers:
 
     Args:
         before_first: awaited before the first pull of a queue.
+        prepare: awaited before pulling begins at an offset, the first or another.
         keep_running: runs a loop until it ends by itself, whatever goes wrong in it.
     """
 
@@ -38,6 +39,7 @@ class Pullers:
         statistics: ConsumerStatistics,
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
+        prepare: Callable[[AssignedQueue], Awaitable[None]],
         keep_running: Callable[[Callable[[], Awaitable[None]], str], Awaitable[None]],
     ) -> None:
         self._client = client
@@ -47,6 +49,7 @@ class Pullers:
         self._service = service
         self._statistics = statistics
         self._before_first = before_first
+        self._prepare = prepare
         self._keep_running = keep_running
         self._running: dict[MessageQueue, tuple[Puller, asyncio.Task[None]]] = {}
 
@@ -124,6 +127,7 @@ class Pullers:
         await self._loop(queue, puller)
 
     async def _loop(self, queue: MessageQueue, puller: Puller) -> None:
+        await self._prepare(puller.assigned)
         await self._keep_running(puller.run, f"pull {queue}")
 
     def _spawn(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -435,6 +435,9 @@ class PushConsumer:
     def unpark(self, key: str) -> bool:
         """Go on with a parked sharding key, at the message that was given up.
 
+        What lies in a parking topic is consumed first, in order, with `attempt` 0 and offsets
+        of that topic; if one of it fails, the key stays parked from there on.
+
         Returns: False if this member has not parked it; each member knows its own queues.
         """
         return self._live().steering.unpark(key.encode())

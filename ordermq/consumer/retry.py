@@ -10,7 +10,7 @@ from ordermq.client.instance import ClientInstance
 from ordermq.errors import RemotingError, RouteError
 from ordermq.model import properties as props
 from ordermq.model.message import MessageView
-from ordermq.model.names import retry_topic
+from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
 
 _log = logging.getLogger("ordermq.consumer")
@@ -38,10 +38,22 @@ class Stop:
 class ParkKey:
     """Hold the key's messages back until `consumer.unpark`; other keys go on (semantics 10.4).
 
-    With `order_by_key=True` only. They stay in the queue, uncommitted, so at most
-    `max_ahead_per_queue` offsets behind the first of them are consumed meanwhile, and a member
-    that takes the queue over tries the key again.
+    With `order_by_key=True` only.
+
+    Args:
+        topic: where they are moved to, durably and in order, so that the queue's commit goes on
+            and every later owner knows. Unparked, they are consumed from there before newer
+            ones. One topic may serve many groups; it is read whole when a queue is assigned.
+            "": they stay in the queue, uncommitted, so at most `max_ahead_per_queue` offsets
+            behind the first of them are consumed meanwhile, and a member that takes the queue
+            over tries the key again.
     """
+
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        if self.topic:
+            check_topic(self.topic)
 
 
 FailurePolicy = Retry | DeadLetter | Stop | ParkKey

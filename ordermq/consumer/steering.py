@@ -26,6 +26,7 @@ class Steering:
 
     Args:
         submit: hands a queue with pending messages to the consume service.
+        unpark: goes on with a parked key of a queue, if it is parked there.
         pull_anew: makes a queue's next pull begin now.
     """
 
@@ -37,6 +38,7 @@ class Steering:
         offsets: Offsets | LocalOffsets,
         submit: Callable[[AssignedQueue], None],
         pull_anew: Callable[[AssignedQueue], None],
+        unpark: Callable[[LaneQueue, bytes], bool],
     ) -> None:
         self._client = client
         self._group = group
@@ -44,6 +46,7 @@ class Steering:
         self._offsets = offsets
         self._submit = submit
         self._pull_anew = pull_anew
+        self._unpark = unpark
         self._paused: set[MessageQueue] = set()  # with the lock kept; survives a reassignment
         self._all_paused = False
         # One move of a queue at a time: two could each wait for the other's pause to end.
@@ -147,15 +150,12 @@ class Steering:
 
     def unpark(self, key: bytes) -> bool:
         """See `PushConsumer.unpark`."""
-        was_parked = False
-        for assigned in self._lane_queues():
-            begins = assigned.unpark(key)
-            if begins is not None:
-                was_parked = True
-                _log.info("%s: key %r unparked", assigned.queue, key.decode(errors="replace"))
-            if begins:
-                self._submit(assigned)
-        return was_parked
+
+        async def work() -> bool:
+            mine = [item for item in self._rebalancer.assigned() if isinstance(item, LaneQueue)]
+            return [self._unpark(item, key) for item in mine].count(True) > 0
+
+        return self._client.runtime.call(work())
 
     def parked_keys(self) -> dict[MessageQueue, list[bytes]]:
         """See `PushConsumer.parked_keys`."""

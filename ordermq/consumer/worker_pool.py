@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from ordermq.client.runtime import Runtime
 from ordermq.consumer import stacks
 from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.listener import ConsumeContext
 
 _QUICK_CALL_NS = 100_000  # of listeners that take less, one thread is enough
 _LOOK_AFTER_S = 0.001  # how long a queue may wait behind a listener that does not return
@@ -70,6 +71,18 @@ class _Worker:
         self.since_ns = 0  # when it last was given a queue, or told of calls
         self.wake = threading.Lock()
         self.wake.acquire()
+
+
+async def call_alone(
+    pool: ListenerPool, listener: Callable[..., Any], context: ConsumeContext
+) -> tuple[object, BaseException | None]:
+    """Call a listener beside the pool's work; from the I/O thread. What came of it."""
+    try:
+        if isinstance(pool, ListenerLoop):
+            return await pool.call(listener(context.messages, context)), None
+        return await asyncio.to_thread(listener, context.messages, context), None
+    except Exception as error:  # noqa: BLE001 - the user's; told to whoever asked
+        return None, error
 
 
 class WorkerPool:

@@ -129,6 +129,31 @@ def a_key_overtaken_in_another_epoch() -> Run:
     return run
 
 
+def a_parked_key_overtaken_by_its_successor() -> Run:
+    run = two_members(stored=3, keys=["k", "x", "k"])
+    run.start("a", 0, lane=20)
+    run.end("a", done=0)
+    run.record("a", "DIVERT", offs=[0], keys=["k"], detail="PARKED")
+    run.start("a", 2, lane=20)
+    run.end("a")
+    run.start("a", 1, lane=20)
+    run.end("a")
+    run.commit("a", 3)
+    return run
+
+
+def parked_messages_replayed_out_of_order() -> Run:
+    run = two_members(stored=2, keys=["k", "k"])
+    run.start("a", 0, lane=20)
+    run.end("a", done=0)
+    run.record("a", "DIVERT", offs=[0, 1], keys=["k", "k"], detail="PARKED")
+    run.commit("a", 2)
+    for offset in (1, 0):
+        run.start("a", offset, attempt=1, lane=20)
+        run.end("a")
+    return run
+
+
 def a_commit_beyond_an_unfinished_message() -> Run:
     run = two_members(stored=3)
     run.consume("a", 0)
@@ -292,6 +317,8 @@ BAD: list[tuple[str, Callable[[], Run]]] = [
     ("I2", more_messages_at_once_than_a_queue_may_have),
     ("I3", a_key_overtaken_by_its_successor),
     ("I3", a_key_overtaken_in_another_epoch),
+    ("I3", a_parked_key_overtaken_by_its_successor),
+    ("I3", parked_messages_replayed_out_of_order),
     ("I4", a_commit_beyond_an_unfinished_message),
     ("I4", a_message_nobody_finished),
     ("I4", a_concurrent_commit_beyond_an_unfinished_message),
@@ -607,6 +634,20 @@ def test_a_diverted_message_is_settled_and_lets_its_key_go_on() -> None:
     run.commit("a", 2)
     report = sound(run)
     assert (report.delivered, report.diverted) == (1, 1)
+
+
+def test_parked_messages_hold_no_commit_and_are_replayed_in_order_even_twice() -> None:
+    run = two_members(stored=3, keys=["k", "k", "k"])
+    run.start("a", 0, lane=20)
+    run.end("a", done=0)
+    run.record("a", "DIVERT", offs=[0, 1], keys=["k", "k"], detail="PARKED")
+    run.commit("a", 2)
+    for offset in (0, 1, 0, 1, 2):  # the second time, the mark of the first was lost
+        run.start("a", offset, attempt=1, lane=20)
+        run.end("a")
+    run.commit("a", 3)
+    report = sound(run)
+    assert (report.delivered, report.diverted) == (3, 2)
 
 
 def test_keys_run_beside_each_other_in_key_mode() -> None:

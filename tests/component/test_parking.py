@@ -1,0 +1,180 @@
+"""Keys parked in a topic: moved durably, known to every owner, replayed in order (10.4)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import ParkKey, Producer, PushConsumer
+from ordermq.audit import audit
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from ordermq.events import History
+from tests.component.conftest import Seen, assert_in_order, eventually, numbered
+from tests.component.test_orderly_consumer import committed, send_all
+
+MakeConsumer = Callable[..., PushConsumer]
+SETTINGS: dict[str, Any] = {
+    "order_by_key": True,
+    "max_attempts": 2,
+    "on_failure": ParkKey("parked"),
+    "suspend_current_queue_time_ms": 10,
+}
+
+
+@pytest.fixture
+def broker_history(tmp_path: Path) -> Path:
+    return tmp_path / "broker.jsonl"
+
+
+@pytest.fixture
+def broker(
+    tmp_path: Path, broker_config: BrokerConfig, broker_history: Path
+) -> Iterator[EmbeddedBroker]:
+    history = History(broker_history, "broker")
+    with EmbeddedBroker(tmp_path / "b.db", config=broker_config, history=history) as running:
+        yield running
+    history.close()
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
+    with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=2) as running:
+        yield running
+
+
+class Poisoned:
+    """A listener that fails at some numbers until it is healed."""
+
+    def __init__(self, seen: Seen, *numbers: int) -> None:
+        self.seen = seen
+        self.poison = {str(number).encode() for number in numbers}
+
+    def __call__(self, messages: Any, context: Any) -> None:
+        if any(bytes(message.body) in self.poison for message in messages):
+            raise ValueError("a test's own failure")
+        self.seen.add(
+            [(context.message_queue.queue_id, 0, m.sharding_key, bytes(m.body)) for m in messages]
+        )
+
+
+def bodies(seen: Seen, key: str) -> list[int]:
+    return [int(body) for body in seen.bodies_of(key)]
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_key_in_the_parking_topic_holds_no_commit_and_comes_back_in_order(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    broker_history: Path,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    send_all(producer, numbered(100))
+    poisoned = Poisoned(seen, 24)
+
+    async def listen_async(messages: Any, context: Any) -> None:
+        poisoned(messages, context)
+
+    listener = poisoned if kind == "plain" else listen_async
+    history = tmp_path / "member.jsonl"
+    with make_consumer(listener, history=history, **SETTINGS) as consumer:
+        seen.wait_for_count(92)  # all but 24, 34, ... 94
+        eventually(lambda: committed(broker) == 100, "the parked ones hold no commit")
+        assert consumer.statistics["diverted"] == 8
+        send_all(producer, numbered(50, start=100))
+        seen.wait_for_count(137)
+        assert bodies(seen, "k4") == [4, 14]
+        poisoned.poison.clear()
+        assert consumer.unpark("k4")
+        seen.wait_for_count(150)
+        eventually(lambda: consumer.parked_keys() == {}, "unparked")
+        send_all(producer, numbered(50, start=150))
+        seen.wait_for_count(200)
+        eventually(lambda: committed(broker) == 200, "all is committed")
+    assert_in_order(seen, 200)
+    broker.close()
+    report = audit([history, broker_history])
+    assert report.ok, report.violation
+    assert report.diverted == 13
+
+
+def test_the_next_owner_knows_what_is_parked_and_runs_nothing_newer_of_it(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(60))
+    with make_consumer(Poisoned(seen, 13), **SETTINGS):
+        eventually(lambda: committed(broker) == 60, "all is committed")
+    assert bodies(seen, "k3") == [3]
+    send_all(producer, numbered(60, start=60))
+    with make_consumer(Poisoned(seen), **SETTINGS) as consumer:  # healed, but nobody unparked
+        eventually(lambda: committed(broker) == 120, "all is committed")
+        assert bodies(seen, "k3") == [3]
+        assert list(consumer.parked_keys().values()) == [["k3"]]
+        assert consumer.unpark("k3")
+        seen.wait_for_count(120)
+    assert_in_order(seen, 120)
+    with make_consumer(Poisoned(seen), **SETTINGS) as consumer:  # and that was durable too
+        send_all(producer, numbered(20, start=120))
+        seen.wait_for_count(140)
+        assert consumer.parked_keys() == {}
+    assert_in_order(seen, 140)
+
+
+def test_a_replay_that_fails_keeps_the_rest_parked_behind_what_it_did(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(100))
+    poisoned = Poisoned(seen, 24, 64)
+    with make_consumer(poisoned, **SETTINGS) as consumer:
+        eventually(lambda: committed(broker) == 100, "all is committed")
+        poisoned.poison = {b"64"}
+        assert consumer.unpark("k4")
+        eventually(lambda: consumer.statistics["listener_errors"] == 3, "it failed again")
+        assert bodies(seen, "k4") == [4, 14, 24, 34, 44, 54]
+        send_all(producer, numbered(20, start=100))
+        eventually(lambda: committed(broker) == 120, "newer ones are parked behind")
+        assert list(consumer.parked_keys().values()) == [["k4"]]
+    poisoned.poison.clear()
+    with make_consumer(poisoned, **SETTINGS) as consumer:
+        eventually(lambda: list(consumer.parked_keys().values()) == [["k4"]], "known again")
+        assert consumer.unpark("k4")
+        seen.wait_for_count(120)
+    assert_in_order(seen, 120)
+
+
+def test_a_message_stays_where_it_is_until_its_copy_is_stored(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ordermq.consumer import parking
+    from ordermq.errors import RequestTimeout
+
+    send_all(producer, numbered(40))
+    stored = parking.Parking._store
+    is_open = threading.Event()
+
+    async def store(self: Any, message: Any, key: bytes) -> None:
+        if not is_open.is_set():
+            raise RequestTimeout("a test's own time-out")
+        await stored(self, message, key)
+
+    monkeypatch.setattr(parking.Parking, "_store", store)
+    monkeypatch.setattr(parking, "_RETRY_MS", 10)
+    with make_consumer(Poisoned(seen, 4), **SETTINGS) as consumer:
+        seen.wait_for_count(36)
+        held = [a for a in consumer._live()._rebalancer.assigned() if a.queue.topic == "orders"]
+        assert sum(item.done_offset for item in held) < 40
+        is_open.set()
+        eventually(lambda: committed(broker) == 40, "its copies are stored")
+        assert consumer.statistics["diverted"] == 4
+    assert bodies(seen, "k4") == []
