@@ -137,7 +137,9 @@ class LiteOffsets:
         async with self._lock_of(pulled):
             try:
                 stored = await self.stored(pulled.queue)
-                if pulled.committed != offset and (stored is None or stored < offset):
+                # Ours to move, also back after a seek, unless somebody else has moved it on.
+                is_ours = stored is None or stored == pulled.committed or stored < offset
+                if is_ours and stored != offset:
                     await self._put(pulled.queue, offset)
             except STORE_ERRORS as error:
                 self._statistics.add("commit_errors")

@@ -48,7 +48,7 @@ class LitePullConsumer:
             each member of a host needs one of its own.
         config: all settings at once; else give them flat, as `auto_commit=False`.
         on_assigned, on_revoked: called with a queue when it became ours, before its first pull,
-            and after it is not.
+            and after it is not; not to close the consumer from.
         clock: time, as an argument; for tests.
         settings: any field of `LitePullConsumerConfig`'s groups.
     Raises: ConfigError: a name or setting no broker would take.

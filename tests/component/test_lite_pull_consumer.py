@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -263,6 +264,18 @@ def test_seek_goes_either_way_and_forgets_what_was_buffered(producer: Producer, 
             consumer.seek(QUEUES[3], offset)
     with pytest.raises(StateError, match="not ours now"):
         consumer.seek(QUEUES[0], 0)
+
+
+def test_a_seek_is_stored_at_the_close_too_where_commits_are_automatic(
+    producer: Producer, make: Make
+) -> None:
+    send(producer, 80)
+    consumer = make(auto_commit_interval_ms=86_400_000)
+    polled(consumer, 80)
+    consumer.commit()
+    consumer.seek(QUEUES[2], 4)
+    consumer.close()
+    assert sorted(polled(make(), 6)) == list(range(34, 80, 8))
 
 
 def test_a_paused_queue_gives_nothing_until_it_is_resumed(producer: Producer, make: Make) -> None:
@@ -757,6 +770,16 @@ def test_time_runs_on_the_clock_it_is_given(producer: Producer, make: Make) -> N
         return stored(consumer) == [1] * 8
 
     eventually(committed, "the interval's commit")
+
+
+def test_a_consumer_without_a_name_server_does_not_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    consumer = LitePullConsumer("g", name_servers=f"127.0.0.1:{port}")
+    with pytest.raises(RouteError, match="no name server answers"):
+        consumer.start()
+    assert consumer.assignment() == []
+    consumer.close()
 
 
 def test_wrong_arguments_and_states_say_what_is_wrong(
