@@ -2,7 +2,8 @@
 # Our client on RocketMQ's broker, RocketMQ's client on ours, and both in one group.
 #   ci/interop.sh                        on RocketMQ 5.3.3
 #   ci/interop.sh --version 4.9.7 -k tag  another version; other arguments go to pytest
-#   ci/interop.sh --all                  on every version we promise
+#   ci/interop.sh --all                  on every version we promise, the short leg with binary
+#                                        headers too; a table of all cases and skips at the end
 #   ci/interop.sh --short                what ci/test.sh runs: our client, and Java's beside it
 #   ci/interop.sh --short --binary       the same, all headers of both clients in the binary form
 # Needs a JDK 17 and Maven. Each version gets a name server and two brokers of its own, which
@@ -16,9 +17,12 @@ case ${1:-} in
 esac
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
+short_files=(tests/interop/test_client_on_rocketmq.py tests/interop/test_mixed_groups.py)
 versions=(5.3.3)
-marked=
 files=(tests/interop)
+marked=
+binary=
+all=
 while [ $# -gt 0 ]; do
     case $1 in
     --version)
@@ -27,15 +31,16 @@ while [ $# -gt 0 ]; do
         ;;
     --all)
         versions=(4.9.7 5.3.3 5.4.0)
+        all=yes
         shift
         ;;
     --short)
         marked="not restarts"
-        files=(tests/interop/test_client_on_rocketmq.py tests/interop/test_mixed_groups.py)
+        files=("${short_files[@]}")
         shift
         ;;
     --binary)
-        export ROCKETMQ_SERIALIZE_TYPE=ROCKETMQ # read by our client as by Java's
+        binary=ROCKETMQ
         shift
         ;;
     *) break ;;
@@ -47,11 +52,15 @@ for tool in java javac mvn; do
 done
 
 folder=$root/build/interop-$$
-trap '[ -d "$folder" ] && ci/rocketmq.sh down any --folder "$folder"; rm -rf "$folder.log"' EXIT
-results=()
+trap '[ -d "$folder" ] && ci/rocketmq.sh down any --folder "$folder"; rm -rf "$folder".*.xml' EXIT
+reports=()
 failed=0
-for version in "${versions[@]}"; do
-    echo "ordermq: interop on RocketMQ $version"
+
+# leg VERSION SERIALIZE_TYPE MARKS FILES_AND_PYTEST_ARGUMENTS...
+leg() {
+    local version=$1 serialize=$2 marks=$3 report
+    shift 3
+    echo "ordermq: interop on RocketMQ $version${serialize:+, binary headers}"
     # broker-b answers with binary headers; a name server that was away hears of brokers soon;
     # the locks of killed members run out in a third of the usual time (tests/interop/cluster.py);
     # producers are asked soon how their transactions stand, and timed messages may be recalled.
@@ -61,10 +70,19 @@ for version in "${versions[@]}"; do
         --set registerNameServerPeriod=10000 \
         --set transactionTimeOut=1000 --set transactionCheckInterval=1000 \
         --set recallMessageEnable=true >/dev/null
-    ORDERMQ_ROCKETMQ=$folder "$venv/bin/python" -m pytest "${files[@]}" -q --durations=5 \
-        -m "$marked" "$@" | tee "$folder.log" || failed=1
-    results+=("$version: $(tail -n 1 "$folder.log")")
+    report=$folder.$version$serialize.xml
+    # Our client reads the variable as Java's does.
+    ROCKETMQ_SERIALIZE_TYPE=$serialize ORDERMQ_ROCKETMQ=$folder "$venv/bin/python" -m pytest -q \
+        --durations=5 -m "$marks" --junitxml="$report" "$@" || failed=1
+    reports+=("$version${serialize:+, binary headers}=$report")
     ci/rocketmq.sh down "$version" --folder "$folder"
+}
+
+for version in "${versions[@]}"; do
+    leg "$version" "$binary" "$marked" "${files[@]}" "$@"
 done
-printf 'ordermq: interop on RocketMQ %s\n' "${results[@]}"
+if [ -n "$all" ]; then
+    leg 5.3.3 ROCKETMQ "not restarts" "${short_files[@]}"
+fi
+"$venv/bin/python" ci/interop_summary.py "${reports[@]}"
 exit $failed

@@ -90,7 +90,8 @@ class Part:
         try:
             if self.name == "name-server":
                 return ask(self.address, CLUSTER_INFO)[0] == 0
-            if ask(self.address, RUNTIME_INFO)[0] != 0 and not self.asks_for_accounts:
+            is_asked = not self.speaks_tls_only and not self.asks_for_accounts
+            if is_asked and ask(self.address, RUNTIME_INFO)[0] != 0:
                 return False
             topic = "TBW102" if self.is_master else "SELF_TEST_TOPIC"
             code, body = ask(name_server, ROUTE, topic=topic, acceptStandardJsonOnly="true")
@@ -99,6 +100,11 @@ class Part:
             return code == 0 and f'"{self.address}"' in body.decode()
         except OSError:
             return False
+
+    @property
+    def speaks_tls_only(self) -> bool:
+        """Whether it cannot be asked by us, who speak none; the name server tells of it."""
+        return "-Dtls.server.mode=enforcing" in self.facts["java"]
 
     @property
     def asks_for_accounts(self) -> bool:

@@ -97,8 +97,14 @@ class BrokerApi:
         command = Command.request(code, header.to_ext(), body)
         answer = await self._connections.request(address, command, timeout_ms)
         if answer.code not in _STORED:
+            why = answer.remark or "the broker refused the message"
+            if answer.code == ResponseCode.MESSAGE_ILLEGAL:
+                why += (
+                    f"; what was sent has {len(body)} bytes: send less at once, compress it, or "
+                    "raise the broker's maxMessageSize"
+                )
             raise BrokerError(
-                answer.remark or "the broker refused the message",
+                why,
                 response_code=answer.code,
                 topic=header.topic,
                 broker=header.broker_name,

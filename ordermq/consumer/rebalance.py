@@ -21,10 +21,15 @@ from ordermq.consumer.strategies import allocate
 from ordermq.consumer.unlocked import Unlocked
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import TopicRoute
 
 _log = logging.getLogger("ordermq.consumer")
 _UNKNOWN_TOPIC_RETRY_MS = 500
+_NO_SUCH_TOPIC = (
+    "no broker has this topic; we wait for it. Is the name right? Then create it (mqadmin "
+    "updateTopic), or send to it where brokers create topics themselves"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +207,9 @@ class Rebalancer:
             self._try_again_in(self._config.lease.lock_retry_ms)
         if None in routes.values():
             self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
+        for topic, route in routes.items():
+            is_awaited = route is None and not topic.startswith(RETRY_PREFIX)
+            self._complain(topic, _NO_SUCH_TOPIC if is_awaited else "")
         await asyncio.gather(
             *(
                 self._balance(topic, share)

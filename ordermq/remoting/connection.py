@@ -27,6 +27,7 @@ from ordermq.remoting.signing import Credentials
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words_for_silence
 
 _log = logging.getLogger("ordermq.remoting")
+_WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10911)?"
 _EXPIRY_TICK_MS = 100  # how late a time-out may be noticed
 
 
@@ -72,6 +73,15 @@ class Waiting:
     def failed(self, error: Exception) -> None:
         """None will come; the errors are those of `Connection.request`."""
         raise NotImplementedError
+
+
+def _foreign(data: bytes) -> ProtocolError | None:
+    """What a server speaks whose first bytes begin no frame; no frame is as long as these say."""
+    if is_record(data):
+        return ProtocolError("the server speaks TLS there: give tls=True")
+    if data.startswith(b"HTTP/"):
+        return ProtocolError(f"an HTTP server answers there: {_WRONG_PORT}")
+    return None
 
 
 class _Answer(Waiting):
@@ -283,13 +293,13 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         is_first = not self._heard_bytes
         self._heard_bytes += len(data)
-        broken: ProtocolError | None = None
-        try:
-            commands = self._framer.feed(data)
-        except ProtocolError as error:
-            commands, broken = self._framer.completed, error
-            if is_first and is_record(data):
-                broken = ProtocolError("the server speaks TLS there: give tls=True")
+        commands: list[Command] = []
+        broken = _foreign(data) if is_first else None
+        if broken is None:
+            try:
+                commands = self._framer.feed(data)
+            except ProtocolError as error:
+                commands, broken = self._framer.completed, error
         self._tell(commands)
         if broken is not None:
             _log.warning("%s: closing, %s", self.address, broken)
@@ -371,8 +381,9 @@ class Connection(asyncio.Protocol):
             waiting = self._pending.pop(opaque)
             if waiting.is_over:  # its caller was cancelled
                 continue
+            silent = "" if self._heard_bytes else f"; it never said a byte: {_WRONG_PORT}"
             error = RequestTimeout(
-                f"request {waiting.code} had no answer in time: its outcome is unknown",
+                f"request {waiting.code} had no answer in time: its outcome is unknown{silent}",
                 address=self.address,
             )
             waiting.failed(error)
