@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
@@ -32,10 +33,20 @@ class Process:
         name: what people call it.
         module: run as `python -m`.
         log: where its stderr goes, appended.
+        is_tree: it starts processes of its own, which are killed with it.
     """
 
-    def __init__(self, name: str, module: str, arguments: Sequence[object], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[object],
+        log: Path,
+        *,
+        is_tree: bool = False,
+    ) -> None:
         self.name = name
+        self._is_tree = is_tree
         self.log = log
         self.lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._dismissed = self._killed = False
@@ -45,6 +56,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                start_new_session=is_tree,
             )
         self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
         self._reader.start()
@@ -81,7 +93,10 @@ class Process:
     def kill(self) -> None:
         """kill -9: it gets no chance to hand anything over."""
         self._dismissed = self._killed = True
-        self._process.send_signal(signal.SIGKILL)
+        if self._is_tree:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        else:
+            self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def ask_to_leave(self) -> None:

@@ -1,0 +1,282 @@
+"""A year of flights on Spark, in order: a topic, a stage that remembers, another topic.
+
+Each message of the topic `flights` is an event of an aircraft (`ordermq demo` sends them, and
+leaves its broker's data behind). The stage keeps every aircraft's log as Spark state, across
+micro-batches; after each one it writes the logs that changed to the topic `aircraft-logs`, keyed
+by aircraft. Kill it where you like: started again with the same folder, it goes on.
+
+    ordermq demo
+    ordermq broker --data demo-output/broker &
+    python examples/flights_on_spark.py --folder demo-output/spark
+
+With `--standalone` it starts a Spark master and two workers on the loopback and ships this
+package to their executors; with `--master` it uses a cluster of yours. Lines on stdout are JSON,
+one a micro-batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+
+import ordermq
+from ordermq.cli.demo.logbook import AircraftLog
+from ordermq.errors import OrderingError
+from ordermq.spark import apply_with_state, drop_repeats, register
+
+GROUP = "flights-on-spark"
+FLIGHTS, LOGS = "flights", "aircraft-logs"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+_TEXTS = ("place", "base")
+STATE = ", ".join(
+    f"{field.name} {'STRING' if field.name in _TEXTS else 'BIGINT'}"
+    for field in fields(AircraftLog)
+    if field.name != "key"
+)
+
+
+def keep_log(
+    rows: pd.DataFrame, state: dict[str, Any] | None
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Go on with one aircraft's log; `rows` are its events, in the order they were sent."""
+    key = rows["sharding_key"].iloc[0]
+    log = AircraftLog(key, **(state or {}))
+    for body in rows["body"]:
+        event = orjson.loads(body)
+        if event["nth"] < log.events:
+            continue  # the producer sent it twice: its acknowledgement was lost
+        if event["nth"] > log.events:
+            raise OrderingError(f"{key}: event {event['nth']} came after {log.events} events")
+        log.apply(event)
+    kept = asdict(log)
+    del kept["key"]
+    out = pd.DataFrame({"sharding_key": [key], "body": [orjson.dumps(asdict(log))]})
+    return out, kept
+
+
+def pipeline(spark: SparkSession, name_servers: str, max_rows: int) -> DataFrame:
+    """The logs that each micro-batch changed."""
+    flights = (
+        spark.readStream.format("ordermq")
+        .option("name_servers", name_servers)
+        .option("topic", FLIGHTS)
+        .option("group", GROUP)  # its members hold the queues' locks: no two work one queue
+        .option("starting_offsets", "earliest")
+        .option("max_rows", max_rows)
+        .option("columns", "topic,broker,queue_id,offset,sharding_key,body")
+        .load()
+    )
+    return apply_with_state(
+        flights, keep_log, "sharding_key STRING, body BINARY", STATE, key="sharding_key"
+    )
+
+
+def run(spark: SparkSession, name_servers: str, folder: Path, max_rows: int) -> None:
+    """Work off what the topic holds; a line a micro-batch.
+
+    Raises: StreamingQueryException: the query failed.
+    """
+    query = (
+        pipeline(spark, name_servers, max_rows)
+        .writeStream.format("ordermq")
+        .option("name_servers", name_servers)
+        .option("topic", LOGS)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    told = -1
+    while True:
+        is_over = query.awaitTermination(0.2)
+        for progress in query.recentProgress:
+            if progress["batchId"] > told and progress["numInputRows"]:
+                told = progress["batchId"]
+                print(json.dumps(line_of(progress)), flush=True)
+        if is_over:
+            return
+
+
+def line_of(progress: Any) -> dict[str, Any]:
+    """A micro-batch as a line: rows, rows a second, and how many messages wait behind it."""
+    (source,) = progress["sources"]
+    end, latest = (json.loads(source[name]) for name in ("endOffset", "latestOffset"))
+    return {
+        "t": time.time(),
+        "batch": progress["batchId"],
+        "rows": progress["numInputRows"],
+        "rows_per_second": progress["processedRowsPerSecond"],
+        "lag": sum(max(latest[name] - end.get(name, 0), 0) for name in latest if ":" in name),
+    }
+
+
+def read_back(spark: SparkSession, name_servers: str, path: Path) -> None:
+    """Every log that was written, each once, in order: a Parquet file."""
+    written = (
+        spark.read.format("ordermq")
+        .option("name_servers", name_servers)
+        .option("topic", LOGS)
+        .load()
+    )
+    logs = drop_repeats(written).select("sharding_key", "queue_id", "offset", "body").toPandas()
+    logs.sort_values(["queue_id", "offset"], ignore_index=True).to_parquet(path)
+
+
+def session(master: str, folder: Path, **settings: str) -> SparkSession:
+    """A Spark session that can keep state."""
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("flights-on-spark")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    )
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder: Path) -> Iterator[str]:
+    """A master and two workers on the loopback, each a process of its own; yields the URL."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    where = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    spark_class = [str(home / "bin" / "spark-class")]
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, kind: str, *arguments: object) -> None:
+        with (folder / f"{name}.log").open("wb") as log:
+            command = [*spark_class, f"org.apache.spark.deploy.{kind}", *map(str, arguments)]
+            started.append(
+                subprocess.Popen(command, env=os.environ | where, stdout=log, stderr=log)
+            )
+
+    port, page = _free_port(), _free_port()
+    url = f"spark://127.0.0.1:{port}"
+    try:
+        start("master", "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port",
+              page)  # fmt: skip
+        for number in (1, 2):
+            work = folder / f"worker-{number}"
+            start(f"worker-{number}", "worker.Worker", "--host", f"127.0.0.{number}", "--cores", 1,
+                  "--memory", "1g", "--webui-port", 0, "--work-dir", work, url)  # fmt: skip
+        _wait_for_workers(page, 2)
+        yield url
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(20)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def _wait_for_workers(page: int, count: int, deadline_s: float = 60.0) -> None:
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer,
+        ):
+            if json.load(answer)["aliveworkers"] >= count:
+                return
+        time.sleep(0.2)
+    raise SystemExit(f"no {count} workers within {deadline_s:.0f} s: see master.log, worker-*.log")
+
+
+def packed(folder: Path) -> Path:
+    """This package as an archive for executors, as docs/spark.md describes it."""
+    path = folder / "ordermq.tar.gz"
+    source = Path(ordermq.__file__).parent
+    with tarfile.open(path, "w:gz") as archive:
+        for package in (source, source.parent / "pyspark_ordermq"):
+            archive.add(package, package.name, filter=lambda entry: (
+                None if "__pycache__" in entry.name else entry
+            ))  # fmt: skip
+    return path
+
+
+def shipped(folder: Path) -> dict[str, str]:
+    """What makes executors unpack the archive and import from it."""
+    return {
+        "spark.archives": f"{packed(folder)}#ordermq_package",
+        "spark.executorEnv.PYTHONPATH": "./ordermq_package",
+        "spark.executor.memory": "1g",
+    }
+
+
+def imported_from(spark: SparkSession) -> set[str]:
+    """Where executors have the package from."""
+
+    def tell(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        import ordermq
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"file": [ordermq.__file__]})
+
+    rows = spark.range(0, 4, numPartitions=4).mapInArrow(tell, "file STRING").collect()
+    return {row.file for row in rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--name-servers", default="127.0.0.1:9876")
+    parser.add_argument("--folder", type=Path, required=True, help="checkpoint and logs")
+    parser.add_argument("--max-rows", type=int, default=30_000, help="a micro-batch, at most")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--standalone", action="store_true", help="start a cluster of two workers")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with contextlib.ExitStack() as opened:
+        settings: dict[str, str] = {}
+        master = asked.master
+        if asked.standalone:
+            master = opened.enter_context(standalone_cluster(asked.folder))
+            where = opened.enter_context(tempfile.TemporaryDirectory())
+            settings = shipped(Path(where))
+        spark = session(master, asked.folder, **settings)
+        opened.callback(spark.stop)
+        if asked.standalone:
+            print(json.dumps({"executors_import": sorted(imported_from(spark))}), flush=True)
+        run(spark, asked.name_servers, asked.folder, asked.max_rows)
+        read_back(spark, asked.name_servers, asked.folder / "logs.parquet")
+
+
+if __name__ == "__main__":
+    main()
