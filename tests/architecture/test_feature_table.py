@@ -1,0 +1,27 @@
+"""The README's feature table: each link of ours leads to a test that exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_LINK = re.compile(r'\]\((tests/[^ )"]+)(?: "([^"]+)")?\)')
+
+
+def rows() -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    table = text.split("<!-- features:begin -->")[1].split("<!-- features:end -->")[0]
+    return [line for line in table.strip().splitlines()[2:] if "talks to" not in line]
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[1].strip())
+def test_every_feature_we_claim_links_to_its_test(row: str) -> None:
+    links = _LINK.findall(row.split("|")[2])
+    assert links, row
+    for file, name in links:
+        text = (ROOT / file).read_text()
+        assert "def test_" in text
+        assert not name or f"def {name}(" in text, f"{file} has no {name}"
