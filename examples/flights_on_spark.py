@@ -116,13 +116,17 @@ def run(spark: SparkSession, name_servers: str, folder: Path, max_rows: int) -> 
 def line_of(progress: Any) -> dict[str, Any]:
     """A micro-batch as a line: rows, rows a second, and how many messages wait behind it."""
     (source,) = progress["sources"]
-    end, latest = (json.loads(source[name]) for name in ("endOffset", "latestOffset"))
+    end = json.loads(source["endOffset"])
+    # A micro-batch that is run again after a restart comes before any look at the brokers.
+    latest = json.loads(source["latestOffset"] or "null")
     return {
         "t": time.time(),
         "batch": progress["batchId"],
         "rows": progress["numInputRows"],
         "rows_per_second": progress["processedRowsPerSecond"],
-        "lag": sum(max(latest[name] - end.get(name, 0), 0) for name in latest if ":" in name),
+        "read": sum(offset for name, offset in end.items() if ":" in name),
+        "lag": latest
+        and sum(max(latest[name] - end.get(name, 0), 0) for name in latest if ":" in name),
     }
 
 
