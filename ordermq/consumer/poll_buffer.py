@@ -51,7 +51,8 @@ class PollBuffer:
     """All held queues, and the pollers' end of them; any thread.
 
     Args:
-        on_room: called with a queue that waited for room and has it; not under the lock.
+        on_room: called with a queue that waited for room and has it; under the lock, so that it
+            is over before the queue can be dropped, and must not call back.
     """
 
     def __init__(self, config: LitePullConfig, on_room: Callable[[PulledQueue], None]) -> None:
@@ -87,9 +88,8 @@ class PollBuffer:
                 del self._queues[pulled.queue]
             self._clear(pulled)
             self._without_room.discard(pulled)
-            roomy = self._roomy()
-        self._tell(roomy)
-        return done
+            self._tell_who_has_room()
+            return done
 
     def held(self) -> list[PulledQueue]:
         """The queues that are ours, sorted."""
@@ -178,9 +178,8 @@ class PollBuffer:
             self._given[poller] = (pulled, pulled.generation, begin)
             if pulled.buffered:
                 self._ready.append(pulled)  # behind the others
-            roomy = self._roomy()
-        self._tell(roomy)
-        return batch
+            self._tell_who_has_room()
+            return batch
 
     def finish(self, poller: Hashable) -> None:
         """The poller is through with the batch it was handed last."""
@@ -228,9 +227,8 @@ class PollBuffer:
             self._clear(pulled)
             pulled.generation += 1
             pulled.position = pulled.pull_offset = offset
-            roomy = self._roomy()
-        self._tell(roomy)
-        return pulled
+            self._tell_who_has_room()
+            return pulled
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these queues; what is buffered stays.
@@ -254,8 +252,7 @@ class PollBuffer:
                     self._ready.append(pulled)
                     self._wake()
                 pulled.is_paused = False
-            roomy = self._roomy()
-        self._tell(roomy)
+            self._tell_who_has_room()
 
     def polled(self) -> list[tuple[PulledQueue, int]]:
         """What a commit of everything polled is about: queues and offsets not committed yet.
@@ -326,12 +323,9 @@ class PollBuffer:
         if pulled in self._ready:
             self._ready.remove(pulled)
 
-    def _roomy(self) -> list[PulledQueue]:
+    def _tell_who_has_room(self) -> None:
         roomy = [pulled for pulled in self._without_room if self._has_room(pulled)]
         self._without_room.difference_update(roomy)
-        return roomy
-
-    def _tell(self, roomy: Iterable[PulledQueue]) -> None:
         for pulled in roomy:
             self._on_room(pulled)
 
