@@ -8,7 +8,7 @@
 | a started consumer: the parts, and what happens between them | member.py, member_settings.py |
 | what is subscribed | subscribing.py |
 | which queues are mine | rebalance.py, strategies.py |
-| pausing, releasing, seeking | steering.py |
+| pausing, releasing, seeking | steered.py, steering.py |
 | taking, renewing, losing locks | locks.py |
 | giving a queue up: drain, commit, unlock | hand_off.py |
 | where to start, what is committed when | offsets.py |

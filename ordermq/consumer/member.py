@@ -30,6 +30,7 @@ from ordermq.consumer.offsets import Offsets
 from ordermq.consumer.orderly import OrderlyService
 from ordermq.consumer.pullers import Pullers
 from ordermq.consumer.rebalance import Rebalancer
+from ordermq.consumer.rejoining import Rejoining
 from ordermq.consumer.steering import Steering
 from ordermq.consumer.subscribing import Subscriptions
 from ordermq.consumer.unlocked import Unlocked
@@ -185,7 +186,7 @@ class Member:
             client, group, self.subscriptions.all, is_orderly=settings.listener is not None
         )
         self._loops: list[asyncio.Task[object]] = []
-        self._rejoining: set[str] = set()
+        self._rejoining = Rejoining(client, self._describe, self._on_back)
         self._callbacks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -208,6 +209,7 @@ class Member:
         told last: nothing else would keep the others from what we are still at.
         """
         self._leaving = True
+        self._rejoining.stop()
         self._rebalancer.stop_acquiring()
         if isinstance(self._locks, Locks):
             self._runtime.call(self._leave_group())
@@ -389,22 +391,9 @@ class Member:
                 # A plain broker keeps locks in memory: after a restart another member may
                 # get ours at once, and nothing would tell us (semantics 3.2 R).
                 assigned.lapse("the connection to a broker without lock epochs broke")
-        if address not in self._rejoining and address in self._client.routes.masters():
-            self._rejoining.add(address)
-            self._runtime.spawn(self._rejoin(address), f"rejoin {address}")
+        self._rejoining.lost(address)
 
-    async def _rejoin(self, address: str) -> None:
-        """The broker dropped us with the connection: announce ourselves until it answers."""
-        try:
-            while not self._leaving:
-                try:
-                    await self._client.api.heartbeat(address, self._describe())
-                    break
-                except OrderMQError as error:
-                    _log.info("%s: not back yet: %s", address, error)
-                    await self._client.clock.sleep_ms(self._config.remoting.reconnect_delay_ms)
-        finally:
-            self._rejoining.discard(address)
+    def _on_back(self) -> None:
         self._locks.renew_soon()
         self._rebalancer.wake()
         self._pullers.nudge_all()

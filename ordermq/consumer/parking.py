@@ -203,7 +203,7 @@ class Parking:
         place = MessageQueue(self._topic, source.broker_name, 0)
         address = self._client.routes.master_of(source.broker_name)
         try:
-            offset = await self._client.api.min_offset(address, place)
+            offset = max(await self._client.api.min_offset(address, place), 0)  # -1: no queue yet
             end = await self._client.api.max_offset(address, place)
         except BrokerError as error:
             if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
