@@ -14,7 +14,8 @@ from ordermq import Producer, PullConsumer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.group_inspector import GroupInspector
 from ordermq.clock import SystemClock
-from ordermq.errors import DataLoss, LockLost, LockRefused, RouteError, StateError
+from ordermq.config import BrokerConfig
+from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.lease_identity import lease_client_id
 from ordermq.spark.offsets import StreamOffset
@@ -22,6 +23,7 @@ from ordermq.spark.options import SourceOptions
 from ordermq.spark.stream_driver import StreamDriver
 from tests.component.conftest import Seen, eventually, numbered
 
+ACCOUNT = {"access_key": "shop", "secret_key": "hidden"}
 QUEUES = [MessageQueue("orders", "b", number) for number in range(8)]
 
 
@@ -393,3 +395,21 @@ def test_a_checkpoint_that_goes_back_is_refused(broker, producer, run):
 def test_a_topic_nobody_has_is_named(broker, run):
     with pytest.raises(RouteError, match=r"no broker has this topic.*topic='orders'"):
         run().initial()
+
+
+class TestAnAccountIsAskedFor:
+    """A broker that serves its accounts only; the options of Spark carry them."""
+
+    @pytest.fixture
+    def broker_config(self) -> BrokerConfig:
+        return BrokerConfig(broker_name="b", durability="os", accounts={"shop": "hidden"})
+
+    def test_a_query_signs_with_its_options(self, broker, run):
+        with Producer("p", name_servers=broker.name_servers, **ACCOUNT) as producer:
+            list(producer.send_many(numbered(20)))
+        driver = run(**ACCOUNT)
+        assert sum(whole(driver, driver.initial()).queues.values()) == 20
+
+    def test_a_query_with_another_key_is_told_what_to_check(self, broker, run):
+        with pytest.raises(BrokerError, match=r"check that key, its secret_key"):
+            run(access_key="shop", secret_key="wrong").initial()

@@ -229,14 +229,15 @@ class Program:
             start_new_session=True,
             text=True,
         )
+        self.jvm = 0
+
+    def wait_until_ready(self) -> None:
         assert self.process.stdout is not None
-        told = ["", ""]
         for line in self.process.stdout:
-            told = line.split()
-            if told[:1] == ["ready"]:
-                break
-        assert told[:1] == ["ready"], (folder / "program.log").read_text()
-        self.jvm = int(told[1])
+            if line.startswith("ready "):
+                self.jvm = int(line.split()[1])
+                return
+        pytest.fail("the program ended early; see program.log in its folder")
 
     def order(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -250,7 +251,7 @@ class Program:
         os.killpg(self.process.pid, signal.SIGINT)  # as Ctrl-C does
 
     def close(self) -> None:
-        for pid in (self.process.pid, self.jvm, *readers(self.mark)):
+        for pid in filter(None, (self.process.pid, self.jvm, *readers(self.mark))):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -275,6 +276,7 @@ def ended(broker: Broker, folder: Path, ending: str, state: str) -> None:
     """Run a program until it is idle or busy, and end it."""
     program = Program(broker, folder, state)
     try:
+        program.wait_until_ready()
         assert is_one_holder(broker)
         ENDINGS[ending](program)
         eventually(lambda: not readers(program.mark), f"{ending}: the driver's half has ended")
