@@ -49,12 +49,15 @@ class Framer:
 
         Raises: ProtocolError: the stream cannot be understood from here on: use what
             `completed` has, and close it.
-        O(bytes): a body is copied once, out of the stream.
+        O(bytes): a body is copied out of the stream, twice if it came in pieces.
         """
-        source: bytes | bytearray = data
+        source = data
         if self._buffer:
-            self._buffer += data
-            source = self._buffer
+            if self._is_far_from_whole(len(data)):
+                self._buffer += data
+                return []
+            source = b"".join((self._buffer, data))
+            self._buffer.clear()
         commands: list[Command] = []
         at, end = 0, len(source)
         try:
@@ -72,19 +75,23 @@ class Framer:
                 if end - at < 4 + length:
                     break
                 body_start, next_at = at + 8 + header_size, at + 4 + length
-                header = bytes(source[at + 8 : body_start])
-                body = bytes(source[body_start:next_at]) if body_start < next_at else b""
-                commands.append(_decode(mark >> 24, header, body))
+                header = source[at + 8 : body_start]
+                commands.append(_decode(mark >> 24, header, source[body_start:next_at]))
                 at = next_at
         except ProtocolError:
             self.completed = commands
             raise
         finally:
-            if source is self._buffer:
-                del self._buffer[:at]
-            elif at < end:
-                self._buffer += data[at:]
+            if at < end:
+                self._buffer += source[at:]
         return commands
+
+    def _is_far_from_whole(self, more: int) -> bool:
+        """Whether the frame in the buffer, of a length we take, misses more bytes than that."""
+        if len(self._buffer) < 8:
+            return False
+        length: int = _WORDS.unpack_from(self._buffer)[0]
+        return len(self._buffer) + more < 4 + length <= self._max_frame_bytes
 
 
 def _decode(serialization: int, header: bytes, body: bytes) -> Command:
