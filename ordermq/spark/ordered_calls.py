@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -60,11 +60,16 @@ class Calls:
             self.parked = ParkedKeys(self._policy.directory)
             self.parked.load()
 
-    def context(self, queue: MessageQueue | None, lease: int | None) -> StageContext:
+    def context(
+        self,
+        queue: MessageQueue | None,
+        lease: int | None,
+        key: Any = None,
+        is_continued: bool = False,
+    ) -> StageContext:
         place = self.place
-        return StageContext(
-            place.query_id, place.batch_id, place.partition, place.attempt, queue, lease=lease
-        )
+        where = (place.query_id, place.batch_id, place.partition, place.attempt)
+        return StageContext(*where, queue, key, is_continued, lease)
 
     def of_queue(
         self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
@@ -79,9 +84,7 @@ class Calls:
         self, rows: Any, queue: MessageQueue | None, key: Any, is_continued: bool
     ) -> Iterator[list[Any]]:
         """Call with rows of one key, whatever queues they are of; each call's answer."""
-        context = replace(
-            self.context(queue, lease_of(rows, 0)), key=key, is_continued=is_continued
-        )
+        context = self.context(queue, lease_of(rows, 0), key, is_continued)
         if self._policy is None and (self.spec.rows_a_call or rows.num_rows) >= rows.num_rows:
             yield self.call(rows, context)
             return

@@ -32,6 +32,9 @@ class KeyRun:
 
 def run_ends(columns: Sequence[Any]) -> list[int]:
     """Where a batch's runs of equal values end; two nulls are equal.  O(rows), native."""
+    if len(columns) == 1 and not pa.types.is_floating(columns[0].type):
+        ends: list[int] = pc.run_end_encode(columns[0]).run_ends.to_pylist()
+        return ends
     count = len(columns[0])
     changes = np.zeros(max(count - 1, 0), dtype=bool)
     for column in columns:

@@ -66,13 +66,15 @@ def _is_plain(kind: Any) -> bool:
 class Places:
     """Where each row of a batch comes from, read natively; the batch has rows."""
 
-    __slots__ = ("_batch", "_names", "_queue_ids", "offsets")
+    __slots__ = ("_batch", "_is_plain", "_names", "_queue_ids", "_queues", "offsets")
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
         self.offsets = numbers_of(batch.column("offset"), pa.int64(), "offset")
         self._queue_ids = numbers_of(batch.column("queue_id"), pa.int32(), "queue_id")
         self._names = [texts_of(batch.column("topic")), texts_of(batch.column("broker"))]
+        self._is_plain: bool | None = None  # one topic and one broker; asked for once
+        self._queues: dict[int, MessageQueue] = {}  # by id, if so
 
     def run_end(self, first: int, end: int) -> int:
         """How far rows from `first` go on in order; see core.interface.OrderedRows."""
@@ -80,8 +82,22 @@ class Places:
 
     def queue(self, row: int) -> MessageQueue:
         """The queue of a row."""
-        topic, broker = (self._batch.column(name)[row].as_py() for name in ("topic", "broker"))
-        return MessageQueue(topic or "", broker or "", self._queue_ids[row])
+        if self._is_plain is None:
+            self._is_plain = self._is_of_one_broker()
+        number = self._queue_ids[row]
+        known = self._queues.get(number)
+        if known is None:
+            topic, broker = (self._batch.column(name)[row].as_py() for name in ("topic", "broker"))
+            known = MessageQueue(topic or "", broker or "", number)
+            if self._is_plain:
+                self._queues[number] = known
+        return known
+
+    def _is_of_one_broker(self) -> bool:
+        """Whether topic and broker are the same in all rows, as nearly always.  Native."""
+        count = len(self.offsets)
+        rising, same = np.arange(count), np.zeros(count, np.int32)
+        return core.ordered_rows(rising.data, same.data, self._names, 0, count) == count
 
 
 class OrderCheck:

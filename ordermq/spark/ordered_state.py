@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -240,8 +240,7 @@ class _Stage(StatefulProcessor):
         lease = frame["lease"].iat[0] if "lease" in frame else None
         value = key[0] if isinstance(key, tuple) and len(key) == 1 else key
         told = None if lease is None or pd.isna(lease) else int(lease)
-        context = self._calls.context(_only_queue(frame), told)
-        return replace(context, key=value)
+        return self._calls.context(_only_queue(frame), told, value)
 
     def _consumed(
         self, frame: pd.DataFrame, memory: _Memory, context: StageContext

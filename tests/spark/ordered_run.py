@@ -21,7 +21,7 @@ from ordermq.spark import apply_in_order
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = "queue_id int, offset bigint, key string, call string, place bigint, attempt int"
-ROWS = 5_000
+ROWS = 1_200
 
 
 def session(master: str) -> SparkSession:
@@ -37,7 +37,7 @@ def session(master: str) -> SparkSession:
         .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(paths))
         .config("spark.sql.shuffle.partitions", "3")
         # A sort that spills merges runs, and so must any order it is to keep.
-        .config("spark.shuffle.spill.numElementsForceSpillThreshold", "300")
+        .config("spark.shuffle.spill.numElementsForceSpillThreshold", "100")
         .config("spark.shuffle.sort.bypassMergeThreshold", "1")
     )
     made: SparkSession = builder.getOrCreate()
@@ -124,7 +124,7 @@ def retried(source: DataFrame) -> list[Any]:
             raise RuntimeError("this attempt fails")
         return noted(rows, context)
 
-    stage = apply_in_order(source, function, OUT, engine="arrow", rows_a_call=500)
+    stage = apply_in_order(source, function, OUT, engine="arrow", rows_a_call=100)
     return stage.collect()
 
 
@@ -132,11 +132,11 @@ def main(master: str) -> None:
     spark = session(master)
 
     def source(**options: int) -> DataFrame:
-        settings = {"rows": ROWS, "batch_rows": 400, "parts": 3, "step": ROWS} | options
+        settings = {"rows": ROWS, "batch_rows": 100, "parts": 3, "step": ROWS} | options
         return spark.read.format("omq_memory").options(**settings).load()
 
     def stream() -> DataFrame:
-        options = {"rows": ROWS, "batch_rows": 400, "parts": 3, "step": ROWS}
+        options = {"rows": ROWS, "batch_rows": 100, "parts": 3, "step": ROWS}
         return spark.readStream.format("omq_memory").options(**options).load()
 
     ways = {

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ordermq.errors import ConfigError
+from ordermq.spark.ordered_plan import check_speculation
 from ordermq.spark.ordered_stage import apply_in_order
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
@@ -311,3 +312,27 @@ def test_arguments_that_do_not_fit_are_refused(
 def test_a_frame_without_the_sources_columns_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="no column broker, offset"):
         apply_in_order(frame(spark).drop("broker", "offset"), noted, OUT)
+
+
+def test_a_barrier_stage_runs_all_its_tasks_at_once_or_not_at_all(spark: SparkSession) -> None:
+    two = apply_in_order(frame(spark, queues=2), noted, OUT, engine="arrow", barrier=True)
+    assert_each_queue_once(two.collect(), 2, 100)
+    four = apply_in_order(frame(spark, queues=4), noted, OUT, engine="arrow", barrier=True)
+    with pytest.raises(Exception, match="barrier"):  # four tasks, two slots
+        four.collect()
+
+
+def test_speculation_is_refused_unless_allowed(spark: SparkSession) -> None:
+    class Conf:
+        def get(self, name: str, default: str = "") -> str:
+            return "true" if name == "spark.speculation" else spark.conf.get(name, default)
+
+    class Session:
+        conf = Conf()
+
+    with pytest.raises(ConfigError, match="allow_speculation=True"):
+        check_speculation(Session(), allowed=False)
+    check_speculation(Session(), allowed=True)
+    check_speculation(spark, allowed=False)
+    # What a session was started with is seen through its conf, speculation too.
+    assert spark.conf.get("spark.python.task.killTimeout") == "500ms"

@@ -38,8 +38,9 @@ def doubled(rows: Any, context: Any) -> Any:
 def test_an_ordered_stream_goes_through_a_fenced_stage_to_another_topic_in_order(
     spark: SparkSession, options: dict[str, str], producer: Producer, tmp_path: Path
 ) -> None:
-    send(producer, 200)
-    source = spark.readStream.format("ordermq").options(**options, group="etl").load()
+    send(producer, 300)
+    batches = {"group": "etl", "max_rows": "120"}
+    source = spark.readStream.format("ordermq").options(**options, **batches).load()
     # The fence finds name servers and group in the plan of the source.
     stage = ordermq.spark.apply_in_order(source, doubled, source.schema, engine="arrow")
     query = (
@@ -49,8 +50,6 @@ def test_an_ordered_stream_goes_through_a_fenced_stage_to_another_topic_in_order
         .start()
     )
     try:
-        query.processAllAvailable()
-        send(producer, 100, first=200)
         query.processAllAvailable()
     finally:
         query.stop()

@@ -211,3 +211,51 @@ def test_a_broker_that_is_gone_fails_the_write(
 def test_drop_repeats_needs_the_properties(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="properties"):
         ordermq.spark.drop_repeats(frame(spark))
+
+
+@pytest.mark.timeout(600)
+def test_repeats_are_dropped_across_micro_batches_by_a_cursor(
+    spark: SparkSession, target: dict[str, str], tmp_path: Path
+) -> None:
+    for _ in range(2):  # as two attempts that both went through
+        write(frame(spark, queues=1, rows=40), target)
+    store = "spark.sql.streaming.stateStore.providerClass"
+    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark.conf.set(store, rocks)
+    try:
+        source = spark.readStream.format("ordermq").options(**target, max_rows="30").load()
+        once = ordermq.spark.drop_repeats(source, stateful=True)
+        query = (
+            once.select("body", "queue_id", "offset", "sharding_key")
+            .writeStream.format("memory")
+            .queryName("read_once")
+            .option("checkpointLocation", str(tmp_path))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    finally:
+        spark.conf.unset(store)
+    rows = spark.table("read_once").collect()
+    assert sorted(row.body for row in rows) == sorted(f"0-{n}".encode() for n in range(40))
+
+
+def test_by_target_queue_sorts_a_stream_for_the_sink(
+    spark: SparkSession, target: dict[str, str], tmp_path: Path
+) -> None:
+    ready = ordermq.spark.by_target_queue(stream(spark, parts=2), target)
+    query = (
+        ready.writeStream.format("ordermq")
+        .options(**target, order="queue", queue_column="target_queue")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    rows = written(spark, target).collect()
+    assert len(rows) == 400
+    assert_keys_in_order(rows)
