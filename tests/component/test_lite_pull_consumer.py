@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -447,6 +449,40 @@ def test_offsets_that_cannot_be_written_are_told_and_written_later(
     assert stored(consumer) == [0] * 8
     consumer.commit()
     assert stored(consumer) == [10] * 8
+
+
+KILLED = """
+import sys
+from ordermq import LitePullConsumer
+
+consumer = LitePullConsumer("g", name_servers=sys.argv[1], auto_commit=False)
+consumer.subscribe("orders")
+consumer.start()
+batch = consumer.poll(20_000)
+consumer.commit({batch.message_queue: batch.offsets()[0] + 1})
+print(batch.message_queue.queue_id, len(consumer.assignment()), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_member_that_is_killed_leaves_its_queues_and_what_it_did_not_commit(
+    producer: Producer, broker: EmbeddedBroker, make: Make
+) -> None:
+    send(producer, 80)
+    make().close()  # the group begins at the first offset
+    command = [sys.executable, "-c", KILLED, broker.name_servers]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        try:
+            assert process.stdout is not None
+            committed, held = map(int, process.stdout.readline().split())
+            one = make()
+            eventually(lambda: len(one.assignment()) == 4, "half of the queues")
+        finally:
+            process.kill()
+    assert held == 8
+    assert sorted(polled(one, 79)) == [number for number in range(80) if number != committed]
+    assert one.assignment() == QUEUES
 
 
 def test_who_has_no_topic_takes_no_share(producer: Producer, make: Make) -> None:
