@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The published samples and test suites of two old clients, on ours: only their imports change.
 #   ci/dropin.sh                          on the embedded broker
-#   ci/dropin.sh --rocketmq 5.3.3         and on a real RocketMQ; needs a JDK 17 and Maven
+#   ci/dropin.sh --rocketmq 5.3.3         and on a real RocketMQ, where the C++ client of 0.4.4
+#                                         works beside ours, too; needs a JDK 17 and Maven
 #   ci/dropin.sh -k sample                other arguments go to pytest
 # Fetches rocketmq-client-python 2.0.0 and rocketmq 0.4.4 with pip, and their repositories, which
 # hold the suites, with git; ORDERMQ_APACHE_CLIENT and ORDERMQ_MESSENSE_CLIENT name other places
@@ -70,7 +71,7 @@ if [ -n "$version" ]; then
     echo "ordermq: old programs on RocketMQ $version"
     instance=$root/build/dropin-rocketmq-$$
     trap 'ci/rocketmq.sh down any --folder "$instance" || true' EXIT
-    ci/rocketmq.sh up "$version" --folder "$instance" --set autoCreateTopicEnable=true \
+    ci/rocketmq.sh up "$version" --folder "$instance" --brokers 2 --set autoCreateTopicEnable=true \
         --set transactionTimeOut=1000 --set transactionCheckInterval=2000 >/dev/null
     ORDERMQ_DROPIN=$folder ORDERMQ_ROCKETMQ=$instance \
         "$venv/bin/python" -m pytest tests/dropin -q --durations=5 "$@" || failed=1
