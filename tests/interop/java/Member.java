@@ -59,7 +59,12 @@ final class Member {
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
-        consumer.start();
+        try {
+            consumer.start();
+        } catch (Exception e) {
+            e.printStackTrace();
+            System.exit(1); // its threads would keep the process alive
+        }
         Lines.print("ready", consumer.buildMQClientId());
         while (System.in.read() >= 0) {
             // Whoever started us closes this when we shall leave.

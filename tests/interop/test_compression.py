@@ -1,0 +1,31 @@
+"""Bodies that Java's client compressed, by each of its ways, arrive as they were.
+
+What we compress is read by Java's in test_mixed_groups.py.
+"""
+
+from __future__ import annotations
+
+from tests.interop.java_process import JavaProcess
+from tests.interop.run import Run
+
+BODY = b"x" * (1 << 20)
+
+
+def test_ours_reads_the_bodies_java_compressed(run: Run) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
+    kinds = ["ZLIB", "LZ4", "ZSTD"] if run.cluster.version >= "5" else ["ZLIB"]
+    for kind in kinds:
+        sender = JavaProcess(
+            run.cluster.version,
+            "Sender",
+            run.folder,
+            name_servers=run.cluster.name_servers,
+            options=[f"-Drocketmq.message.compressType={kind}"],
+        )
+        try:
+            assert len(sender.ask(f"large {run.topic} 0 2 2 {kind}")["sent"]) == 2
+        finally:
+            sender.kill()
+    run.member("one")
+    run.wait_for(lambda seen: len(seen) == 2 * len(kinds), "everything")
+    assert {delivery.body for delivery in run.deliveries} == {BODY}

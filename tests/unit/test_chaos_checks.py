@@ -1,0 +1,37 @@
+"""The checks that ci/chaos.sh adds to the audit find what they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.interop.chaos import late_starts, repeats_of_ours
+
+OURS, JAVAS = "127.0.0.1@17#a", "127.0.0.1@java-18"
+MS = 1_000_000
+
+
+def event(kind: str, t_ms: int, p: str = OURS, **members: Any) -> dict[str, Any]:
+    place = {"topic": "orders", "broker": "b", "queue": 0, "epoch": 1}
+    return {"type": kind, "t": t_ms * MS, "p": p} | place | members
+
+
+def lock(t_ms: int, p: str = OURS, **members: Any) -> dict[str, Any]:
+    return event("LOCK_OK", t_ms, p, sent=t_ms * MS, lease_ms=100, **members)
+
+
+def test_a_start_after_the_last_grant_of_its_epoch_ran_out_is_late() -> None:
+    late = event("START", 251, offs=[3])
+    events = [lock(0), event("START", 99, offs=[1]), lock(150), event("START", 249, offs=[2]), late]
+    assert list(late_starts(events)) == [late]
+    without_lock = event("START", 10, offs=[1], epoch=2)
+    assert list(late_starts([lock(0), without_lock])) == [without_lock]
+    assert list(late_starts([event("START", 10, JAVAS, offs=[1])])) == []
+
+
+def test_what_was_committed_and_comes_again_to_ours_is_found_unless_it_was_taken_back() -> None:
+    committed, again = event("COMMIT_ACK", 1, off=5), event("START", 3, offs=[4])
+    assert len(list(repeats_of_ours([committed, again]))) == 1
+    assert list(repeats_of_ours([committed, event("START", 3, offs=[5])])) == []
+    assert list(repeats_of_ours([committed, event("START", 3, JAVAS, offs=[4])])) == []
+    for excuse in (event("RESET", 2, off=0), event("COMMIT_SENT", 2, JAVAS, off=2)):
+        assert list(repeats_of_ours([committed, excuse, again])) == []
