@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from ordermq import ConsumeResult, DeadLetter, Message, Producer, PushConsumer, Stop
+from ordermq import ConsumeResult, DeadLetter, Message, MessageView, Producer, PushConsumer, Stop
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.broker_api import BrokerApi
+from ordermq.consumer.listener import ConsumeContext
 from ordermq.core import RecordWriter
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message_queue import MessageQueue
@@ -65,6 +66,37 @@ def test_messages_sent_while_a_consumer_waits_arrive_at_once(
         send_all(producer, numbered(90, start=10))
         seen.wait_for_count(100)
     assert_in_order(seen, 100)
+
+
+def test_a_listener_that_blocks_holds_up_no_other_queue(
+    producer: Producer, make_consumer: MakeConsumer
+) -> None:
+    # Each queue's first call waits until every queue is in a call: so each has its own thread,
+    # though one thread serves them all as long as calls are quick.
+    send_all(producer, numbered(400, keys=100))
+    queues = len(producer.queues("orders"))
+    assert queues > 1
+    together = threading.Barrier(queues, timeout=20)
+    begun: set[int] = set()
+    met = threading.Semaphore(0)
+    failed: list[BaseException] = []
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        queue = context.message_queue.queue_id
+        if queue in begun:
+            return
+        begun.add(queue)
+        try:
+            together.wait()
+        except threading.BrokenBarrierError as error:
+            failed.append(error)
+        met.release()
+
+    with make_consumer(listen):
+        for _ in range(queues):
+            assert met.acquire(timeout=20)
+    assert failed == []
+    assert begun == set(range(queues))
 
 
 def test_a_consumer_started_before_its_topic_exists_gets_the_first_message(
