@@ -174,6 +174,10 @@ class Parking:
         parked = (await self._read(assigned.queue)).get(key, [])
         claim = assigned.begin_replay(self._now_ms())
         if claim is None:
+            _log.warning(
+                "%s: key %r stays parked: the queue is paused or moves away; unpark it again",
+                assigned.queue, key.decode(),
+            )  # fmt: skip
             return
         done = 0
         try:

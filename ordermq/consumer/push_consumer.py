@@ -82,6 +82,12 @@ class PushConsumer(SteeredConsumer):
         if isinstance(on_failure, ParkKey) and not self.config.consume.order_by_key:
             raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
+        if self._is_broadcasting and isinstance(on_failure, ParkKey) and on_failure.topic:
+            raise ConfigError(
+                "ParkKey with a topic is not for broadcasting: its log is the group's, and each "
+                "member has every message; use ParkKey()",
+                group=group,
+            )
         if self._is_broadcasting and history is not None:
             raise ConfigError(
                 "history: not for broadcasting: every member has every message", group=group

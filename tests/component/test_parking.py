@@ -13,6 +13,7 @@ from ordermq import ParkKey, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
+from ordermq.errors import ConfigError
 from ordermq.events import History
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
@@ -147,6 +148,35 @@ def test_a_replay_that_fails_keeps_the_rest_parked_behind_what_it_did(
         assert consumer.unpark("k4")
         seen.wait_for_count(120)
     assert_in_order(seen, 120)
+
+
+def test_a_key_of_a_paused_queue_stays_parked_and_the_log_says_why(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    send_all(producer, numbered(40))
+    poisoned = Poisoned(seen, 4)
+    with make_consumer(poisoned, **SETTINGS) as consumer:
+        eventually(lambda: committed(broker) == 40, "all is committed")
+        poisoned.poison.clear()
+        consumer.pause()
+        assert consumer.unpark("k4")
+        eventually(lambda: "unpark it again" in caplog.text, "told")
+        assert list(consumer.parked_keys().values()) == [["k4"]]
+        consumer.resume()
+        assert consumer.unpark("k4")
+        seen.wait_for_count(40)
+    assert_in_order(seen, 40)
+
+
+def test_a_parking_topic_is_not_for_broadcasting(broker: EmbeddedBroker) -> None:
+    with pytest.raises(ConfigError, match="not for broadcasting"):
+        PushConsumer(
+            "g", name_servers=broker.name_servers, message_model="broadcasting", **SETTINGS
+        )
 
 
 def test_a_message_stays_where_it_is_until_its_copy_is_stored(
