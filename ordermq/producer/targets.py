@@ -31,7 +31,8 @@ class Targets:
         self._config = config
         self._faults = faults
         # The queues of a topic must not change under its keys (semantics 8).
-        self._pinned: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
+        self._pinned: dict[str, tuple[MessageQueue, ...]] = {}
+        self._latest: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
         self._turns = itertools.count()
 
     def choose(
@@ -52,9 +53,9 @@ class Targets:
                     f"queue {queue} is of another topic than the message", topic=message.topic
                 )
             return queue
-        queues = self.queues(routes, message.topic)
         if key is None:
-            return self._in_turn(queues)
+            return self._in_turn(self._latest_of(routes, message.topic))
+        queues = self.queues(routes, message.topic)
         target = self._selector(queues, message, key)
         if target not in queues:
             raise ConfigError(
@@ -67,7 +68,7 @@ class Targets:
         """A queue of the same topic at another broker; None if there is none."""
         others = [
             other
-            for other in self.queues(routes, queue.topic)
+            for other in self._latest_of(routes, queue.topic)
             if other.broker_name != queue.broker_name
         ]
         return self._in_turn(others) if others else None
@@ -87,28 +88,36 @@ class Targets:
 
         Raises:
             RouteError: no broker has the topic, or takes its messages now.
-            OrderingError: they changed, and keys would move.
+            OrderingError: they changed since a key was first sent, and keys would move.
         """
+        queues = self._latest_of(routes, topic)
+        pinned = self._pinned.setdefault(topic, queues)
+        if pinned is queues:
+            return queues
+        if pinned != queues and not self._config.allow_queue_change:
+            raise OrderingError(
+                f"the topic had {len(pinned)} queues when a key was first sent and has "
+                f"{len(queues)} now: keys would move to other queues, ahead of messages before "
+                "them. Let consumers catch up and start a new producer, or set "
+                "allow_queue_change=True",
+                topic=topic,
+            )
+        self._pinned[topic] = queues
+        return queues
+
+    def _latest_of(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues there are now; messages without a key may go to any of them."""
         route = self._route(routes, topic)
-        pinned = self._pinned.get(topic)
-        if pinned is not None and pinned[0] is route:
-            return pinned[1]
+        latest = self._latest.get(topic)
+        if latest is not None and latest[0] is route:
+            return latest[1]
         queues = tuple(publish_queues(topic, route))
         if not queues:
             raise RouteError(
                 "no broker takes messages of this topic now: no writable queue has a live master",
                 topic=topic,
             )
-        changed = pinned is not None and pinned[1] != queues
-        if pinned is not None and changed and not self._config.allow_queue_change:
-            raise OrderingError(
-                f"the topic had {len(pinned[1])} queues when this producer began and has "
-                f"{len(queues)} now: keys would move to other queues, ahead of messages before "
-                "them. Let consumers catch up and start a new producer, or set "
-                "allow_queue_change=True",
-                topic=topic,
-            )
-        self._pinned[topic] = (route, queues)
+        self._latest[topic] = (route, queues)
         return queues
 
     async def learn(self, routes: Routes, topic: str) -> None:

@@ -275,6 +275,8 @@ def test_a_topic_whose_queues_change_stops_its_keys_unless_that_is_allowed(
             return False
 
         eventually(is_refused, "the strict producer refuses")
+        taken = {strict.send(orders()).message_queue.queue_id for _ in range(16)}
+        assert taken == set(range(8))  # what has no key goes to the new queues too
         assert easy.send(orders(), sharding_key="k").message_queue in easy.queues("orders")
 
 
@@ -433,7 +435,9 @@ def test_an_unordered_message_goes_to_another_broker_and_an_ordered_one_stays_wi
         away = MessageQueue("orders", "away", 0)
         routes = producer._live().routes
         routes._masters["away"] = "127.0.0.1:1"  # nobody listens there
-        producer._targets.queues = lambda routes, topic: (away, first)  # type: ignore[method-assign]
+        producer._targets._latest_of = (  # type: ignore[method-assign]
+            lambda routes, topic: (away, first)
+        )
         receipts = [producer.send(orders()) for _ in range(6)]
         assert {receipt.message_queue for receipt in receipts} == {first}
         with pytest.raises(ConnectFailed):
