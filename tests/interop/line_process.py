@@ -48,7 +48,11 @@ class LineProcess:
         self._on_line = on_line
         self._thread = threading.Thread(target=self._pump, daemon=True)
         self._thread.start()
-        self.ready: Any = self.read()["ready"]
+        try:
+            self.ready: Any = self.read()["ready"]
+        except BaseException:
+            self.kill()  # nobody else knows of it yet
+            raise
 
     def ask(self, line: str) -> dict[str, Any]:
         """Give it a line, return its answer."""
