@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import uuid
 from types import TracebackType
@@ -141,12 +142,11 @@ class ClientSettings:
 def shut_down_unreferenced(client: ClientSettings) -> None:
     """What `__del__` does: `shutdown` on a thread of its own.
 
-    The collector runs on any thread, the I/O thread too, where waiting would hang for ever.
+    The collector runs on any thread, the I/O thread too, where waiting would hang for ever. While
+    the interpreter ends no thread begins any more, so the client goes with the process.
     """
-    try:
+    if not sys.is_finalizing():
         threading.Thread(target=client.shutdown, name="ordermq-shutdown", daemon=True).start()
-    except RuntimeError:
-        _log.debug("the interpreter ends; %r goes with it", client)
 
 
 def positive(value: int, what: str) -> int:

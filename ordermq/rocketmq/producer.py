@@ -44,7 +44,7 @@ class Producer(ClientSettings):
 
     Args:
         group_id: the producer group.
-        orderly: refuse to go on when a topic's queues change, as keys would move then.
+        orderly: no effect: any producer keeps the order of its keys.
         timeout: of one try, ms; 3000.
         compress_level: of large bodies, 0..9; 5.
         max_message_size: bytes of a body; 4 MiB.
@@ -64,7 +64,6 @@ class Producer(ClientSettings):
                 f"Producer(orderly={orderly!r}): in rocketmq 0.4.4 the second argument was the "
                 "timeout, here it is `orderly`; write timeout=... by name"
             )
-        self._is_orderly = bool(orderly)
         self._settings: dict[str, int] = {}
         self._engine: engine.Producer | None = None
         self._runtime: Runtime | None = None
@@ -120,7 +119,8 @@ class Producer(ClientSettings):
         return {
             "selector": by_sharding_key,
             "instance_name": self._unique_instance(),
-            "allow_queue_change": not self._is_orderly,
+            # As the old clients: they went on when a topic's queues changed, and keys moved.
+            "allow_queue_change": True,
             **self._settings,
             **self._endpoint(),
         }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import http.server
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -346,6 +348,26 @@ def test_a_forgotten_producer_is_shut_down(broker: EmbeddedBroker) -> None:
     gc.collect()
     assert running is not None
     eventually(lambda: running._closed, "its engine is closed")
+
+
+def test_a_program_that_fails_ends_though_it_never_shut_down(broker: EmbeddedBroker) -> None:
+    # Its producer is collected while the interpreter ends, when no thread can begin.
+    program = (
+        "from ordermq.rocketmq.client import *\n"
+        "producer, consumer = Producer('p'), PullConsumer('c')\n"
+        "for each in producer, consumer:\n"
+        f"    each.set_namesrv_addr({broker.name_servers!r})\n"
+        "    each.start()\n"
+        "message = Message('orders')\n"
+        "message.set_body('x')\n"
+        "producer.send_async(message, None, None)\n"
+        "raise SystemExit(producer.send_sync(message).msg_id)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.strip() in {each.id for each in stored(broker)}
 
 
 @pytest.fixture
