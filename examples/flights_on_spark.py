@@ -88,7 +88,9 @@ def pipeline(spark: SparkSession, name_servers: str, max_rows: int) -> DataFrame
     )
 
 
-def run(spark: SparkSession, name_servers: str, folder: Path, max_rows: int) -> None:
+def run(
+    spark: SparkSession, name_servers: str, folder: Path, max_rows: int, logs: str = LOGS
+) -> None:
     """Work off what the topic holds; a line a micro-batch.
 
     Raises: StreamingQueryException: the query failed.
@@ -97,7 +99,7 @@ def run(spark: SparkSession, name_servers: str, folder: Path, max_rows: int) -> 
         pipeline(spark, name_servers, max_rows)
         .writeStream.format("ordermq")
         .option("name_servers", name_servers)
-        .option("topic", LOGS)
+        .option("topic", logs)
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -130,16 +132,16 @@ def line_of(progress: Any) -> dict[str, Any]:
     }
 
 
-def read_back(spark: SparkSession, name_servers: str, path: Path) -> None:
+def read_back(spark: SparkSession, name_servers: str, path: Path, logs: str = LOGS) -> None:
     """Every log that was written, each once, in order: a Parquet file."""
     written = (
         spark.read.format("ordermq")
         .option("name_servers", name_servers)
-        .option("topic", LOGS)
+        .option("topic", logs)
         .load()
     )
-    logs = drop_repeats(written).select("sharding_key", "queue_id", "offset", "body").toPandas()
-    logs.sort_values(["queue_id", "offset"], ignore_index=True).to_parquet(path)
+    rows = drop_repeats(written).select("sharding_key", "queue_id", "offset", "body").toPandas()
+    rows.sort_values(["queue_id", "offset"], ignore_index=True).to_parquet(path)
 
 
 def session(master: str, folder: Path, **settings: str) -> SparkSession:
@@ -262,6 +264,7 @@ def main() -> None:
     parser.add_argument("--name-servers", default="127.0.0.1:9876")
     parser.add_argument("--folder", type=Path, required=True, help="checkpoint and logs")
     parser.add_argument("--max-rows", type=int, default=30_000, help="a micro-batch, at most")
+    parser.add_argument("--logs", default=LOGS, help="the topic the logs go to")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--standalone", action="store_true", help="start a cluster of two workers")
     asked = parser.parse_args()
@@ -278,8 +281,8 @@ def main() -> None:
         opened.callback(spark.stop)
         if asked.standalone:
             print(json.dumps({"executors_import": sorted(imported_from(spark))}), flush=True)
-        run(spark, asked.name_servers, asked.folder, asked.max_rows)
-        read_back(spark, asked.name_servers, asked.folder / "logs.parquet")
+        run(spark, asked.name_servers, asked.folder, asked.max_rows, asked.logs)
+        read_back(spark, asked.name_servers, asked.folder / "logs.parquet", asked.logs)
 
 
 if __name__ == "__main__":

@@ -67,14 +67,16 @@ def play(data: Path, folder: Path, say: Say) -> Course:
     try:
         address = str(broker.first_line()["name_servers"])
         course.total = _stored(address)
-        job = _job(address, folder)
+        logs = f"aircraft-logs-{time.time_ns() // 1_000_000}"  # an earlier run's are there yet
+        job = _job(address, folder, logs)
         while not (job.is_over and job.lines.empty()):
             _look(course, job, say)
-            if not course.killed_t and course.rows >= KILL_AT * course.total:
-                say(course.rows, "the driver is killed (-9)")
+            is_due = not course.killed_t and course.rows >= KILL_AT * course.total
+            if is_due and _in_mid_batch(folder):
+                say(course.rows, "the driver is killed (-9) in the middle of a micro-batch")
                 job.kill()
                 course.killed_t = time.time()
-                job = _job(address, folder)
+                job = _job(address, folder, logs)
             broker.check_alive()
             job.check_alive()
             if time.monotonic() - started > TIME_LIMIT_S:
@@ -93,8 +95,18 @@ def play(data: Path, folder: Path, say: Say) -> Course:
     return course
 
 
-def _job(address: str, folder: Path) -> Process:
+def _in_mid_batch(folder: Path) -> bool:
+    """Whether the checkpoint has a micro-batch that was begun and is not done."""
+    begun, done = (
+        {path.name for path in (folder / "checkpoint" / kind).glob("[0-9]*")}
+        for kind in ("offsets", "commits")
+    )
+    return bool(begun - done)
+
+
+def _job(address: str, folder: Path, logs: str) -> Process:
     options = ["--name-servers", address, "--folder", folder, "--max-rows", _MAX_ROWS]
+    options += ["--logs", logs]
     return Process("the Spark job", JOB, options, folder / "spark.log", is_tree=True)
 
 
