@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything a commit must pass, in a few minutes: lint, the C core under each compiler and
-# under sanitizers, what touches the core on cffi and the reference, all tests on Cython, then a
-# short run on a real RocketMQ where there is Java.
+# under sanitizers, what touches the core on cffi and the reference, all tests on Cython, then
+# short runs on a real RocketMQ and a real Spark where there is Java.
 # Arguments go to the run on Cython.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
@@ -24,4 +24,10 @@ elif ! ci/rocketmq.sh jars 5.3.3 >/dev/null; then
         "network, or a mirror in Maven's settings, run ci/interop.sh"
 else
     ci/interop.sh --short
+fi
+if command -v java >/dev/null; then
+    ci/spark.sh
+else
+    echo "ordermq: SPARK SKIPPED: install a Java 17 (Debian: apt install openjdk-17-jre-headless)," \
+        "then run ci/spark.sh"
 fi
