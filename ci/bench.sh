@@ -2,7 +2,7 @@
 # Measures, and keeps the result in bench/results with the machine it was taken on:
 #   ci/bench.sh core          the native core and its peers in turn, then every case of ours
 #                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
-#   ci/bench.sh end_to_end    catch-up from a real broker beside other clients; catch-up, batch
+#   ci/bench.sh end_to_end    catch-up, sends and latency on a real broker beside other clients; catch-up, batch
 #                             shape, hand-off, take-over on the embedded broker (about 15 minutes)
 #   ci/bench.sh spark         the Spark bridge beside Spark alone (about 15 minutes; a Java 17
 #                             runtime, and PySpark from the extra spark-test)
@@ -46,9 +46,9 @@ core() {
 }
 
 end_to_end() {
-    for script in bench_rocketmq bench_catch_up bench_shape bench_hand_off bench_take_over; do
-        echo "bench.end_to_end.$script"
-        "$python" -m "bench.end_to_end.$script"
+    for name in rocketmq send latency catch_up shape hand_off take_over; do
+        echo "bench.end_to_end.bench_$name"
+        "$python" -m "bench.end_to_end.bench_$name"
     done
 }
 

@@ -259,8 +259,41 @@ def take_over_section(result: dict[str, Any]) -> str:
     )
 
 
+def send_section(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    rows = []
+    for way, found in result["rows"].items():
+        java = found["Java client"]
+        for name, row in found.items():
+            if name == "Java client":
+                continue
+            ratio = result["ratios"][way][name]
+            rows.append([
+                way, name,
+                f"{row['messages_per_second']:,}", f"{java['messages_per_second']:,}",
+                f"{ratio['rate']:.2f}x", ">= 1x", verdict(ratio["rate"] >= 1),
+                f"{row['cpu_us_per_message']:.1f}", f"{java['cpu_us_per_message']:.1f}",
+                f"{ratio['cpu']:.2f}x",
+            ])  # fmt: skip
+    return (
+        "## Ordered sends to a real RocketMQ broker, beside Java's producer\n\n"
+        f"RocketMQ {work['rocketmq']}, bodies of {work['body_bytes']} bytes, {work['queues']} "
+        "queues. Each key has one unacknowledged message; Java needs a thread a key for that, ours "
+        "takes eight keys from one `send_many`, and with a thread a key, too. The clock starts "
+        "after a warm-up, the broker is asked what it stored; ratios are medians of the rounds' "
+        "own.\n\n"
+        + table(
+            ["way", "who", "ours, messages/s", "Java's", "ratio", "target", "met",
+             "ours, CPU us/message", "Java's", "ratio"],
+            rows,
+        )
+        + source_line(result)
+    )  # fmt: skip
+
+
 SECTIONS = {
     "catch_up_rocketmq": rocketmq_section,
+    "send_rocketmq": send_section,
     "latency_rocketmq": latency_section,
     "catch_up_embedded": catch_up_section,
     "shape_embedded": shape_section,
