@@ -98,7 +98,11 @@ class Program:
 
     def finish(self, deadline_s: float = 60.0) -> list[str]:
         """Wait for its end, which must be a good one; its lines."""
-        code = self._process.wait(deadline_s)
+        try:
+            code = self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise
         self._reader.join()
         while (line := self._printed.get()) is not None:
             self.lines.append(line)
