@@ -83,7 +83,8 @@ def apply_with_state(
         fence_interval_ms=fence_interval_ms,
         rows=2,
     )
-    processor = _Stage(spec, tuple(order_by), struct_of(state_schema), drop_repeats, ttl_ms)
+    state = struct_of(state_schema)
+    processor = _Stage(spec, frame.columns, tuple(order_by), state, drop_repeats, ttl_ms)
     return frame.groupBy(*keys).transformWithStateInPandas(
         statefulProcessor=processor,
         outputStructType=target,
@@ -130,12 +131,14 @@ class _Stage(StatefulProcessor):
     def __init__(
         self,
         spec: StageSpec,
+        columns: list[str],
         order_by: tuple[str, ...],
         state_schema: StructType,
         drops_repeats: bool,
         ttl_ms: int | None,
     ) -> None:
         self._spec = spec
+        self._columns = columns
         self._order_by = list(order_by)
         self._names = state_schema.names
         self._kept_schema = StructType(list(state_schema.fields)).add(_OURS, StringType())
@@ -151,6 +154,8 @@ class _Stage(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         frames = list(rows)
         frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+        # Spark 4.3 hands over computed columns as _13, _14, ...: in their places, unnamed.
+        frame.columns = self._columns
         memory = self._recall()
         queue = self._queue_in_order(frame)
         if queue is None:
@@ -271,7 +276,8 @@ class _Stage(StatefulProcessor):
                 answer, limit, attempts = None, len(frame), 0
             first += len(part)
             for batch in self._spec.output.batches(answer):
-                yield batch.to_pandas(use_threads=False)  # waking them took longer than the work
+                # Without threads: waking them took longer than the work. Spark wants maps as dicts.
+                yield batch.to_pandas(use_threads=False, maps_as_pydicts="lossy")
 
     def _called(
         self, part: pd.DataFrame, state: dict[str, Any] | None, context: StageContext

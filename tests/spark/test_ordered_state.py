@@ -94,6 +94,19 @@ def test_a_batch_query_has_state_too(spark: SparkSession) -> None:
     assert_numbered(apply_with_state(frame(spark), numbered, OUT, STATE).collect(), 400)
 
 
+def test_computed_columns_reach_the_function_by_their_names(spark: SparkSession) -> None:
+    def seen(rows: pd.DataFrame, state: Any) -> Any:
+        return rows[["offset", "twice"]], {"seen": len(rows)}
+
+    source = frame(spark, queues=1).selectExpr("*", "offset * 2 AS twice", "plane AS flight")
+    stage = apply_with_state(
+        source, seen, "offset bigint, twice bigint", "seen bigint", key="flight"
+    )
+    assert sorted((row.offset, row.twice) for row in stage.collect()) == [
+        (offset, 2 * offset) for offset in range(100)
+    ]
+
+
 def test_a_state_that_is_forgotten_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
     def forgetful(rows: pd.DataFrame, state: Any) -> Any:
         known = 0 if state is None else state["seen"]
