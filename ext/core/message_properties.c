@@ -98,7 +98,7 @@ static bool find(const uint8_t *text, size_t size, const omq_text *name, omq_tex
 bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value) {
     /* An entry's name is not empty and holds no separator. */
     return name->size > 0 && memchr(name->bytes, 1, name->size) == NULL &&
-           find(text, size, name, value);
+           memchr(name->bytes, 2, name->size) == NULL && find(text, size, name, value);
 }
 
 bool omq_find_tag(const uint8_t *text, size_t size, omq_text *tag) {

@@ -233,6 +233,14 @@ def test_more_pieces_than_two_gigabytes_are_refused(core):
         index.gather(numpy.full(33_100, 88, "u4"), numpy.full(33_100, 65_000, "u4"))
 
 
+def test_a_name_that_holds_a_separator_is_nobodys(core):
+    index = core.MessageIndex(record(properties=b"Z\x01z\x02A\x02\x01x"))
+    (view,) = index.views(core.MessageView, 0, 1)
+    for name in ("A\x02", "Z\x01z", "A\x02\x01"):
+        assert view.get_property(name) is None
+        assert index.property_columns(name)[1].tolist() == [0]
+
+
 def test_views_of_rows_that_are_not_there_are_refused(core):
     index = core.MessageIndex(v4() * 3)
     assert [view.queue_offset for view in index.views(core.MessageView, 1, 2)] == [42, 42]
