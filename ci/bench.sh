@@ -2,8 +2,9 @@
 # Measures, and keeps the result in bench/results with the machine it was taken on:
 #   ci/bench.sh core          the native core and its peers in turn, then every case of ours
 #                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
-#   ci/bench.sh end_to_end    catch-up, sends and latency on a real broker beside other clients; catch-up, batch
-#                             shape, hand-off, take-over on the embedded broker (about 15 minutes)
+#   ci/bench.sh end_to_end    on a real broker beside other clients: catch-up, sends, latency; on the
+#                             embedded one: catch-up, batch shape, hand-off, take-over (half an
+#                             hour)
 #   ci/bench.sh spark         the Spark bridge beside Spark alone (about 15 minutes; a Java 17
 #                             runtime, and PySpark from the extra spark-test)
 #   ci/bench.sh all           these, then the tables and pictures

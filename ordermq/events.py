@@ -33,10 +33,10 @@ import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from ordermq.clock import CLOCK_ID
+from ordermq.closing import Closing
 
 
 class EventType(StrEnum):
@@ -104,7 +104,7 @@ class NoHistory:
         return None
 
 
-class History:
+class History(Closing):
     """Append events to a JSONL file.
 
     Args:
@@ -157,14 +157,3 @@ class History:
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from types import TracebackType
 from typing import Self
 
 from ordermq.broker.server import BrokerServer
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
 from ordermq.clock import Clock, SystemClock
+from ordermq.closing import Starting
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.remoting.event_loop import new_event_loop
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(Starting):
     """A name server and broker on one port of this machine, on a thread of its own.
 
     What it acknowledges is on the disk (`BrokerConfig.durability`); a broker started again
@@ -80,17 +80,6 @@ class EmbeddedBroker:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def port(self) -> int:

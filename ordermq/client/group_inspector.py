@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.identity import client_id
@@ -14,6 +13,7 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock, SystemClock
+from ordermq.closing import Closing
 from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
@@ -44,7 +44,7 @@ class GroupState:
         return sum(progress.lag for progress in self.progress.values())
 
 
-class GroupInspector:
+class GroupInspector(Closing):
     """Asks name servers, brokers and members; joins nothing and changes nothing.
 
     Args:
@@ -72,17 +72,6 @@ class GroupInspector:
             describe=lambda: Heartbeat(name),
         )
         self._api = AdminApi(self._client.connections, config)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._runtime.call(self._client.close())

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.clock import Clock, SystemClock
+from ordermq.closing import Starting
 from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.lite_member import LiteMember, LiteSettings
@@ -28,7 +28,7 @@ from ordermq.model.subscription import EVERYTHING, Subscription
 _T = TypeVar("_T")
 
 
-class LitePullConsumer:
+class LitePullConsumer(Starting):
     """A member of a consumer group that asks for messages, batch by batch.
 
     Messages are fetched ahead, in the background. With `subscribe` the topic's queues are
@@ -151,18 +151,6 @@ class LitePullConsumer:
             return
         self._closed = True
         self._end(member)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def subscribe(
         self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.instance import ClientInstance
@@ -14,6 +13,7 @@ from ordermq.client.pull_source import PullSource
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
 from ordermq.clock import Clock, SystemClock
+from ordermq.closing import Starting
 from ordermq.config.pull import PullConsumerConfig
 from ordermq.consumer.group_offsets import store_offset, stored_offset
 from ordermq.consumer.retry import send_back
@@ -28,7 +28,7 @@ from ordermq.remoting.bodies import Heartbeat
 _T = TypeVar("_T")
 
 
-class PullConsumer:
+class PullConsumer(Starting):
     """Pulls from queues one by one, as `DefaultMQPullConsumer`: no sharing, no buffer, no loop.
 
     Every call asks the broker and returns with its answer; all are safe from any thread. The
@@ -112,18 +112,6 @@ class PullConsumer:
 
         client.runtime.call(client.close())
         client.runtime.release()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Messages.
 

@@ -8,13 +8,14 @@ import queue
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 
 from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
+from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter, wrapped
 from ordermq.consumer.listener import ConcurrentListener, Listener
@@ -38,7 +39,7 @@ _CLOSE_TIMEOUT_S = 60.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class PushConsumer(SteeredConsumer):
+class PushConsumer(SteeredConsumer, Starting):
     """A member of a consumer group that is called with messages.
 
     In order, queue by queue (`orderly`), or many batches at once (`concurrently`); all members
@@ -372,15 +373,3 @@ class PushConsumer(SteeredConsumer):
 
     def _member(self) -> Member | None:
         return None if self._closed else self._running
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

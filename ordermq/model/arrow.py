@@ -217,12 +217,12 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
 def _named(rows: _Rows, error: ProtocolError) -> ProtocolError:
     """The error of the first message at fault, with its queue and offset."""
     queue = rows.batch.queue
-    found, offset = error, rows.batch.offset_at(rows.first)
+    found, offset = str(error), rows.batch.offset_at(rows.first)  # no error: it has this frame
     for view in rows.views():
         try:
             _ = view.properties, view.body
         except ProtocolError as own:
-            found, offset = own, view.queue_offset
+            found, offset = str(own), view.queue_offset
             break
     return ProtocolError(
         f"{found}; choose columns without it, or skip the message",

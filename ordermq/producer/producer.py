@@ -7,8 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.instance import ClientInstance
@@ -16,6 +15,7 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Runtime
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
+from ordermq.closing import Starting
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, StateError
@@ -42,7 +42,7 @@ _FLUSH_TICK_MS = 5
 _MOVES = 2  # of an unordered message, as Java tries it again
 
 
-class Producer:
+class Producer(Starting):
     """Sends messages; those of one sharding key in order.
 
     Args:
@@ -168,18 +168,6 @@ class Producer:
         if self._traces is not None:
             self._traces.close()
         client.runtime.release()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Sending.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HOUSE = ROOT / "ordermq"
 RANKS = (
-    {"errors", "clock", "config", "events"},
+    {"errors", "clock", "closing", "config", "events"},
     {"core"},
     {"model"},
     {"remoting"},

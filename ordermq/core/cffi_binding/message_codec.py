@@ -151,20 +151,24 @@ class MessageIndex:
     def gather(
         self, positions: ReadableBuffer, sizes: ReadableBuffer, is_text: bool = False
     ) -> tuple[memoryview, bytes]:
-        where = column_of(positions, "IiLl", "uint32_t", "positions")
-        lengths = column_of(sizes, "IiLl", "uint32_t", "sizes")
-        count = len(where)
-        if count != len(lengths):
-            raise ValueError(f"gather: {count} positions, {len(lengths)} sizes")
-        starts = ffi.new("int32_t[]", count + 1)
-        code = lib.omq_gather_measure(len(self.body), where, lengths, count, starts)
-        raise_unless_ok(code, f"gather of {count} pieces")
-        gathered = ffi.new("uint8_t[]", starts[count])
-        wrong = lib.omq_gather_copy(self._bytes, where, starts, count, is_text, gathered)
-        pieces = bytes(ffi.buffer(gathered, starts[count]))
-        if wrong < count:
-            raise _not_text(pieces, starts, wrong)
-        return _view_of(starts, "i", count + 1), pieces
+        # Released before an error leaves: the garbage collector may clear a memoryview that is
+        # still lent out (CPython 3.11), where a traceback's frames keep both alive in a cycle.
+        with (
+            column_of(positions, "IiLl", "uint32_t", "positions") as where,
+            column_of(sizes, "IiLl", "uint32_t", "sizes") as lengths,
+        ):
+            count = len(where)
+            if count != len(lengths):
+                raise ValueError(f"gather: {count} positions, {len(lengths)} sizes")
+            starts = ffi.new("int32_t[]", count + 1)
+            code = lib.omq_gather_measure(len(self.body), where, lengths, count, starts)
+            raise_unless_ok(code, f"gather of {count} pieces")
+            gathered = ffi.new("uint8_t[]", starts[count])
+            wrong = lib.omq_gather_copy(self._bytes, where, starts, count, is_text, gathered)
+            pieces = bytes(ffi.buffer(gathered, starts[count]))
+            if wrong < count:
+                raise _not_text(pieces, starts, wrong)
+            return _view_of(starts, "i", count + 1), pieces
 
     def views(self, kind: type[ViewT], first: int, count: int) -> Iterator[ViewT]:
         if not issubclass(kind, MessageView):
