@@ -12,6 +12,12 @@ from ordermq.client.runtime import Runtime
 from ordermq.errors import StateError
 
 
+@pytest.fixture(autouse=True)
+def no_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some clients live as long as their process, as those of Spark's workers."""
+    monkeypatch.setattr(Runtime, "_shared", None)
+
+
 @pytest.fixture
 def runtime() -> Iterator[Runtime]:
     taken = Runtime.acquire()
