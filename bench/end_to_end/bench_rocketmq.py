@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -116,12 +118,15 @@ def main() -> None:
     parser.add_argument("--version", default="5.3.3")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=workloads.CATCH_UP_MESSAGES * 4)
+    parser.add_argument("--only", choices=list(CONSUMERS), action="append", help="these clients")
     asked = parser.parse_args()
     if absent := missing():
         raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
-    clients = [name for name in CONSUMERS if name not in PACKAGES or is_there(PACKAGES[name])]
+    wanted = asked.only or list(CONSUMERS)
+    clients = [name for name in wanted if name not in PACKAGES or is_there(PACKAGES[name])]
     result = measure(asked.version, asked.rounds, asked.messages, clients)
-    result["command"] = "python -m bench.end_to_end.bench_rocketmq"
+    command = ["python", "-m", "bench.end_to_end.bench_rocketmq", *sys.argv[1:]]
+    result["command"] = shlex.join(command)
     result["workload"] = {
         "rocketmq": asked.version,
         "messages": asked.messages,
