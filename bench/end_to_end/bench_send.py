@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
+import time
 from typing import Any
 
 from bench import workloads
@@ -34,6 +37,14 @@ def stored(consumer: PullConsumer) -> int:
     return sum(consumer.max_offset(q) for q in consumer.fetch_subscribe_message_queues(TOPIC))
 
 
+def stored_at_last(consumer: PullConsumer, wanted: int, deadline_s: float = 20.0) -> int:
+    """`stored`, once it is as many as wanted: brokers build their queues behind their log."""
+    end = time.monotonic() + deadline_s
+    while (found := stored(consumer)) < wanted and time.monotonic() < end:
+        time.sleep(0.1)
+    return found
+
+
 def measure(version: str, rounds: int) -> dict[str, Any]:
     rows: dict[str, dict[str, list[dict[str, Any]]]] = {way: {} for way in WAYS}
     with rocketmq(version) as address, PullConsumer("counting", name_servers=address) as consumer:
@@ -50,7 +61,7 @@ def measure(version: str, rounds: int) -> dict[str, Any]:
                     peers.insert(1, ("ordermq, threads", OURS, ["--threads"]))
                 for name, module, more in peers:
                     row = run_json(module, [*work, *more])
-                    after = stored(consumer)
+                    after = stored_at_last(consumer, before + messages + warm)
                     assert row["messages"] == messages, row
                     assert after - before == messages + warm, (way, name, after - before)
                     before = after
@@ -95,7 +106,7 @@ def main() -> None:
     if absent := missing():
         raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
     result = measure(asked.version, asked.rounds)
-    result["command"] = "python -m bench.end_to_end.bench_send"
+    result["command"] = shlex.join(["python", "-m", "bench.end_to_end.bench_send", *sys.argv[1:]])
     result["workload"] = {
         "rocketmq": asked.version,
         "body_bytes": workloads.CATCH_UP_BODY_BYTES,
