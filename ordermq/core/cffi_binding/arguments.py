@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ordermq.core import status
 from ordermq.core._cffi import ffi
@@ -32,14 +33,44 @@ def at_least_one(n: int, owner: str, operation: str) -> int:
     return min(n, INT64_MAX)
 
 
-def column_of(column: ReadableBuffer, formats: str, ctype: str, what: str) -> Any:
-    """The buffer as a C array; the caller keeps the result while C reads it."""
-    view = memoryview(column)
-    size = ffi.sizeof(ctype)
-    is_right = view.ndim == 1 and view.contiguous and view.itemsize == size
-    if not is_right or view.format not in tuple(formats):
-        raise TypeError(
-            f"{what}: expected a contiguous buffer of {size}-byte integers "
-            f"({'/'.join(formats)}), got format {view.format!r}, {view.itemsize} bytes an item"
-        )
-    return ffi.from_buffer(f"{ctype}[]", view)
+class Lent:
+    """Buffers lent to C for one call, given back before an error leaves it.
+
+    A traceback keeps its frames' buffers and the memoryviews they are of in one cycle, and
+    CPython 3.11 crashes when its garbage collector clears a memoryview that is still lent out.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[Any] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        while self._buffers:
+            ffi.release(self._buffers.pop())
+
+    def _lend(self, buffer: ReadableBuffer, ctype: str) -> Any:
+        self._buffers.append(ffi.from_buffer(f"{ctype}[]", buffer))
+        return self._buffers[-1]
+
+    def column(self, column: ReadableBuffer, formats: str, ctype: str, what: str) -> Any:
+        """The buffer as a C array."""
+        view = memoryview(column)
+        size = ffi.sizeof(ctype)
+        is_right = view.ndim == 1 and view.contiguous and view.itemsize == size
+        if not is_right or view.format not in tuple(formats):
+            raise TypeError(
+                f"{what}: expected a contiguous buffer of {size}-byte integers "
+                f"({'/'.join(formats)}), got format {view.format!r}, {view.itemsize} bytes an item"
+            )
+        return self._lend(column, ctype)
+
+    def bytes_of(self, values: ReadableBuffer) -> Any:
+        """The buffer as C bytes, whatever its items are."""
+        return self._lend(values, "uint8_t")

@@ -13,9 +13,9 @@ from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.arguments import (
     INT32_MAX,
     INT64_MAX,
+    Lent,
     at_least_one,
     clamped,
-    column_of,
     raise_unless_ok,
 )
 from ordermq.core.interface import LaneKey
@@ -106,25 +106,26 @@ class LaneMap:
         key_positions: ReadableBuffer,
         key_sizes: ReadableBuffer,
     ) -> int:
-        offset_column = column_of(offsets, "ql", "int64_t", "offsets")
-        token_column = column_of(tokens, "QL", "uint64_t", "tokens")
-        positions = column_of(key_positions, "IiLl", "uint32_t", "key_positions")
-        sizes = column_of(key_sizes, "IiLl", "uint32_t", "key_sizes")
-        count = len(offset_column)
-        if not count == len(token_column) == len(positions) == len(sizes):
-            raise ValueError(
-                f"{self.name}: {count} offsets, {len(token_column)} tokens, "
-                f"{len(positions)} key positions, {len(sizes)} key sizes"
-            )
-        known = ffi.from_buffer("uint8_t[]", memoryview(keys).cast("B"))
-        column = ffi.new("omq_key_column *", (known, len(known), positions, sizes))
-        ignored, added = ffi.new("size_t *"), ffi.new("size_t *")
-        with self._lock:
-            code = lib.omq_lane_map_add_columns(
-                self._map, offset_column, token_column, column, count, ignored, added
-            )
-        raise_unless_ok(code, f"{self.name}: add_columns")
-        return int(added[0])
+        with Lent() as lent:
+            offset_column = lent.column(offsets, "ql", "int64_t", "offsets")
+            token_column = lent.column(tokens, "QL", "uint64_t", "tokens")
+            positions = lent.column(key_positions, "IiLl", "uint32_t", "key_positions")
+            sizes = lent.column(key_sizes, "IiLl", "uint32_t", "key_sizes")
+            count = len(offset_column)
+            if not count == len(token_column) == len(positions) == len(sizes):
+                raise ValueError(
+                    f"{self.name}: {count} offsets, {len(token_column)} tokens, "
+                    f"{len(positions)} key positions, {len(sizes)} key sizes"
+                )
+            known = lent.bytes_of(keys)
+            column = ffi.new("omq_key_column *", (known, len(known), positions, sizes))
+            ignored, added = ffi.new("size_t *"), ffi.new("size_t *")
+            with self._lock:
+                code = lib.omq_lane_map_add_columns(
+                    self._map, offset_column, token_column, column, count, ignored, added
+                )
+            raise_unless_ok(code, f"{self.name}: add_columns")
+            return int(added[0])
 
     def take(self, n: int) -> list[tuple[int, Any]]:
         return self._objects(lib.omq_lane_map_take, (), n, "take")
@@ -184,12 +185,13 @@ class LaneMap:
         return bool(flight != lib.OMQ_FLIGHT_NONE)
 
     def done_columns(self, offsets: ReadableBuffer) -> int:
-        column = column_of(offsets, "ql", "int64_t", "offsets")
-        ended = ffi.new("size_t *")
-        with self._lock:
-            code = lib.omq_lane_map_done_columns(self._map, column, len(column), ended)
-        raise_unless_ok(code, f"{self.name}: done_columns")
-        return int(ended[0])
+        with Lent() as lent:
+            column = lent.column(offsets, "ql", "int64_t", "offsets")
+            ended = ffi.new("size_t *")
+            with self._lock:
+                code = lib.omq_lane_map_done_columns(self._map, column, len(column), ended)
+            raise_unless_ok(code, f"{self.name}: done_columns")
+            return int(ended[0])
 
     def failed(self, offset: int) -> bool:
         with self._lock:

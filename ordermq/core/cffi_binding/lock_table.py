@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 from ordermq.core import status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.cffi_binding.arguments import INT64_MAX, column_of, raise_unless_ok
+from ordermq.core.cffi_binding.arguments import INT64_MAX, Lent, raise_unless_ok
 from ordermq.core.interface import LockEntry, Queue
 
 if TYPE_CHECKING:
@@ -100,20 +100,21 @@ class LockTable(Generic[Queue]):
     def try_lock_ids(
         self, group: int, queues: ReadableBuffer, owner: int, now_ms: int
     ) -> memoryview:
-        ids = column_of(queues, "QL", "uint64_t", "queues")
-        epochs = array("Q", bytes(8 * len(ids)))
-        with self._lock:
-            code = lib.omq_lock_table_try_lock(
-                self._table,
-                group,
-                ids,
-                len(ids),
-                owner,
-                now_ms,
-                ffi.from_buffer("uint64_t[]", epochs),
-            )
-        raise_unless_ok(code, f"try_lock_ids of group id {group}")
-        return memoryview(epochs)
+        with Lent() as lent:
+            ids = lent.column(queues, "QL", "uint64_t", "queues")
+            epochs = array("Q", bytes(8 * len(ids)))
+            with self._lock:
+                code = lib.omq_lock_table_try_lock(
+                    self._table,
+                    group,
+                    ids,
+                    len(ids),
+                    owner,
+                    now_ms,
+                    ffi.from_buffer("uint64_t[]", epochs),
+                )
+            raise_unless_ok(code, f"try_lock_ids of group id {group}")
+            return memoryview(epochs)
 
     def unlock(self, group: str, queue: Queue, owner: str, epoch: int = 0) -> bool:
         return self.unlock_batch(group, [queue], owner, [epoch])[0]
@@ -149,26 +150,27 @@ class LockTable(Generic[Queue]):
         owner: int,
         epochs: ReadableBuffer | None = None,
     ) -> memoryview:
-        ids = column_of(queues, "QL", "uint64_t", "queues")
-        asked = ffi.NULL if epochs is None else column_of(epochs, "QL", "uint64_t", "epochs")
-        if epochs is not None and len(asked) != len(ids):
-            raise ValueError(f"unlock_ids: {len(ids)} queues, {len(asked)} epochs")
-        others = ffi.new("uint64_t[]", [group, owner])
-        unlocked = array("B", bytes(len(ids)))
-        with self._lock:
-            known = lib.omq_lock_table_known(self._table, ids, len(ids))
-            if known < len(ids) or lib.omq_lock_table_known(self._table, others, 2) < 2:
-                raise status.failure(status.UNKNOWN_ID, f"unlock_ids of group id {group}")
-            lib.omq_lock_table_unlock(
-                self._table,
-                group,
-                ids,
-                len(ids),
-                owner,
-                asked,
-                ffi.from_buffer("bool[]", unlocked),
-            )
-        return memoryview(unlocked)
+        with Lent() as lent:
+            ids = lent.column(queues, "QL", "uint64_t", "queues")
+            asked = ffi.NULL if epochs is None else lent.column(epochs, "QL", "uint64_t", "epochs")
+            if epochs is not None and len(asked) != len(ids):
+                raise ValueError(f"unlock_ids: {len(ids)} queues, {len(asked)} epochs")
+            others = ffi.new("uint64_t[]", [group, owner])
+            unlocked = array("B", bytes(len(ids)))
+            with self._lock:
+                known = lib.omq_lock_table_known(self._table, ids, len(ids))
+                if known < len(ids) or lib.omq_lock_table_known(self._table, others, 2) < 2:
+                    raise status.failure(status.UNKNOWN_ID, f"unlock_ids of group id {group}")
+                lib.omq_lock_table_unlock(
+                    self._table,
+                    group,
+                    ids,
+                    len(ids),
+                    owner,
+                    asked,
+                    ffi.from_buffer("bool[]", unlocked),
+                )
+            return memoryview(unlocked)
 
     def holder(self, group: str, queue: Queue) -> tuple[str, int, int] | None:
         lock = ffi.new("omq_lock *")

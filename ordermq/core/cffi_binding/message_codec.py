@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ordermq.core import compression, status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.cffi_binding.arguments import column_of, raise_unless_ok
+from ordermq.core.cffi_binding.arguments import Lent, raise_unless_ok
 from ordermq.core.columns import COLUMNS, unknown
 from ordermq.errors import StateError
 
@@ -151,12 +151,9 @@ class MessageIndex:
     def gather(
         self, positions: ReadableBuffer, sizes: ReadableBuffer, is_text: bool = False
     ) -> tuple[memoryview, bytes]:
-        # Released before an error leaves: the garbage collector may clear a memoryview that is
-        # still lent out (CPython 3.11), where a traceback's frames keep both alive in a cycle.
-        with (
-            column_of(positions, "IiLl", "uint32_t", "positions") as where,
-            column_of(sizes, "IiLl", "uint32_t", "sizes") as lengths,
-        ):
+        with Lent() as lent:
+            where = lent.column(positions, "IiLl", "uint32_t", "positions")
+            lengths = lent.column(sizes, "IiLl", "uint32_t", "sizes")
             count = len(where)
             if count != len(lengths):
                 raise ValueError(f"gather: {count} positions, {len(lengths)} sizes")

@@ -11,9 +11,9 @@ from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.arguments import (
     INT64_MAX,
     UINT64_MAX,
+    Lent,
     at_least_one,
     clamped,
-    column_of,
     raise_unless_ok,
 )
 
@@ -47,20 +47,22 @@ class OffsetMap:
         return bool(is_new[0])
 
     def put_columns(self, offsets: ReadableBuffer, tokens: ReadableBuffer) -> int:
-        keys = column_of(offsets, "ql", "int64_t", "offsets")
-        values = column_of(tokens, "QL", "uint64_t", "tokens")
-        if len(keys) != len(values):
-            raise ValueError(f"offset map: {len(keys)} offsets, {len(values)} tokens")
-        added = ffi.new("size_t *")
-        with self._lock:
-            code = lib.omq_offset_map_put_columns(self._map, keys, values, len(keys), added)
-        raise_unless_ok(code, "put_columns")
-        return int(added[0])
+        with Lent() as lent:
+            keys = lent.column(offsets, "ql", "int64_t", "offsets")
+            values = lent.column(tokens, "QL", "uint64_t", "tokens")
+            if len(keys) != len(values):
+                raise ValueError(f"offset map: {len(keys)} offsets, {len(values)} tokens")
+            added = ffi.new("size_t *")
+            with self._lock:
+                code = lib.omq_offset_map_put_columns(self._map, keys, values, len(keys), added)
+            raise_unless_ok(code, "put_columns")
+            return int(added[0])
 
     def remove_columns(self, offsets: ReadableBuffer) -> int:
-        keys = column_of(offsets, "ql", "int64_t", "offsets")
-        with self._lock:
-            return int(lib.omq_offset_map_remove_columns(self._map, keys, len(keys)))
+        with Lent() as lent:
+            keys = lent.column(offsets, "ql", "int64_t", "offsets")
+            with self._lock:
+                return int(lib.omq_offset_map_remove_columns(self._map, keys, len(keys)))
 
     def columns(self, start: int = 0, n: int = INT64_MAX) -> tuple[memoryview, memoryview]:
         n = at_least_one(n, "offset map", "columns")

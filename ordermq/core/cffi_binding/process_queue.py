@@ -12,9 +12,9 @@ from ordermq.core.cffi_binding.arguments import (
     INT32_MAX,
     INT64_MAX,
     INT64_MIN,
+    Lent,
     at_least_one,
     clamped,
-    column_of,
     raise_unless_ok,
 )
 from ordermq.core.cffi_binding.message_codec import MessageIndex
@@ -59,11 +59,12 @@ class ProcessQueue:
     def put_batch(self, batch: Batch) -> bool:
         if isinstance(batch, MessageIndex):
             return self._put_index(batch)
-        offsets = column_of(batch.offsets, "ql", "int64_t", "offsets")
-        sizes = column_of(batch.body_sizes, "IiLl", "uint32_t", "body_sizes")
-        if len(offsets) != len(sizes):
-            raise ValueError(f"{self.name}: {len(offsets)} offsets, {len(sizes)} sizes")
-        return self._put(batch, offsets, sizes, len(offsets))
+        with Lent() as lent:
+            offsets = lent.column(batch.offsets, "ql", "int64_t", "offsets")
+            sizes = lent.column(batch.body_sizes, "IiLl", "uint32_t", "body_sizes")
+            if len(offsets) != len(sizes):
+                raise ValueError(f"{self.name}: {len(offsets)} offsets, {len(sizes)} sizes")
+            return self._put(batch, offsets, sizes, len(offsets))
 
     def _put_index(self, index: MessageIndex) -> bool:
         rows = index._rows
@@ -92,24 +93,25 @@ class ProcessQueue:
         tokens: ReadableBuffer,
         sizes: ReadableBuffer | None = None,
     ) -> bool:
-        offset_column = column_of(offsets, "ql", "int64_t", "offsets")
-        token_column = column_of(tokens, "QL", "uint64_t", "tokens")
-        size_column: Any = ffi.NULL
-        count = size_count = len(offset_column)
-        if sizes is not None:
-            size_column = column_of(sizes, "IiLl", "uint32_t", "sizes")
-            size_count = len(size_column)
-        if not len(token_column) == size_count == count:
-            raise ValueError(
-                f"{self.name}: {count} offsets, {len(token_column)} tokens, {size_count} sizes"
-            )
-        dispatch = ffi.new("bool *")
-        with self._lock:
-            code = lib.omq_process_queue_put_columns(
-                self._queue, offset_column, token_column, size_column, count, dispatch
-            )
-        raise_unless_ok(code, f"{self.name}: put_columns")
-        return bool(dispatch[0])
+        with Lent() as lent:
+            offset_column = lent.column(offsets, "ql", "int64_t", "offsets")
+            token_column = lent.column(tokens, "QL", "uint64_t", "tokens")
+            size_column: Any = ffi.NULL
+            count = size_count = len(offset_column)
+            if sizes is not None:
+                size_column = lent.column(sizes, "IiLl", "uint32_t", "sizes")
+                size_count = len(size_column)
+            if not len(token_column) == size_count == count:
+                raise ValueError(
+                    f"{self.name}: {count} offsets, {len(token_column)} tokens, {size_count} sizes"
+                )
+            dispatch = ffi.new("bool *")
+            with self._lock:
+                code = lib.omq_process_queue_put_columns(
+                    self._queue, offset_column, token_column, size_column, count, dispatch
+                )
+            raise_unless_ok(code, f"{self.name}: put_columns")
+            return bool(dispatch[0])
 
     def take(self, n: int) -> list[Any]:
         taken: list[Any] = []
