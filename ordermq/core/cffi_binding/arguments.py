@@ -73,4 +73,6 @@ class Lent:
 
     def bytes_of(self, values: ReadableBuffer) -> Any:
         """The buffer as C bytes, whatever its items are."""
+        if not memoryview(values).c_contiguous:
+            raise TypeError("expected a contiguous buffer")
         return self._lend(values, "uint8_t")
