@@ -63,4 +63,5 @@ def test_an_error_kept_with_its_buffers_is_collected(core: ModuleType) -> None:
         timeout=60,
     )
     assert (ended.returncode, ended.stderr) == (0, ""), f"at {ended.stdout.split()[-2:]}"
-    assert "not refused" not in ended.stdout and ended.stdout.endswith("ended\n")
+    assert "not refused" not in ended.stdout
+    assert ended.stdout.endswith("ended\n")
