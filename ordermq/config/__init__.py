@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
-from ordermq.config.checks import from_flat as _from_flat
+from ordermq.config.checks import Flat as _Flat
 from ordermq.config.checks import require_choice as _require_choice
 from ordermq.config.checks import require_names as _require_names
 from ordermq.config.checks import require_range as _require_range
@@ -105,7 +105,7 @@ class TlsVerify(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemotingConfig:
+class RemotingConfig(_Flat):
     """Connections and requests (protocol 1.6)."""
 
     connect_timeout_ms: int = 3_000  # to open a connection
@@ -151,14 +151,6 @@ class RemotingConfig:
             heartbeat_interval_ms=(10, DAY_MS),
             route_interval_ms=(10, DAY_MS),
         )
-
-    @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """Build from settings, as `RemotingConfig.of(tls=True)`.
-
-        Raises: ConfigError: an unknown name (with the nearest one), a value out of range.
-        """
-        return _from_flat(cls, settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +299,7 @@ class RebalanceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig:
+class ConsumerConfig(_Flat):
     """Everything a push consumer can be told, by duty."""
 
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -321,14 +313,6 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         _require_choice(self, message_model=MessageModel)
-
-    @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """Build from flat settings, as `ConsumerConfig.of(pull_batch_size=64)`.
-
-        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
-        """
-        return _from_flat(cls, settings)
 
 
 class CompressionType(StrEnum):
@@ -384,21 +368,13 @@ class TransactionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig:
+class ProducerConfig(_Flat):
     """Everything a producer can be told, by duty."""
 
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     send: SendConfig = field(default_factory=SendConfig)
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
     trace: TraceConfig = field(default_factory=TraceConfig)
-
-    @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """Build from flat settings, as `ProducerConfig.of(send_timeout_ms=500)`.
-
-        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
-        """
-        return _from_flat(cls, settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

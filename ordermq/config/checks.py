@@ -6,11 +6,9 @@ import difflib
 import re
 from dataclasses import fields
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from ordermq.errors import ConfigError
-
-_C = TypeVar("_C")
 
 
 def require_range(config: object, **ranges: tuple[int, int]) -> None:
@@ -44,32 +42,51 @@ def require_names(config: object, *names: str) -> None:
             )
 
 
-def from_flat(cls: type[_C], settings: dict[str, Any]) -> _C:
-    """Build a config of configs from settings without their groups.
+class Flat:
+    """Settings in groups, which may be given without their groups too."""
 
-    Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
-    """
-    own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    parts: dict[str, Any] = {}
-    home: dict[str, str] = {}
-    for name, part in own.items():
-        if isinstance(part.default_factory, type):
-            parts[name] = {}
-            home |= {f.name: name for f in fields(part.default_factory)}
-    direct: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in own:
-            direct[name] = value
-        elif name in home:
-            parts[home[name]][name] = value
-        else:
-            near = difflib.get_close_matches(name, [*own, *home], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint}")
-    for name, values in parts.items():
-        factory = own[name].default_factory
-        if name in direct and values:
-            raise ConfigError(f"{cls.__name__}: give {name!r} whole or its settings, not both")
-        if name not in direct and callable(factory):
-            direct[name] = factory(**values)
-    return cls(**direct)
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """Build from flat settings, as `ConsumerConfig.of(pull_batch_size=64)`.
+
+        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
+        """
+        own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+        parts: dict[str, Any] = {}
+        home: dict[str, str] = {}
+        for name, part in own.items():
+            if isinstance(part.default_factory, type):
+                parts[name] = {}
+                home |= {f.name: name for f in fields(part.default_factory)}
+        direct: dict[str, Any] = {}
+        for name, value in settings.items():
+            if name in own:
+                direct[name] = value
+            elif name in home:
+                parts[home[name]][name] = value
+            else:
+                near = difflib.get_close_matches(name, [*own, *home], n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint}")
+        for name, values in parts.items():
+            factory = own[name].default_factory
+            if name in direct and values:
+                raise ConfigError(f"{cls.__name__}: give {name!r} whole or its settings, not both")
+            if name not in direct and callable(factory):
+                direct[name] = factory(**values)
+        return cls(**direct)
+
+    @classmethod
+    def given(cls, config: Self | None, settings: dict[str, Any]) -> Self:
+        """What a user gave: `config`, or flat settings.
+
+        Raises: ConfigError: both, or as `of`.
+        """
+        if config is None:
+            return cls.of(**settings)
+        if settings:
+            names = ", ".join(settings)
+            raise ConfigError(f"give `config` or flat settings, not both: {names} beside `config`")
+        return config

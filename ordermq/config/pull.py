@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 from ordermq.config import DAY_MS, MessageModel, RebalanceConfig, RemotingConfig
-from ordermq.config.checks import from_flat, require_choice, require_range
+from ordermq.config.checks import Flat, require_choice, require_range
 from ordermq.errors import ConfigError
 
 
@@ -36,19 +35,11 @@ class DirectPullConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PullConsumerConfig:
+class PullConsumerConfig(Flat):
     """Everything a classic pull consumer can be told, by duty."""
 
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     direct: DirectPullConfig = field(default_factory=DirectPullConfig)
-
-    @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """Build from flat settings, as `PullConsumerConfig.of(pull_timeout_ms=500)`.
-
-        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
-        """
-        return from_flat(cls, settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +82,7 @@ class LitePullConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LitePullConsumerConfig:
+class LitePullConsumerConfig(Flat):
     """Everything a lite pull consumer can be told, by duty."""
 
     message_model: MessageModel = MessageModel.CLUSTERING
@@ -102,11 +93,3 @@ class LitePullConsumerConfig:
 
     def __post_init__(self) -> None:
         require_choice(self, message_model=MessageModel)
-
-    @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """Build from flat settings, as `LitePullConsumerConfig.of(auto_commit=False)`.
-
-        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
-        """
-        return from_flat(cls, settings)

@@ -66,9 +66,7 @@ class LitePullConsumer(Starting):
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        if config is not None and settings:
-            raise ConfigError("give `config` or flat settings, not both")
-        self.config = config if config is not None else LitePullConsumerConfig.of(**settings)
+        self.config = LitePullConsumerConfig.given(config, settings)
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING

@@ -56,11 +56,9 @@ class PullConsumer(Starting):
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        if config is not None and settings:
-            raise ConfigError("give `config` or flat settings, not both")
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
-        self.config = config if config is not None else PullConsumerConfig.of(**settings)
+        self.config = PullConsumerConfig.given(config, settings)
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         self._clock = clock if clock is not None else SystemClock()
         self._client: ClientInstance | None = None

@@ -75,11 +75,9 @@ class PushConsumer(SteeredConsumer, Starting):
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        if config is not None and settings:
-            raise ConfigError("give `config` or flat settings, not both")
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
-        self.config = config if config is not None else ConsumerConfig.of(**settings)
+        self.config = ConsumerConfig.given(config, settings)
         if isinstance(on_failure, ParkKey) and not self.config.consume.order_by_key:
             raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING

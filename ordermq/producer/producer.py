@@ -70,11 +70,9 @@ class Producer(Starting):
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        if config is not None and settings:
-            raise ConfigError("give `config` or flat settings, not both")
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
-        self.config = config if config is not None else ProducerConfig.of(**settings)
+        self.config = ProducerConfig.given(config, settings)
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         compression.require(self.config.send.compress_type)
         self._clock = clock if clock is not None else SystemClock()

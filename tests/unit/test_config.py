@@ -223,6 +223,14 @@ def test_a_group_may_be_given_whole_beside_flat_settings_of_others() -> None:
         ConsumerConfig.of(pull=PullConfig(), pull_batch_size=8)
 
 
+def test_a_config_is_given_whole_or_by_flat_settings() -> None:
+    whole = ProducerConfig.of(retry_times=0)
+    assert ProducerConfig.given(whole, {}) is whole
+    assert ProducerConfig.given(None, {"retry_times": 0}) == whole
+    with pytest.raises(ConfigError, match="not both: retry_times beside `config`"):
+        ProducerConfig.given(whole, {"retry_times": 0})
+
+
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
