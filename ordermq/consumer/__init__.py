@@ -18,10 +18,11 @@
 | calling the listener, keys of a queue beside each other | lanes.py, lane_queue.py |
 | calling the listener, many batches of a queue at once | concurrently.py, unlocked.py |
 | hooks and filters around listeners, traces | hooks.py, trace.py |
+| what admin tools ask through the broker | answers.py, inquiries.py, lite_inquiries.py |
 | a message an admin tool has consumed directly | direct.py |
 | listeners that do not return | watchdog.py, stacks.py |
 | messages that fail again and again | retry.py; keys parked in a topic: parking.py |
-| a lite pull consumer: its parts; its queues | lite_member.py, shares.py, lite_inquiries.py |
+| a lite pull consumer: its parts; its queues | lite_member.py, shares.py |
 | what it pulls, holds and hands out | fetcher.py, poll_buffer.py, polled_batch.py |
 | what it commits; how it comes back to a broker | lite_offsets.py, group_offsets.py, rejoining.py |
 | what is counted, what is recorded | statistics.py, rates.py, group_history.py |

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Thread
 from weakref import WeakSet
 
+from ordermq.client.connections import Answer
 from ordermq.client.instance import ClientInstance
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
@@ -321,7 +322,7 @@ class LiteMember:
         for fetcher in self._fetchers.values():
             fetcher.nudge()
 
-    def _on_request(self, address: str, command: Command) -> Command | None:
+    def _on_request(self, address: str, command: Command) -> Answer:
         if command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             return self._inquiries.answer(command)
         self._shares.wake()

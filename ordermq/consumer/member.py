@@ -172,7 +172,6 @@ class Member:
             client,
             group,
             self.subscriptions.all,
-            self._offsets,
             statistics,
             direct=DirectConsumption(client, group, self._service)
             if isinstance(self._service, ConcurrentService)
