@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from ordermq.client.instance import ClientInstance
-from ordermq.client.pull_source import PullSource
+from ordermq.client.pull_source import MASTER_ID, PullSource
 from ordermq.client.timers import wait_until_set
 from ordermq.config.pull import LitePullConfig
 from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
@@ -87,6 +87,7 @@ class Fetcher:
         generation, offset = pulled.generation, pulled.pull_offset
         self.last_pull_ms, asked_ms = self._client.clock.wall_ms(), self._client.clock.now_ms()
         try:
+            is_from_slave = self._source.choose()[0] != MASTER_ID
             result = await pull_once(
                 self._client,
                 self._source,
@@ -107,6 +108,7 @@ class Fetcher:
             self._statistics.pulled(pulled.queue.topic, len(result.messages), spent_ms)
         else:
             self._statistics.add("pulls")
+        self._statistics.add("pulls_from_slaves", is_from_slave)
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._go_where_told(generation, offset, result)
         else:

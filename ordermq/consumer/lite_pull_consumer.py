@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
@@ -253,38 +255,45 @@ class LitePullConsumer(Starting):
         return time.monotonic() + wait_ms / 1000
 
     def _poll(self, member: LiteMember, deadline: float | None) -> PolledBatch:
-        buffer, poller = member.buffer, threading.current_thread()
-        while True:
-            batch = buffer.take(poller, self.config.lite.poll_batch_size)
-            if batch is not None:
-                self.statistics.add("polled", len(batch))
-                return batch
-            left = None if deadline is None else deadline - time.monotonic()
-            if buffer.is_closed or (left is not None and left <= 0):
-                return NOTHING
-            waiter = buffer.wait()
-            if waiter is not None:
+        with contextlib.closing(self._polling(member, deadline)) as polling:
+            while True:
                 try:
-                    waiter.result(left)
-                except TimeoutError:
-                    continue  # one more look: a message may have come in this very moment
-                finally:
-                    buffer.give_up(waiter)
+                    waiter, left_s = next(polling)
+                except StopIteration as end:
+                    return cast(PolledBatch, end.value)
+                with contextlib.suppress(TimeoutError):
+                    waiter.result(left_s)
 
     async def _apoll(self, member: LiteMember, deadline: float | None) -> PolledBatch:
+        with contextlib.closing(self._polling(member, deadline)) as polling:
+            while True:
+                try:
+                    waiter, left_s = next(polling)
+                except StopIteration as end:
+                    return cast(PolledBatch, end.value)
+                await asyncio.wait((asyncio.wrap_future(waiter),), timeout=left_s)
+
+    def _polling(
+        self, member: LiteMember, deadline: float | None
+    ) -> Generator[tuple[Future[None], float | None], None, PolledBatch]:
+        """Take the next batch; yields what to wait for, and for how many seconds at most.
+
+        Returns: the batch; an empty one after the deadline, which is looked at behind a last
+            take: a message may have come in this very moment.
+        """
         buffer, poller = member.buffer, threading.current_thread()
         while True:
             batch = buffer.take(poller, self.config.lite.poll_batch_size)
             if batch is not None:
                 self.statistics.add("polled", len(batch))
                 return batch
-            left = None if deadline is None else deadline - time.monotonic()
-            if buffer.is_closed or (left is not None and left <= 0):
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if buffer.is_closed or (left_s is not None and left_s <= 0):
                 return NOTHING
             waiter = buffer.wait()
             if waiter is not None:
                 try:
-                    await asyncio.wait((asyncio.wrap_future(waiter),), timeout=left)
+                    yield waiter, left_s
                 finally:
                     buffer.give_up(waiter)
 

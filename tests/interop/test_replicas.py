@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from ordermq import PushConsumer
+from ordermq import LitePullConsumer, PushConsumer
 from ordermq.client.connections import Connections
+from ordermq.errors import ConnectFailed, OrderMQError, RouteError
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
@@ -147,6 +148,54 @@ def test_a_concurrent_group_reads_on_from_the_slave_while_its_master_is_dead(
         run.send(50)
         eventually(lambda: len(bodies) == 450, "what came after")
     assert asked[run.cluster.addresses[SLAVE]] == FOR_SLAVES
+
+
+def test_a_lite_pull_consumer_reads_from_the_slave_and_on_while_its_master_is_dead(
+    run: Run, asked: dict[str, set[int]]
+) -> None:
+    run.send(400)
+    wait_until_replicated(run, 400)
+    before, bodies = read_from_slave(run), set[bytes]()
+    consumer = LitePullConsumer(
+        run.group,
+        name_servers=run.cluster.name_servers,
+        consume_from_where="first_offset",
+        auto_commit=False,
+        pull_batch_size=8,
+        pull_threshold_for_queue=8,
+    )
+    consumer.subscribe(run.topic)
+
+    def poll_until(count: int) -> None:
+        def got() -> int:
+            bodies.update(bytes(message.body) for message in consumer.poll(100))
+            return len(bodies)
+
+        eventually(lambda: got() >= count, f"{count} messages")
+
+    with consumer:
+        poll_until(100)
+        assert consumer.statistics["pulls_from_slaves"] > 0
+        run.cluster.kill("broker-a")
+        try:
+            poll_until(400)
+            with pytest.raises((ConnectFailed, RouteError)):
+                consumer.commit()
+        finally:
+            run.cluster.start("broker-a")
+        assert read_from_slave(run) - before > 100
+        eventually(lambda: has_committed(consumer), "the master takes the commit")
+        run.send(50)
+        poll_until(450)
+    assert asked[run.cluster.addresses[SLAVE]] == FOR_SLAVES
+
+
+def has_committed(consumer: LitePullConsumer) -> bool:
+    try:
+        consumer.commit()
+    except OrderMQError:
+        return False  # the route does not name the master yet, or the connection is a dead one
+    return True
 
 
 def test_an_orderly_group_rests_while_its_master_is_dead_and_goes_on_with_it(run: Run) -> None:
