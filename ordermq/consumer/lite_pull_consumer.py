@@ -372,6 +372,8 @@ class LitePullConsumer(Starting):
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset of any queue stored at or after a time; its end if all are older.
 
+        RocketMQ 4.9 answers with the message stored nearest to it, or any one of that millisecond.
+
         Args:
             timestamp_ms: ms since 1970.
         """

@@ -226,6 +226,8 @@ class PullConsumer(Starting):
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the queue's end if all are older.
 
+        RocketMQ 4.9 answers with the message stored nearest to it, or any one of that millisecond.
+
         Args:
             timestamp_ms: ms since 1970.
         """

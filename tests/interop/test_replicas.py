@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ordermq import LitePullConsumer, PushConsumer
-from ordermq.client.connections import Connections
 from ordermq.errors import ConnectFailed, OrderMQError, RouteError
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.connection import Connection, Waiting
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import Run
@@ -63,15 +63,18 @@ def run(replicas: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> It
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     """Which requests went to which address."""
     found: dict[str, set[int]] = defaultdict(set)
-    plain = Connections.request
+    plain, plain_oneway = Connection.ask, Connection.send_oneway
 
-    async def request(
-        self: Connections, address: str, command: Command, timeout_ms: int
-    ) -> Command:
-        found[address].add(command.code)
-        return await plain(self, address, command, timeout_ms)
+    def ask(self: Connection, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> None:
+        found[self.address].add(waiting.code)
+        plain(self, opaque, frame, waiting, timeout_ms)
 
-    monkeypatch.setattr(Connections, "request", request)
+    def send_oneway(self: Connection, command: Command) -> None:
+        found[self.address].add(command.code)
+        plain_oneway(self, command)
+
+    monkeypatch.setattr(Connection, "ask", ask)
+    monkeypatch.setattr(Connection, "send_oneway", send_oneway)
     return found
 
 
