@@ -103,6 +103,11 @@ class BrokerApi:
                     f"; what was sent has {len(body)} bytes: send less at once, compress it, or "
                     "raise the broker's maxMessageSize"
                 )
+            elif answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                why += (
+                    "; nothing was stored: free space on that broker's disk, or see its store.log, "
+                    "then send again"
+                )
             raise BrokerError(
                 why,
                 response_code=answer.code,

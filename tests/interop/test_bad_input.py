@@ -7,13 +7,17 @@ accounts and permissions in test_permissions.py, members that disagree in test_a
 from __future__ import annotations
 
 import logging
+import shutil
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from ordermq import Message, Producer, PushConsumer
+from ordermq import LitePullConsumer, Message, Producer, PushConsumer
 from ordermq.errors import BrokerError, ConfigError, OrderMQError, RouteError
-from tests.interop.cluster import Cluster, eventually
+from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import Run
 
@@ -44,6 +48,37 @@ def secret(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         cluster.version, folder, "--java=broker-a:-Dtls.server.mode=enforcing"
     ) as running:
         yield running
+
+
+class Disk:
+    """A small disk of a broker's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._filler = folder / "filler"
+
+    def fill(self) -> None:
+        """Up to 95 %; a broker refuses from 90 % on, and dies where none is left."""
+        usage = shutil.disk_usage(self.folder)
+        self._filler.write_bytes(bytes(usage.total * 95 // 100 - usage.used))
+
+    def make_room(self) -> None:
+        self._filler.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    # A memory file system: a write there fails when it is full, as on a disk.
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128m", "ordermq-tests", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"a small disk for the broker cannot be mounted: {done.stderr.strip()}")
+    try:
+        yield Disk(folder)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def refusal(servers: str, topic: str, body: bytes = b"x", **settings: object) -> OrderMQError:
@@ -89,6 +124,53 @@ def test_a_message_over_the_brokers_limit_and_one_over_ours(strict: Cluster) -> 
     error = refusal(strict.name_servers, "orders", b"x" * 101, max_message_bytes=100)
     assert isinstance(error, ConfigError)
     assert_says(error, "topic='orders'", "101", "max_message_bytes")
+
+
+def test_a_broker_whose_disk_is_full_and_then_has_room(
+    cluster: Cluster, disk: Disk, tmp_path: Path
+) -> None:
+    store = disk.folder / "store"
+    with own_cluster(
+        cluster.version,
+        tmp_path / "rocketmq",
+        storePathRootDir=str(store),
+        storePathCommitLog=str(store / "commitlog"),
+    ) as running:
+        running.put_topic("orders", {"broker-a": 1})
+        with Producer("p", name_servers=running.name_servers, **PATIENCE) as producer:
+            producer.send(Message("orders", b"before"))
+            disk.fill()
+            refused: list[OrderMQError] = []
+
+            def is_refused() -> bool:  # the broker looks at its disk every ten seconds
+                try:
+                    producer.send(Message("orders", b"x"), sharding_key="k")
+                except OrderMQError as error:
+                    refused.append(error)
+                return bool(refused)
+
+            eventually(is_refused, "the broker refuses")
+            assert isinstance(refused[0], BrokerError)
+            assert_says(
+                refused[0],
+                "disk",
+                "topic='orders'",
+                "broker='broker-a'",
+                running.addresses["broker-a"],
+                "nothing was stored: free space on that broker's disk",
+            )
+        consumer = LitePullConsumer(
+            "g", name_servers=running.name_servers, consume_from_where="first_offset"
+        )
+        consumer.subscribe("orders")
+        with consumer:
+            batch = consumer.poll(30_000)
+            assert bytes(batch[0].body) == b"before", "what is there is still read"
+        patient = Producer("p", name_servers=running.name_servers, retry_times=1_000)
+        with patient, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(patient.send, Message("orders", b"after"), sharding_key="k")
+            disk.make_room()
+            assert waiting.result(DEADLINE_S).queue_offset > 0
 
 
 def test_tls_to_servers_that_speak_none(strict: Cluster) -> None:
