@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
-import os
 import subprocess
 import sys
 import tempfile
 from typing import Any
 
 from bench.peers.environments import run_in
-from bench.peers.tally import Tally
+from bench.peers.tally import Tally, parser
 
 PACKAGE = "rocketmq-python-client==5.1.2"
-DEADLINE_S = 600
 
 
 def consume(asked: argparse.Namespace) -> None:
@@ -40,18 +37,8 @@ def consume(asked: argparse.Namespace) -> None:
         {asked.topic: client.FilterExpression()},
     )
     consumer.startup()
-    if not tally.done.wait(DEADLINE_S):
-        print(f"only {tally.counted} of {asked.messages} messages", file=sys.stderr)
-        os._exit(1)
-    row = {
-        "peer": f"gRPC client, batch {asked.batch}",
-        "messages": asked.messages - asked.warm,
-        "seconds": tally.wall,
-        "cpu_seconds": tally.cpu,
-        "detail": {"package": PACKAGE, "python": sys.version.split()[0], "threads": 20},
-    }
-    print(json.dumps(row), flush=True)
-    os._exit(0)  # a shutdown would wait for its long polls
+    # Its shutdown would wait for its long polls.
+    tally.finish(f"gRPC client, batch {asked.batch}", PACKAGE)
 
 
 def place(handle: str) -> tuple[int, int]:
@@ -70,17 +57,9 @@ def make_fifo_group(name_server: str, group: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("address", help="the name server's")
-    parser.add_argument("topic")
-    parser.add_argument("--proxy", required=True, help="the proxy's address")
-    parser.add_argument("--group", required=True)
-    parser.add_argument("--messages", type=int, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--pull-size", type=int, required=True, help="not a setting it has")
-    parser.add_argument("--warm", type=int, default=0, help="messages before the clock starts")
-    parser.add_argument("--inside", action="store_true", help="of the virtual environment")
-    asked = parser.parse_args()
+    asking = parser(__doc__)
+    asking.add_argument("--proxy", required=True, help="the proxy's address")
+    asked = asking.parse_args()
     if asked.inside:
         consume(asked)
         return

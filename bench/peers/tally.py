@@ -1,37 +1,57 @@
-"""What a peer that is called once a message counts; nothing but the standard library."""
+"""What a peer in Python is asked, and counts; nothing but the standard library."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
+
+DEADLINE_S = 600
+THREADS = 20  # Java's default
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """What bench_catch_up asks of every peer; `inside` of a virtual environment of its own."""
+    asked = argparse.ArgumentParser(description=description)
+    asked.add_argument("address", help="the name server's")
+    asked.add_argument("topic")
+    asked.add_argument("--group", required=True)
+    asked.add_argument("--messages", type=int, required=True)
+    asked.add_argument("--batch", type=int, required=True)
+    asked.add_argument("--pull-size", type=int, required=True, help="not a setting it has")
+    asked.add_argument("--warm", type=int, default=0, help="messages before the clock starts")
+    asked.add_argument("--inside", action="store_true", help="of the virtual environment")
+    return asked
 
 
 class Tally:
     """Counts what arrives, the clock from `warm` on; until then it looks at every offset."""
 
     def __init__(self, warm: int, wanted: int) -> None:
-        self.done = threading.Event()
+        self._done = threading.Event()
         self._lock = threading.Lock()
         self._warm, self._wanted = warm, wanted
         self._next: dict[int, int] = {}
-        self.counted = 0
-        self.wall = self.cpu = 0.0  # seconds, once done
+        self._counted = 0
+        self._wall = self._cpu = 0.0  # seconds, once done
 
     def take(self, place: Callable[[], tuple[int, int]]) -> None:
         """A message arrived; `place` tells its queue and offset."""
         with self._lock:
-            if self.counted <= self._warm:
+            if self._counted <= self._warm:
                 self._check(*place())
-                if self.counted == self._warm:
-                    self.wall, self.cpu = time.perf_counter(), time.process_time()
-            self.counted += 1
-            if self.counted == self._wanted:
-                self.wall = time.perf_counter() - self.wall
-                self.cpu = time.process_time() - self.cpu
-                self.done.set()
+                if self._counted == self._warm:
+                    self._wall, self._cpu = time.perf_counter(), time.process_time()
+            self._counted += 1
+            if self._counted == self._wanted:
+                self._wall = time.perf_counter() - self._wall
+                self._cpu = time.process_time() - self._cpu
+                self._done.set()
 
     def _check(self, queue: int, offset: int) -> None:
         expected = self._next.get(queue, 0)
@@ -40,3 +60,19 @@ class Tally:
             print(f"queue {queue}: offset {offset}, expected {expected}", file=sys.stderr)
             os._exit(1)
         self._next[queue] = offset + 1
+
+    def finish(self, peer: str, package: str) -> NoReturn:
+        """Wait for the last message, print the row and end without the client's shutdown."""
+        if not self._done.wait(DEADLINE_S):
+            print(f"only {self._counted} of {self._wanted} messages", file=sys.stderr)
+            os._exit(1)
+        python = sys.version.split()[0]
+        row = {
+            "peer": peer,
+            "messages": self._wanted - self._warm,
+            "seconds": self._wall,
+            "cpu_seconds": self._cpu,
+            "detail": {"package": package, "python": python, "threads": THREADS},
+        }
+        print(json.dumps(row), flush=True)
+        os._exit(0)

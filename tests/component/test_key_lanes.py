@@ -77,6 +77,17 @@ class Together:
                     self._running[key] -= 1
 
 
+def poisoned_by(body: bytes, is_healed: threading.Event, seen: Seen) -> Callable[[Any, Any], None]:
+    """A listener that fails on `body` until it is healed."""
+
+    def listen(messages: Any, context: Any) -> None:
+        if bytes(messages[0].body) == body and not is_healed.is_set():
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    return listen
+
+
 @pytest.mark.parametrize("batch", [1, 8])
 def test_every_key_arrives_in_order_and_the_watermark_is_committed(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen, batch: int
@@ -244,13 +255,8 @@ def test_a_parked_key_blocks_only_its_lane(
     send_all(producer, numbered(100))
     is_healed = threading.Event()
 
-    def listen(messages: Any, context: Any) -> None:
-        if bytes(messages[0].body) == b"24" and not is_healed.is_set():
-            raise ValueError("a test's own failure")
-        seen.take(messages, context)
-
     with make_consumer(
-        listen,
+        poisoned_by(b"24", is_healed, seen),
         order_by_key=True,
         max_attempts=2,
         on_failure=ParkKey(),
@@ -277,13 +283,8 @@ def test_stop_halts_all_lanes_and_resume_goes_on(
     send_all(producer, numbered(100))
     is_healed = threading.Event()
 
-    def listen(messages: Any, context: Any) -> None:
-        if bytes(messages[0].body) == b"24" and not is_healed.is_set():
-            raise ValueError("a test's own failure")
-        seen.take(messages, context)
-
     with make_consumer(
-        listen,
+        poisoned_by(b"24", is_healed, seen),
         order_by_key=True,
         max_attempts=2,
         on_failure=Stop(),
