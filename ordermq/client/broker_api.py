@@ -23,7 +23,7 @@ from ordermq.remoting.bodies import (
 )
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection
+from ordermq.remoting.connection import Connection, Waiting
 from ordermq.remoting.headers import (
     EndTransactionHeader,
     GroupHeader,
@@ -92,15 +92,55 @@ class BrokerApi:
 
         Raises: BrokerError, ConnectFailed: not stored. RequestTimeout, ConnectionLost: unknown.
         """
+        command = self._send_command(header, body)
+        answer = await self._connections.request(address, command, timeout_ms)
+        return self._stored(address, header, len(body), answer)
+
+    def begin_send(
+        self, address: str, header: SendHeader, body: bytes, timeout_ms: int, waiting: Waiting
+    ) -> bool:
+        """Put a send on the wire now; `waiting` is told what came of it, `stored` reads that.
+
+        Returns: False if nothing was sent: the connection is not open, or takes no bytes yet;
+            await `writable`.
+        """
+        connection = self._connections.writable_now(address)
+        if connection is None:
+            return False
+        command = self._send_command(header, body)
+        waiting.code = command.code
+        connection.ask(command.opaque, connection.frame(command), waiting, timeout_ms)
+        return True
+
+    async def writable(self, address: str) -> None:
+        """Return once the connection to a broker is open and takes bytes.
+
+        Raises: ConnectFailed: it cannot be opened. StateError: the client is closed.
+        """
+        await self._connections.writable(address)
+
+    def _send_command(self, header: SendHeader, body: bytes) -> Command:
         header.unit_mode = self._config.unit_mode or None
         code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
-        command = Command.request(code, header.to_ext(), body)
-        answer = await self._connections.request(address, command, timeout_ms)
+        return Command.request(code, header.to_ext(), body)
+
+    def stored(
+        self, address: str, header: SendHeader, body_bytes: int, answer: Command
+    ) -> tuple[int, SendReplyHeader]:
+        """Read an answer to `begin_send`, of so many bytes.
+
+        Raises: BrokerError: nothing was stored. ProtocolError: the answer makes no sense.
+        """
+        return self._stored(address, header, body_bytes, self._connections.explained(answer))
+
+    def _stored(
+        self, address: str, header: SendHeader, body_bytes: int, answer: Command
+    ) -> tuple[int, SendReplyHeader]:
         if answer.code not in _STORED:
             why = answer.remark or "the broker refused the message"
             if answer.code == ResponseCode.MESSAGE_ILLEGAL:
                 why += (
-                    f"; what was sent has {len(body)} bytes: send less at once, compress it, or "
+                    f"; what was sent has {body_bytes} bytes: send less at once, compress it, or "
                     "raise the broker's maxMessageSize"
                 )
             elif answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:

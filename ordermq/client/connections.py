@@ -79,6 +79,13 @@ class Connections:
         await connection.writable()
         return connection
 
+    def writable_now(self, address: str) -> Connection | None:
+        """The connection to `address` if it is open and takes bytes; else await `writable`."""
+        connection = self._open.get(address)
+        if connection is None or not connection.is_open or not connection.is_writable:
+            return None
+        return connection
+
     def explained(self, answer: Command) -> Command:
         """An answer whose remark also says who asked, if it is that we may not."""
         if is_denied(answer.code, answer.remark):

@@ -8,6 +8,10 @@
 | which queue a key goes to | selectors.py |
 | which queue a message goes to | targets.py |
 | which brokers are slow or away | faults.py |
-| one request of a queue at a time, batches, failed keys | lanes.py |
+| a message on its way, and batches of them | entry.py |
+| where messages come in, and in what order | intake.py |
+| one request of a queue at a time, failed keys | lanes.py |
+| a batch on its way, try after try | sending.py |
 | what to do after a failed try | send_retry.py |
+| requests to a queue's broker, and what its answers say | destination.py |
 """

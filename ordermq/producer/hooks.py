@@ -13,7 +13,7 @@ from ordermq.clock import Clock
 from ordermq.model import properties as props
 from ordermq.model.message import Message
 from ordermq.model.status import SendReceipt, SendStatus
-from ordermq.producer.lanes import Entry
+from ordermq.producer.entry import Entry
 from ordermq.producer.selectors import ShardingKey
 from ordermq.remoting.trace import DEFAULT_REGION, DELAYED, HALF, NORMAL, Published
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from ordermq.client.instance import ClientInstance
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.lanes import Entry, QueueLane
+from ordermq.producer.entry import Entry
+from ordermq.producer.lanes import QueueLane
 from ordermq.producer.selectors import ShardingKey
 from ordermq.producer.targets import Targets
 
@@ -57,6 +58,7 @@ class Intake:
         self._targets = targets
         self._lane_of = lane_of
         self._handed_in: deque[Parcel] = deque()
+        self._entered: dict[QueueLane, None] = {}  # lanes that have not begun with what came
         self._is_woken = False
         self._asking: asyncio.Task[None] | None = None
         self._refusal: BaseException | None = None
@@ -99,9 +101,12 @@ class Intake:
                 name = f"route of {parcel.message.topic}"
                 self._asking = self._client.runtime.spawn(self._ask_first(parcel), name)
                 self._asking.add_done_callback(self._asked)
-                return
+                break
             self._handed_in.popleft()
             self._enter(parcel)
+        # Not sooner: what came together goes together.
+        while self._entered:
+            self._entered.popitem()[0].begin()
 
     async def _ask_first(self, parcel: Parcel) -> None:
         try:
@@ -127,5 +132,5 @@ class Intake:
             parcel.fail(error)
             return
         lane = self._lane_of(target)
-        for entry in parcel.entries:
-            lane.put(entry)
+        lane.put(parcel.entries)
+        self._entered[lane] = None

@@ -25,10 +25,11 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
+from ordermq.producer.entry import Entry
 from ordermq.producer.faults import Faults
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
 from ordermq.producer.intake import Intake, Parcel
-from ordermq.producer.lanes import Entry, QueueLane
+from ordermq.producer.lanes import QueueLane
 from ordermq.producer.packing import packed
 from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
 from ordermq.producer.targets import Targets
@@ -419,7 +420,9 @@ class Producer(Starting):
         if target is None:
             return False
         entry.moves_left -= 1
-        self._lane(target).put(entry)
+        lane = self._lane(target)
+        lane.put([entry])
+        lane.begin()
         return True
 
     async def _flush(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from ordermq.model.status import SendReceipt
-from ordermq.producer.lanes import Entry
+from ordermq.producer.entry import Entry
 
 
 class SendWindow:

@@ -1,4 +1,4 @@
-"""A broker in memory behind the calls a queue lane makes, failing as the test says."""
+"""A broker in memory behind the connection a queue lane uses, failing as the test says."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ordermq.client.broker_api import BrokerApi
 from ordermq.clock import ManualClock
-from ordermq.errors import BrokerError, ConnectionLost, OrderMQError, ProtocolError, RequestTimeout
+from ordermq.config import RemotingConfig
+from ordermq.errors import ConnectionLost, RemotingError, RequestTimeout
 from ordermq.model.properties import decode
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.connection import Waiting
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 
-# What may become of one request: (is it stored, what the producer sees).
-FATES: dict[str, tuple[bool, Callable[[], OrderMQError] | None]] = {
+BUSY, ILLEGAL, GARBLED = 2, 13, -1
+
+# What may become of one request: (is it stored, how it ends without an answer, or the answer's
+# code if it is not success).
+FATES: dict[str, tuple[bool, Callable[[], RemotingError] | int | None]] = {
     "stored": (True, None),
     "stored, answer lost": (True, lambda: RequestTimeout("no answer")),
     "late": (False, lambda: RequestTimeout("no answer")),  # stored when `land` is called
     "lost": (False, lambda: RequestTimeout("no answer")),
     "stored, line cut": (True, lambda: ConnectionLost("cut")),
     "line cut": (False, lambda: ConnectionLost("cut")),
-    "stored, answer garbled": (True, lambda: ProtocolError("garbled")),
-    "busy": (False, lambda: BrokerError("busy", response_code=2)),
-    "refused": (False, lambda: BrokerError("illegal", response_code=13)),
+    "stored, answer garbled": (True, GARBLED),
+    "busy": (False, BUSY),
+    "refused": (False, ILLEGAL),
 }
 
 
@@ -43,17 +51,24 @@ def members(header: SendHeader, body: bytes) -> list[dict[str, str]]:
 
 
 class FakeBroker:
-    """Also the client instance of the lane: `api`, `routes`, `runtime` and `clock` are here.
+    """Also the client instance of the lane: `routes`, `runtime`, `clock` and connections.
 
     Args:
         fate: asked for each request; a name of `FATES`.
+        is_writable: asked before each request; if it says no, the lane has to wait a turn.
     """
 
-    def __init__(self, fate: Callable[[], str] = lambda: "stored") -> None:
-        self.api = self.routes = self.runtime = self.heartbeats = self
+    def __init__(
+        self,
+        fate: Callable[[], str] = lambda: "stored",
+        is_writable: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.api = BrokerApi(self, RemotingConfig(), "client")  # type: ignore[arg-type]
+        self.routes = self.runtime = self.heartbeats = self
         self.version = 479
         self.clock = ManualClock()
         self.fate = fate
+        self.is_writable = is_writable
         self.stored: list[str] = []
         self.requests: list[list[str]] = []
         self.headers: list[SendHeader] = []
@@ -63,6 +78,9 @@ class FakeBroker:
         self.gate = asyncio.Event()
         self.gate.set()
         self.code = 0
+        self.acknowledged: int | None = None  # how many messages an answer names, if not all
+        self._framed = Command(0)
+        self._serving: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work, name=name)
@@ -78,28 +96,54 @@ class FakeBroker:
         self.stored += self.late
         self.late = []
 
-    async def send(
-        self, address: str, header: SendHeader, body: bytes, timeout_ms: int
-    ) -> tuple[int, SendReplyHeader]:
+    # Its connections, and the one of each.
+
+    def writable_now(self, address: str) -> FakeBroker | None:
+        return self if self.is_writable() else None
+
+    async def writable(self, address: str) -> FakeBroker:
+        await asyncio.sleep(0)
+        return self
+
+    def explained(self, answer: Command) -> Command:
+        return answer
+
+    def frame(self, command: Command) -> bytes:
+        self._framed = command
+        return b""
+
+    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> None:
+        header, body = SendHeader.from_ext(self._framed.ext), self._framed.body
+        assert (self._framed.code == RequestCode.SEND_BATCH_MESSAGE) is bool(header.batch)
         ids = [properties["UNIQ_KEY"] for properties in members(header, body)]
         self.requests.append(ids)
         self.headers.append(header)
         self.bodies.append(body)
         self.in_flight += 1
         assert self.in_flight == 1, "two requests of one queue under way"
-        try:
-            await self.gate.wait()
-            await asyncio.sleep(0)
-        finally:
-            self.in_flight -= 1
+        serving = asyncio.get_running_loop().create_task(self._serve(ids, header, waiting))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+
+    async def _serve(self, ids: list[str], header: SendHeader, waiting: Waiting) -> None:
+        await self.gate.wait()
+        await asyncio.sleep(0)
+        self.in_flight -= 1
         fate = self.fate()
-        is_stored, error = FATES[fate]
+        is_stored, ending = FATES[fate]
         if fate == "late":
             self.late += ids
         first = len(self.stored)
         if is_stored:
             self.stored += ids
-        if error is not None:
-            raise error()
-        places = ",".join(f"{first + i:032X}" for i in range(len(ids)))
-        return self.code, SendReplyHeader(places, header.queue_id, first)
+        if ending == GARBLED:
+            waiting.answered(Command(self.code, {"queueId": "3"}))
+        elif isinstance(ending, int):
+            waiting.answered(Command(ending, remark="no"))
+        elif ending is not None:
+            waiting.failed(ending())
+        else:
+            count = self.acknowledged or len(ids)
+            places = ",".join(f"{first + i:032X}" for i in range(count))
+            reply = SendReplyHeader(places, header.queue_id, first)
+            waiting.answered(Command(self.code, reply.to_ext()))

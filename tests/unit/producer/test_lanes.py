@@ -14,11 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordermq.config import SendConfig
-from ordermq.errors import BrokerError, KeyFailed, ProtocolError, RequestTimeout, StateError
+from ordermq.errors import (
+    BrokerError,
+    KeyFailed,
+    ProtocolError,
+    RequestTimeout,
+    RouteError,
+    StateError,
+)
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import encode
 from ordermq.model.status import SendStatus
-from ordermq.producer.lanes import Entry, QueueLane, batch_body, take_batch
+from ordermq.producer.entry import Entry, batch_body, take_batch
+from ordermq.producer.lanes import QueueLane
 
 from .fake_broker import FATES, FakeBroker
 
@@ -42,6 +50,12 @@ def entry(
 
 def lane_of(broker: FakeBroker, config: SendConfig = CONFIG) -> QueueLane:
     return QueueLane(broker, "PG", QUEUE, config)  # type: ignore[arg-type]
+
+
+def put(lane: QueueLane, *entries: Entry) -> None:
+    """Hand them in together, as Intake does."""
+    lane.put(entries)
+    lane.begin()
 
 
 def fates(*names: str) -> Callable[[], str]:
@@ -71,7 +85,7 @@ def send_all(
         lane = lane_of(broker, config)
         made.append(lane)
         for one in entries:
-            lane.put(one)
+            put(lane, one)
             await settled(broker, lane)
 
     run(work())
@@ -134,11 +148,9 @@ def test_what_comes_while_a_request_is_under_way_goes_as_one_batch() -> None:
         broker, done = FakeBroker(), list[str]()
         lane = lane_of(broker)
         broker.gate.clear()
-        for name in "abcd":
-            lane.put(entry(name, name, done=done))
+        put(lane, *(entry(name, name, done=done) for name in "abcd"))
         await asyncio.sleep(0)
-        for name in "efg":
-            lane.put(entry(name, name, done=done))
+        put(lane, *(entry(name, name, done=done) for name in "efg"))
         broker.gate.set()
         await settled(broker, lane)
         assert broker.requests == [["a", "b", "c", "d"], ["e", "f", "g"]]
@@ -154,8 +166,7 @@ def test_a_receipt_tells_where_each_message_of_a_batch_lies() -> None:
         broker.code = 12
         lane = lane_of(broker)
         entries = [entry("a"), entry("b")]
-        for one in entries:
-            lane.put(one)
+        put(lane, *entries)
         await settled(broker, lane)
         receipts = [one.receipt for one in entries]
         assert [receipt and receipt.queue_offset for receipt in receipts] == [10, 11]
@@ -188,9 +199,9 @@ def test_a_time_out_sends_the_same_message_again_before_any_successor() -> None:
         broker = FakeBroker(fates("stored, answer lost"))
         lane = lane_of(broker)
         first, second = entry("a", "k"), entry("b", "k")
-        lane.put(first)
+        put(lane, first)
         await asyncio.sleep(0)
-        lane.put(second)
+        put(lane, second)
         await settled(broker, lane)
         assert broker.requests == [["a"], ["a"], ["b"]]
         assert broker.stored == ["a", "a", "b"]
@@ -204,7 +215,7 @@ def test_a_try_again_waits_its_pause() -> None:
     async def work() -> None:
         broker = FakeBroker(fates("lost"))
         lane = lane_of(broker)
-        lane.put(entry("a"))
+        put(lane, entry("a"))
         while not broker.requests or broker.in_flight:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -225,10 +236,10 @@ def test_an_unknown_outcome_fails_the_key_until_it_is_resolved() -> None:
         broker = FakeBroker(fates("lost", "lost", "lost"))
         lane = lane_of(broker)
         lost, refused, other = entry("a", "k"), entry("b", "k"), entry("c", "other")
-        lane.put(lost)
+        put(lane, lost)
         await settled(broker, lane)
-        lane.put(refused)
-        lane.put(other)
+        put(lane, refused)
+        put(lane, other)
         await settled(broker, lane)
         assert isinstance(lost.error, RequestTimeout)
         assert isinstance(refused.error, KeyFailed)
@@ -238,7 +249,7 @@ def test_an_unknown_outcome_fails_the_key_until_it_is_resolved() -> None:
         assert lane.resolve("k")
         assert not lane.resolve("k")
         again = entry("d", "k")
-        lane.put(again)
+        put(lane, again)
         await settled(broker, lane)
         assert again.receipt is not None
 
@@ -250,11 +261,10 @@ def test_successors_that_were_waiting_fail_with_their_key_and_others_go_on() -> 
         broker = FakeBroker(fates("lost", "lost", "lost"))
         lane = lane_of(broker)
         first = entry("a", "k")
-        lane.put(first)
+        put(lane, first)
         await asyncio.sleep(0)
         waiting = [entry("b", "k"), entry("c", "other"), entry("d", "k"), entry("e")]
-        for one in waiting:
-            lane.put(one)
+        put(lane, *waiting)
         await settled(broker, lane)
         assert [type(one.error) for one in waiting] == [
             KeyFailed, type(None), KeyFailed, type(None),
@@ -301,17 +311,10 @@ def test_a_garbled_answer_leaves_the_outcome_unknown() -> None:
 def test_an_answer_for_another_number_of_messages_is_a_protocol_error() -> None:
     async def work() -> None:
         broker = FakeBroker()
+        broker.acknowledged = 1
         lane = lane_of(broker)
         entries = [entry("a"), entry("b")]
-        for one in entries:
-            lane.put(one)
-
-        async def one_id(*_: object) -> Any:
-            code, reply = await FakeBroker.send(broker, *_)  # type: ignore[arg-type]
-            reply.message_id = "only-one"
-            return code, reply
-
-        broker.send = one_id  # type: ignore[method-assign]
+        put(lane, *entries)
         await settled(broker, lane)
         for one in entries:
             assert isinstance(one.error, ProtocolError)
@@ -327,10 +330,10 @@ def test_stopping_tells_everyone_who_waits(is_started: bool) -> None:
         broker.gate.clear()
         lane = lane_of(broker)
         first, second = entry("a", "k"), entry("b", "k")
-        lane.put(first)
+        lane.put([first])
         if is_started:
-            await asyncio.sleep(0)
-        lane.put(second)
+            lane.begin()
+        lane.put([second])
         await lane.stop()
         await asyncio.sleep(0)
         assert lane.is_idle
@@ -342,18 +345,87 @@ def test_stopping_tells_everyone_who_waits(is_started: bool) -> None:
     run(work())
 
 
+def test_a_defect_in_reading_the_answer_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise TypeError("a defect")
+
+    async def work() -> None:
+        broker = FakeBroker()
+        lane = lane_of(broker)
+        monkeypatch.setattr(broker.api, "stored", broken)
+        entries = [entry("a", is_alone=True), entry("b")]
+        put(lane, *entries)
+        await settled(broker, lane)
+        assert [type(one.error) for one in entries] == [StateError, StateError]
+        assert "unknown" in str(entries[0].error)
+        assert "was not sent" in str(entries[1].error)
+
+    run(work())
+
+
+def test_an_answer_after_the_lane_stopped_changes_nothing() -> None:
+    async def work() -> None:
+        broker, done = FakeBroker(), list[str]()
+        broker.gate.clear()
+        lane = lane_of(broker)
+        one = entry("a", done=done)
+        put(lane, one)
+        await lane.stop()
+        broker.gate.set()
+        while broker.in_flight:
+            await asyncio.sleep(0)
+        assert done == ["a"]
+        assert isinstance(one.error, StateError)
+        assert one.receipt is None
+
+    run(work())
+
+
+def test_a_request_waits_until_the_connection_takes_bytes() -> None:
+    async def work() -> None:
+        broker = FakeBroker(is_writable=iter([False, False, True, True]).__next__)
+        lane, first, second = lane_of(broker), entry("a", "k"), entry("b", "k")
+        put(lane, first)
+        assert not broker.requests
+        put(lane, second)  # while the first waits: it may not pass
+        await settled(broker, lane)
+        assert broker.requests == [["a"], ["b"]]
+        assert first.receipt is not None
+
+    run(work())
+
+
+def test_messages_that_fail_where_they_start_do_not_nest() -> None:
+    # No route names the broker of thousands in a row.
+    async def work() -> None:
+        broker = FakeBroker()
+        lane = lane_of(broker)
+
+        def unrouted(broker_name: str) -> str:
+            raise RouteError("no route", broker=broker_name)
+
+        broker.master_of = unrouted  # type: ignore[method-assign]
+        entries = [entry(str(n), is_alone=True) for n in range(5_000)]
+        put(lane, *entries)
+        assert lane.is_idle
+        assert all(isinstance(one.error, RouteError) for one in entries)
+
+    run(work())
+
+
 def test_a_defect_in_sending_leaves_nobody_waiting() -> None:
     async def work() -> None:
         broker = FakeBroker()
         lane = lane_of(broker)
 
-        async def broken(*_: object) -> None:
+        def broken(*_: object) -> None:
             raise TypeError("a defect")
 
-        broker.send = broken  # type: ignore[method-assign,assignment]
+        broker.ask = broken  # type: ignore[method-assign]
         entries = [entry("a", is_alone=True), entry("b")]
-        for one in entries:
-            lane.put(one)
+        put(lane, *entries)
         await settled(broker, lane)
         assert [type(one.error) for one in entries] == [StateError, StateError]
 
@@ -379,19 +451,25 @@ FATE = st.sampled_from(["late", "late", "late", "refused", *sorted(FATES)])
 
 
 @settings(max_examples=300)
-@given(STEPS, st.lists(FATE, min_size=3, max_size=30), st.integers(20, 200))
+@given(
+    STEPS,
+    st.lists(FATE, min_size=3, max_size=30),
+    st.integers(20, 200),
+    st.lists(st.booleans(), max_size=10),
+)
 def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
-    steps: list[tuple[str, Any]], outcomes: list[str], max_batch_bytes: int
+    steps: list[tuple[str, Any]], outcomes: list[str], max_batch_bytes: int, writable: list[bool]
 ) -> None:
     async def work() -> None:
-        broker = FakeBroker(fates(*outcomes))
+        left = deque(writable)
+        broker = FakeBroker(fates(*outcomes), lambda: not left or left.popleft())
         config = SendConfig(retry_times=1, retry_delay_ms=10, max_batch_bytes=max_batch_bytes)
         lane, sent, done = lane_of(broker, config), list[Entry](), list[str]()
         for step, argument in steps:
             if step == "put":
                 one = entry(f"{len(sent):03}", argument, done=done)
                 sent.append(one)
-                lane.put(one)
+                put(lane, one)
             elif step == "land":
                 broker.land()
             elif step == "resolve":
@@ -433,8 +511,7 @@ def test_a_batch_is_never_compressed() -> None:
 
     async def work() -> None:
         lane = lane_of(broker, config)
-        for name in ("a", "b", "c"):
-            lane.put(entry(name, body=name.encode() * 200))
+        put(lane, *(entry(name, body=name.encode() * 200) for name in "abc"))
         await settled(broker, lane)
 
     run(work())
@@ -484,8 +561,7 @@ def detouring(broker: FakeBroker, taken: list[str], *, takes: bool = True) -> Qu
 
 def put_together(broker: FakeBroker, lane: QueueLane, entries: Sequence[Entry]) -> None:
     async def work() -> None:
-        for one in entries:
-            lane.put(one)
+        put(lane, *entries)
         await settled(broker, lane)
 
     run(work())
