@@ -2,6 +2,7 @@
 # Our client on RocketMQ's broker, RocketMQ's client on ours, and both in one group.
 #   ci/interop.sh                        on RocketMQ 5.3.3
 #   ci/interop.sh --version 4.9.7 -k tag  another version; other arguments go to pytest
+#   ci/interop.sh tests/interop/test_tls.py  only these files
 #   ci/interop.sh --all                  on every version we promise, the short leg with binary
 #                                        headers too; a table of all cases and skips at the end
 #   ci/interop.sh --short                what ci/test.sh runs: our client, and Java's beside it
@@ -46,6 +47,9 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
+for argument in "$@"; do # named files take the place of all
+    [ ! -e "${argument%%::*}" ] || files=()
+done
 for tool in java javac mvn; do
     command -v "$tool" >/dev/null ||
         fail "$tool not found: install a JDK 17 and Maven (Debian: apt install openjdk-17-jdk maven)"
@@ -79,7 +83,7 @@ leg() {
 }
 
 for version in "${versions[@]}"; do
-    leg "$version" "$binary" "$marked" "${files[@]}" "$@"
+    leg "$version" "$binary" "$marked" ${files[@]+"${files[@]}"} "$@"
 done
 if [ -n "$all" ]; then
     leg 5.3.3 ROCKETMQ "not restarts" "${short_files[@]}"
