@@ -14,6 +14,7 @@ _PROCESS_PART = struct.Struct(">4sHi")
 _HOUR_MS = 3_600_000
 _LOOPBACK = bytes((127, 0, 0, 1))
 _counter = itertools.count()
+_IDS_A_MOMENT = 4_096  # the clock is read again long before 65,536, when the counter repeats
 # Java puts its class loader's hash here; any number that differs between processes does.
 _PROCESS_SALT = int.from_bytes(os.urandom(4), "big", signed=True)
 
@@ -50,21 +51,31 @@ def unique_message_id(now: float | None = None) -> str:
     Args:
         now: seconds since 1970; only the time since the first of the month goes in.
     """
+    now_ms = time.time_ns() // 1_000_000 if now is None else int(now * 1000)
+    return f"{_beginning(now_ms)}{next(_counter) & 0xFFFF:04X}"
+
+
+def unique_message_ids(count: int) -> list[str]:
+    """So many of them, at once: they share what does not count. O(count)."""
+    ids: list[str] = []
+    for done in range(0, count, _IDS_A_MOMENT):
+        beginning = _beginning(time.time_ns() // 1_000_000)
+        numbers = itertools.islice(_counter, min(count - done, _IDS_A_MOMENT))
+        ids += [f"{beginning}{number & 0xFFFF:04X}" for number in numbers]
+    return ids
+
+
+@functools.lru_cache(1)  # several are given in a millisecond
+def _beginning(now_ms: int) -> str:
+    """What an id of this process, given at that moment, begins with."""
     global _month
-    now_ms = int((time.time() if now is None else now) * 1000)
     if not _month.began_ms <= now_ms < _month.valid_to_ms:
         _month = _Month.of(now_ms)
-    since_ms = (now_ms - _month.began_ms) & 0xFFFFFFFF
-    return f"{_process_part()}{since_ms:08X}{next(_counter) & 0xFFFF:04X}"
+    process = _PROCESS_PART.pack(_LOOPBACK, os.getpid() & 0xFFFF, _PROCESS_SALT).hex().upper()
+    return f"{process}{(now_ms - _month.began_ms) & 0xFFFFFFFF:08X}"
 
 
-@functools.cache
-def _process_part() -> str:
-    """What all ids of this process begin with."""
-    return _PROCESS_PART.pack(_LOOPBACK, os.getpid() & 0xFFFF, _PROCESS_SALT).hex().upper()
-
-
-os.register_at_fork(after_in_child=_process_part.cache_clear)  # the child has a number of its own
+os.register_at_fork(after_in_child=_beginning.cache_clear)  # the child has a number of its own
 
 
 def unique_instance() -> str:

@@ -14,6 +14,8 @@ from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
 
+_BODIES = (bytes, bytearray, memoryview)  # a tuple: a union is made, and searched, each time
+
 
 @dataclass(slots=True)
 class Message:
@@ -46,27 +48,36 @@ class Message:
 
     def __post_init__(self) -> None:
         check_sendable_topic(self.topic)
-        if not isinstance(self.body, bytes | bytearray | memoryview):
+        if not isinstance(self.body, _BODIES):
             raise ConfigError(
                 f"message body is a {type(self.body).__name__}: expected bytes; encode text first",
                 topic=self.topic,
             )
         if len(self.body) == 0:
             raise ConfigError("message body is empty: brokers refuse that", topic=self.topic)
+        if self.keys:
+            self._check_keys()
+        # Most have none of these; each is checked for every message sent.
+        if self.flag or self.delay_level or self.deliver_at_ms or self.delay_ms:
+            self._check_numbers()
+
+    def _check_keys(self) -> None:
         if isinstance(self.keys, str):
             self.keys = (self.keys,)
-        if self.keys and any(not isinstance(key, str) or " " in key for key in self.keys):
+        if any(not isinstance(key, str) or " " in key for key in self.keys):
             raise ConfigError(
                 f"message keys {list(self.keys)!r}: expected texts without blanks",
                 topic=self.topic,
             )
+
+    def _check_numbers(self) -> None:
         if not -(1 << 31) <= self.flag < 1 << 31:
             raise ConfigError(f"Message.flag={self.flag}: expected 32 bits", topic=self.topic)
         if not 0 <= self.delay_level <= 18:
             raise ConfigError(
                 f"Message.delay_level={self.delay_level}: expected 0..18", topic=self.topic
             )
-        if self.deliver_at_ms or self.delay_ms:
+        if self.is_timed:
             self._check_timer()
 
     def _check_timer(self) -> None:
@@ -79,6 +90,11 @@ class Message:
             raise ConfigError(
                 "a message has one of delay_level, deliver_at_ms and delay_ms", topic=self.topic
             )
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether consumers get it at a time, which old brokers do not know."""
+        return bool(self.deliver_at_ms or self.delay_ms)
 
     @property
     def is_delayed(self) -> bool:

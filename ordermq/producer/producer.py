@@ -19,7 +19,7 @@ from ordermq.closing import Starting
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, StateError
-from ordermq.model.identifiers import unique_message_id
+from ordermq.model.identifiers import unique_message_id, unique_message_ids
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
@@ -85,6 +85,7 @@ class Producer(Starting):
         self._intake: Intake | None = None
         self._hooks = SendHooks(self.group, self._clock)
         self._send_checks: list[SendCheck] = []
+        self._max_message_bytes = self.config.send.max_message_bytes
         self._traces: TraceDispatcher | None = None
 
     def __repr__(self) -> str:
@@ -272,7 +273,7 @@ class Producer(Starting):
         if self._live().runtime.is_io_thread:
             raise StateError("a blocking send on the I/O thread: use `asend` there")
         together = Together(len(messages))
-        entries = [self._entry(message, key, together.on_done) for message in messages]
+        entries = self._entries(messages, key, together.on_done)
         self._hand_in(Parcel(messages[0], key, queue, entries))
         together.wait()
         return [entry.outcome() for entry in entries]
@@ -369,36 +370,54 @@ class Producer(Starting):
 
     # On the I/O thread.
 
+    def _entries(
+        self,
+        messages: Sequence[Message],
+        key: ShardingKey | None,
+        on_done: Callable[[Entry], None],
+    ) -> list[Entry]:
+        if len(messages) == 1:
+            return [self._entry(messages[0], key, on_done)]
+        ids = unique_message_ids(len(messages))
+        return [self._entry(messages[i], key, on_done, unique_id=ids[i]) for i in range(len(ids))]
+
     def _entry(
         self,
         message: Message,
         key: ShardingKey | None,
         on_done: Callable[[Entry], None],
         added: Mapping[str, str] | None = None,
+        unique_id: str | None = None,
     ) -> Entry:
         for check in self._send_checks:
             check(message)
-        limit = self.config.send.max_message_bytes
-        if len(message.body) > limit:
-            raise ConfigError(
-                f"message body of {len(message.body)} bytes: expected at most {limit}; "
-                "max_message_bytes is the setting, and the broker has one of its own",
-                topic=message.topic,
-            )
-        unique_id = unique_message_id()
+        body = message.body
+        if len(body) > self._max_message_bytes:
+            raise self._too_long(message)
+        if unique_id is None:
+            unique_id = unique_message_id()
         entry = Entry(
-            bytes(message.body),
+            body if type(body) is bytes else bytes(body),
             message.wire_properties(None if key is None else str(key), unique_id, added),
             unique_id,
             message.flag,
             key,
             message.is_delayed,
             on_done,
-            is_timed=bool(message.deliver_at_ms or message.delay_ms),
         )
+        if entry.is_alone:
+            entry.is_timed = message.is_timed
         if self._hooks.hooks:
             self._hooks.around(message, entry)
         return entry
+
+    def _too_long(self, message: Message) -> ConfigError:
+        return ConfigError(
+            f"message body of {len(message.body)} bytes: expected at most "
+            f"{self.config.send.max_message_bytes}; max_message_bytes is the setting, and the "
+            "broker has one of its own",
+            topic=message.topic,
+        )
 
     def _lane(self, queue: MessageQueue) -> QueueLane:
         lane = self._lanes.get(queue)

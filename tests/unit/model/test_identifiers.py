@@ -10,7 +10,7 @@ from datetime import datetime
 import pytest
 
 from ordermq.model import identifiers
-from ordermq.model.identifiers import offset_message_id, unique_message_id
+from ordermq.model.identifiers import offset_message_id, unique_message_id, unique_message_ids
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_the_brokers_id_is_its_address_and_the_records_place(address: str, text:
 
 
 def test_the_producers_id_is_laid_out_as_in_v6(monkeypatch: pytest.MonkeyPatch) -> None:
-    identifiers._process_part.cache_clear()
+    identifiers._beginning.cache_clear()
     monkeypatch.setattr(identifiers, "_month", identifiers._Month(0, 0))
     month_ms, pid, salt, address = 0xABCD, 1234, 5, bytes((10, 0, 0, 1))
     monkeypatch.setattr(identifiers, "_LOOPBACK", address)
@@ -34,7 +34,7 @@ def test_the_producers_id_is_laid_out_as_in_v6(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(identifiers.os, "getpid", lambda: 0x50000 + pid)
     first = datetime(2026, 11, 1).timestamp()
     assert unique_message_id(first + month_ms / 1000) == "0A00000104D2000000050000ABCD0007"
-    identifiers._process_part.cache_clear()
+    identifiers._beginning.cache_clear()
 
 
 def test_an_id_counts_from_the_first_of_its_own_month() -> None:
@@ -64,6 +64,13 @@ def test_ids_made_within_one_millisecond_differ() -> None:
     ids = [unique_message_id(1_700_000_000.0) for _ in range(1_000)]
     assert len(set(ids)) == 1_000
     assert all(len(bytes.fromhex(text)) == 16 for text in ids)
+
+
+def test_ids_given_together_are_like_others_and_differ() -> None:
+    before, ids = unique_message_id(), unique_message_ids(10_000)
+    assert len({before, *ids, unique_message_id()}) == 10_002
+    assert all(len(text) == 32 and text[:20] == before[:20] for text in ids)
+    assert unique_message_ids(0) == []
 
 
 def test_the_counter_of_an_id_wraps_at_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
