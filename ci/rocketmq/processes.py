@@ -34,6 +34,7 @@ class Part:
         self.conf = self.home / "conf"
         self.log = self.home / "output.log"
         self.address = f"127.0.0.1:{facts['port']}"
+        self._started: subprocess.Popen[bytes] | None = None
 
     def pid(self) -> int | None:
         """The process, if it is alive and ours: its command line names our folder."""
@@ -51,11 +52,11 @@ class Part:
             return
         command = self.command()
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
+            self._started = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.home,
                 env=os.environ | {"ROCKETMQ_HOME": str(self.home)}, start_new_session=True,
             )  # fmt: skip
-        (self.home / "pid").write_text(f"{process.pid}\n")
+        (self.home / "pid").write_text(f"{self._started.pid}\n")
 
     def command(self) -> list[str]:
         """How it is started; writes the settings it is started with."""
@@ -76,7 +77,7 @@ class Part:
     def wait_until_ready(self, name_server: str) -> None:
         end = time.monotonic() + START_DEADLINE_S
         while not self.is_ready(name_server):
-            if self.pid() is None:
+            if self._has_ended():
                 raise Trouble(f"{self.name} ended while it started; {self.last_words()}")
             if time.monotonic() > end:
                 raise Trouble(
@@ -84,6 +85,10 @@ class Part:
                     f"{self.last_words()}"
                 )
             time.sleep(0.1)  # between two questions
+
+    def _has_ended(self) -> bool:
+        # For a moment after its start a process has no command line to know it by.
+        return self.pid() is None if self._started is None else self._started.poll() is not None
 
     def is_ready(self, name_server: str) -> bool:
         """Whether it answers, and a broker's name server tells the default topic's route."""
