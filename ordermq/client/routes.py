@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ordermq.client.name_server_api import NameServerApi
 from ordermq.errors import OrderMQError, RouteError
@@ -33,6 +33,18 @@ def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
         if data.perm & PERM_WRITE and data.broker_name in masters
         for number in range(data.write_queue_nums)
     )
+
+
+def are_brokers_away(now: Sequence[MessageQueue], before: Sequence[MessageQueue]) -> bool:
+    """Whether a topic's queues are those of before but for all of some brokers'.
+
+    So it is while a broker is down, and after a name server was started again: each broker
+    registers with it at its own time.
+    """
+    present = {queue.broker_name for queue in now}
+    return len(now) < len(before) and list(now) == [
+        queue for queue in before if queue.broker_name in present
+    ]
 
 
 def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ordermq.client.routes import Routes, publish_queues
+from ordermq.client.routes import Routes, are_brokers_away, publish_queues
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError, OrderingError, RouteError
 from ordermq.model.message import Message
@@ -86,6 +86,8 @@ class Targets:
     def queues(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a learned topic that the selector chooses from, sorted.
 
+        With those of brokers that are away: their keys wait, and no other key moves.
+
         Raises:
             RouteError: no broker has the topic, or takes its messages now.
             OrderingError: they changed since a key was first sent, and keys would move.
@@ -95,6 +97,8 @@ class Targets:
         if pinned is queues:
             return queues
         if pinned != queues and not self._config.allow_queue_change:
+            if are_brokers_away(queues, pinned):
+                return pinned
             raise OrderingError(
                 f"the topic had {len(pinned)} queues when a key was first sent and has "
                 f"{len(queues)} now: keys would move to other queues, ahead of messages before "

@@ -154,8 +154,10 @@ class Run:
         thread.start()
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             # What the test waited for did not come; what we send may never be taken either.
+            for failure in failures:
+                error.add_note(f"sending had ended: {failure!r}")
             stop.set()
             self.producer.close(1.0)
             thread.join()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ordermq.client.routes import Routes, publish_queues, subscribe_queues
+from ordermq.client.routes import Routes, are_brokers_away, publish_queues, subscribe_queues
 from ordermq.errors import RequestTimeout, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
@@ -44,6 +44,24 @@ def test_an_order_configuration_alone_fixes_the_queues() -> None:
     # A broker that is away must not move keys: sends to it fail instead (semantics 8).
     route = TopicRoute((MASTER,), (QueueData("b", 8, 8),), "b:2;gone:1")
     assert publish_queues("T", route) == queues("b/0", "b/1", "gone/0")
+
+
+@pytest.mark.parametrize(
+    ("now", "are_away"),
+    [
+        (("a/0", "a/1"), True),
+        (("b/0",), True),
+        (("a/0", "a/1", "b/0"), False),  # nothing is
+        (("a/0", "b/0"), False),  # a has fewer
+        (("a/0",), False),
+        (("a/0", "a/1", "c/0"), False),  # c is another one
+        (("a/0", "a/1", "b/0", "b/1"), False),  # b has more
+    ],
+)
+def test_brokers_are_away_where_all_queues_of_some_are_missing_and_no_other(
+    now: tuple[str, ...], are_away: bool
+) -> None:
+    assert are_brokers_away(queues(*now), queues("a/0", "a/1", "b/0")) is are_away
 
 
 class FakeNameServer:
