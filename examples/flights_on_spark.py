@@ -210,7 +210,7 @@ def _free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def _wait_for_workers(page: int, count: int, deadline_s: float = 60.0) -> None:
+def _wait_for_workers(page: int, count: int, deadline_s: float = 180.0) -> None:
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         with (
