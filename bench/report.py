@@ -91,12 +91,16 @@ def draw() -> None:
     matplotlib.use("Agg")
     from bench.core import pictures as core_pictures
     from bench.end_to_end import pictures as end_to_end_pictures
+    from bench.spark import pictures as spark_pictures
 
     core, catch_up = load("core"), load("catch_up_embedded")
     if core is not None:
         core_pictures.draw(core, PICTURES)
     if catch_up is not None:
         end_to_end_pictures.draw(catch_up, PICTURES)
+    memory = load("spark_memory")
+    if memory is not None:
+        spark_pictures.draw_memory(memory, PICTURES)
 
 
 def main() -> None:

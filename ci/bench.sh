@@ -5,8 +5,9 @@
 #   ci/bench.sh end_to_end    on a real broker beside other clients: catch-up, sends, latency; on the
 #                             embedded one: catch-up, batch shape, hand-off, take-over (half an
 #                             hour)
-#   ci/bench.sh spark         the Spark bridge beside Spark alone (about 15 minutes; a Java 17
-#                             runtime, and PySpark from the extra spark-test)
+#   ci/bench.sh spark         the Spark bridge beside Spark alone, and ten million messages
+#                             through one query with the memory it takes (about 15 minutes; a
+#                             Java 17 runtime, and PySpark from the extra spark-test)
 #   ci/bench.sh all           these, then the tables and pictures
 #   ci/bench.sh quick         that the core's benchmarks run and check what they time: seconds,
 #                             no figures
@@ -55,6 +56,7 @@ end_to_end() {
 
 spark() {
     "$python" -m bench.spark
+    "$python" -m bench.spark.memory
 }
 
 all() {

@@ -6,7 +6,6 @@ Writes bench/results/spark.json. Needs a Java 17 runtime and the extra `spark`.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -19,29 +18,12 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from bench import workloads
-from bench.machine import ROOT, describe, save
+from bench.machine import describe, save
 from bench.spark import keyed, sinks, sources, stages
+from bench.spark.session import session
 from ordermq.core import IMPLEMENTATION
 
 Rounds = dict[str, list[float]]
-
-
-def session() -> SparkSession:
-    os.environ["PYTHONPATH"] = str(ROOT)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    made: SparkSession = (
-        SparkSession.builder.master("local[2]")
-        .appName("ordermq-bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    made.sparkContext.setLogLevel("ERROR")
-    return made
 
 
 def timed(frame: DataFrame) -> float:

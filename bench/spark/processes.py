@@ -1,0 +1,75 @@
+"""The processes of a Spark session in local mode, and their memory; Linux, by /proc."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class Usage:
+    """MiB resident, by what a process does; `heap` is the part of the JVM's that is in use."""
+
+    source: float = 0.0  # the driver's half of the stream
+    workers: float = 0.0  # those that run reads, stages and sends, together
+    largest_worker: float = 0.0
+    program: float = 0.0
+    jvm: float = 0.0
+    heap: float = 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        return {name: round(mib, 1) for name, mib in asdict(self).items()}
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process; 0 of one that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / (1 << 20)
+    except (OSError, IndexError):
+        return 0.0
+
+
+class Tree:
+    """The JVM of a session and the Python processes below it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        java: Any = spark.sparkContext._jvm
+        self._jvm = int(java.ProcessHandle.current().pid())
+        self._runtime = java.Runtime.getRuntime()
+
+    def usage(self) -> Usage:
+        """What they have now."""
+        found = Usage(program=resident_mib(os.getpid()), jvm=resident_mib(self._jvm))
+        found.heap = (self._runtime.totalMemory() - self._runtime.freeMemory()) / (1 << 20)
+        for pid in _below(self._jvm):
+            mib = resident_mib(pid)
+            if "python_streaming_source_runner" in _command(pid):
+                found.source += mib
+            else:
+                found.workers += mib
+                found.largest_worker = max(found.largest_worker, mib)
+        return found
+
+
+def _below(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").glob("[0-9]*"))
+        for task in tasks:  # a child belongs to the thread that started it
+            found += map(int, (task / "children").read_text().split())
+    except OSError:  # it has just ended
+        return []
+    return found + [one for child in found for one in _below(child)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""

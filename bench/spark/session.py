@@ -1,0 +1,30 @@
+"""The Spark session the figures are taken in."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from bench.machine import ROOT
+
+
+def session(memory: str = "2g") -> SparkSession:
+    """Two local cores. `memory`: of the JVM."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    made: SparkSession = (
+        SparkSession.builder.master("local[2]")
+        .appName("ordermq-bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", memory)
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    made.sparkContext.setLogLevel("ERROR")
+    return made
