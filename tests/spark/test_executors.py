@@ -12,9 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from ordermq.spark import drop_repeats
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source import BatchReader
-from tests.spark.conftest import MARK, OWN_MARK, ROOT, eventually, numbers, send
+from tests.spark.conftest import MARK, OWN_MARK, ROOT, assert_in_order, eventually, numbers, send
+from tests.spark.two_hosts import two_hosts
 
 
 def test_two_attempts_of_one_task_at_once_read_the_same(broker, producer):
@@ -56,6 +58,36 @@ def test_two_executors_keep_the_order_and_failed_tasks_lose_nothing(
     assert len(told["batch"]) == 8_000
     assert len(set(map(tuple, told["batch"]))) == 8_000
     assert told["stream"] == told["batch"]
+
+
+@pytest.mark.spark_long
+def test_two_attempts_at_once_on_two_hosts_write_repeats_that_a_reader_drops(
+    spark, broker, producer, tmp_path: Path
+):
+    send(producer, 4_000)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    program = Path(__file__).with_name("speculation_process.py")
+    with two_hosts(tmp_path) as master:
+        answer = subprocess.run(
+            [sys.executable, str(program), master, broker.name_servers, str(marks)],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+    assert answer.returncode == 0, answer.stderr[-3_000:]
+    told = json.loads(answer.stdout.strip().splitlines()[-1])
+    assert "spark.speculation is true" in told["refused"]
+    assert {"0-0-begun", "0-1-begun", "0-1-ended"} <= set(told["attempts"])
+    given = {"name_servers": broker.name_servers, "topic": "copied"}
+    everything = spark.read.format("ordermq").options(**given).load()
+    rows = everything.orderBy("queue_id", "offset").collect()
+    assert len(rows) > 4_000, "the slow attempt sent nothing: the test shows nothing"
+    once = drop_repeats(everything).orderBy("queue_id", "offset").collect()
+    assert numbers(once) == list(range(4_000))
+    assert_in_order(once)
 
 
 def workers() -> list[int]:

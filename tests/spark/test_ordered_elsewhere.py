@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
-from conftest import eventually
+
+from tests.spark.two_hosts import two_hosts
 
 HERE = Path(__file__).parent
 EACH = 4 * 1_200
@@ -64,45 +62,6 @@ def test_a_task_that_is_run_again_gives_each_row_once_and_knows_its_attempt(
 ) -> None:
     assert_ordered(spilling["retried"])
     assert spilling["retried"]["attempts"] == [[0, 0], [1, 1], [2, 0], [3, 0]]
-
-
-@contextlib.contextmanager
-def two_hosts(folder: Path) -> Iterator[str]:
-    """A standalone master and a worker on each of two loopback addresses."""
-    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    deploy = "org.apache.spark.deploy"
-    environment = os.environ | {"SPARK_LOG_DIR": str(folder), "SPARK_WORKER_DIR": str(folder)}
-    environment |= {"SPARK_NO_DAEMONIZE": "1", "PYSPARK_PYTHON": sys.executable}
-    log = folder / "master.log"
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str, to: Path) -> None:
-        with to.open("wb") as out:
-            command = [str(spark_class), *arguments]
-            started.append(
-                subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
-            )
-
-    def address() -> str:
-        words = log.read_text().split()
-        return next((word for word in words if word.startswith("spark://")), "").rstrip(",.")
-
-    try:
-        master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0"]
-        start(*master, "--webui-port", "0", to=log)
-        eventually(lambda: address(), "the master's address", 120)
-        for host in ("127.0.0.1", "127.0.0.2"):
-            worker = [f"{deploy}.worker.Worker", "--host", host, "--cores", "1"]
-            worker += ["--memory", "700m", "--webui-port", "0", address()]
-            start(*worker, to=folder / f"{host}.log")
-        joined = "Registering worker"
-        eventually(lambda: log.read_text().count(joined) == 2, "both workers", 120)
-        yield address()
-    finally:
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            process.wait(60)
 
 
 @pytest.mark.spark_long
