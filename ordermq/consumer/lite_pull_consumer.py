@@ -123,12 +123,14 @@ class LitePullConsumer(Starting):
             if self._assigned is not None:
                 await member.assign(*self._assigned)
 
+        # Before it starts: `on_assigned` may be called, and seek, before `start` returns.
+        self._member = member
         try:
             member.runtime.call(begin())
         except BaseException:
+            self._member = None
             self._end(member)
             raise
-        self._member = member
 
     def _open_offsets(self) -> OffsetFile | None:
         if not self._is_broadcasting:

@@ -277,12 +277,14 @@ class PushConsumer(SteeredConsumer, Starting):
                 statistics=self.statistics,
             )
         )
+        # Before it starts: a listener may be called, and steer its queue, before `start` returns.
+        self._running = member
         try:
             member.start()
         except BaseException:
+            self._running = None
             self._end_traces()
             raise
-        self._running = member
 
     def _begin_traces(self) -> None:
         if self.config.trace.enable_msg_trace:

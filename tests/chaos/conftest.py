@@ -51,8 +51,9 @@ class Child:
 class Stage:
     """One run: folder, broker, members, what they saw, and the histories of all."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lease_ms: int) -> None:
         self.folder = folder
+        self.lease_ms = lease_ms
         self.port = 0
         self.sent = 0
         self.producer: Producer | None = None
@@ -66,7 +67,7 @@ class Stage:
         history = self.folder / "broker.jsonl"
         child = Child(
             "-m", "tests.chaos.serve", str(self.folder / "broker.db"), str(self.port),
-            str(LEASE_MS), str(history),
+            str(self.lease_ms), str(history),
         )  # fmt: skip
         self.address = child.first_line
         self.port = int(self.address.rsplit(":", 1)[1])
@@ -170,7 +171,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    running = Stage(tmp_path)
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A test's stage; a parameter is the locks' life in ms."""
+    running = Stage(tmp_path, getattr(request, "param", LEASE_MS))
     yield running
     running.close()

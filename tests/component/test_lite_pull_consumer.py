@@ -665,8 +665,8 @@ def test_callbacks_hear_of_queues_and_may_seek_before_the_first_pull(
         on_assigned=begin_at_eight,
         on_revoked=lambda queue: heard.append(("revoked", queue)),
     )
+    consumer.subscribe("orders")  # so that queues are assigned before `start` returns
     with consumer:
-        consumer.subscribe("orders")
         assert sorted(polled(consumer, 16)) == list(range(64, 80))
     assert sorted(heard) == [(what, q) for what in ("assigned", "revoked") for q in QUEUES]
 

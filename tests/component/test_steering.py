@@ -14,6 +14,7 @@ from ordermq import Message, MessageQueue, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.member import Member
 from ordermq.errors import ConfigError, StateError
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient, locked
@@ -273,6 +274,33 @@ def test_a_listener_may_seek_its_own_queue(
     with consumer:
         seen.wait_for_count(10)
     assert [int(body) for body in seen.bodies_of("k")] == [*range(6), *range(2, 6)]
+
+
+def test_a_listener_may_seek_before_start_returns(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send_to(producer, "k", range(3))
+    has_sought = threading.Event()
+    begin = Member.start
+
+    def start_late(member: Member) -> None:
+        begin(member)
+        assert has_sought.wait(20)
+
+    def listen(messages: Any, context: Any) -> None:
+        seen.take(messages, context)
+        if len(seen.deliveries) == 3:
+            consumer.seek(context.message_queue, 1)
+            has_sought.set()
+
+    monkeypatch.setattr(Member, "start", start_late)
+    consumer = make_consumer(listen)
+    with consumer:
+        seen.wait_for_count(5)
+    assert [int(body) for body in seen.bodies_of("k")] == [0, 1, 2, 1, 2]
 
 
 def test_steering_a_queue_that_is_not_ours_says_so(
