@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,12 +60,11 @@ class Tree:
 
 def _below(pid: int) -> list[int]:
     found: list[int] = []
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").glob("[0-9]*"))
-        for task in tasks:  # a child belongs to the thread that started it
+    for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
+        # A child belongs to the thread that started it. Threads of a JVM come and go: one that
+        # has ended since the folder was read must not hide the others' children.
+        with contextlib.suppress(OSError):
             found += map(int, (task / "children").read_text().split())
-    except OSError:  # it has just ended
-        return []
     return found + [one for child in found for one in _below(child)]
 
 
