@@ -11,7 +11,7 @@ from ordermq.client.instance import ClientInstance
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group_offsets import store_offset, stored_offset
 from ordermq.consumer.local_offsets import OffsetFile
-from ordermq.consumer.offsets import first_offset
+from ordermq.consumer.offsets import FirstOffsets, first_offset
 from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import RemotingError, RouteError, StoreError
@@ -94,6 +94,7 @@ class LiteOffsets:
         self._buffer = buffer
         self._statistics = statistics
         self._busy: dict[PulledQueue, asyncio.Lock] = {}
+        self._first = FirstOffsets()
         self._complaints: dict[MessageQueue, str] = {}
 
     async def start(self, queue: MessageQueue) -> int:
@@ -108,7 +109,8 @@ class LiteOffsets:
         if stored is not None:
             return stored
         offset = await first_offset(self._client, self._config, queue)
-        await self._put(queue, offset)
+        async with self._first.of(queue):
+            await self._put(queue, offset)
         return offset
 
     async def stored(self, queue: MessageQueue) -> int | None:

@@ -48,6 +48,23 @@ async def first_offset(client: ClientInstance, config: RebalanceConfig, queue: M
     return await api.max_offset(address, queue)
 
 
+class FirstOffsets:
+    """Lets a group's first offsets of a topic reach a broker one after another.
+
+    RocketMQ (seen in 4.9.7, 5.3.3, 5.4.0) makes a group's table of a topic when it is told the
+    first offset; it looks for the table and puts one without a lock. Of two first offsets told
+    at once one is lost, acknowledged or not, and with it what was stored beside it meanwhile.
+    Members of other processes can still meet it with us, at the very start of a group.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[str, str], asyncio.Lock] = {}
+
+    def of(self, queue: MessageQueue) -> asyncio.Lock:
+        """To be held while a queue's first offset is stored."""
+        return self._tables.setdefault((queue.topic, queue.broker_name), asyncio.Lock())
+
+
 class Offsets:
     """Reads and commits the group's offsets; on the I/O thread.
 
@@ -70,6 +87,7 @@ class Offsets:
         self._history = history
         self._statistics = statistics
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
+        self._first = FirstOffsets()
 
     async def start_offset(self, queue: MessageQueue, epoch: int, is_fenced: bool) -> int:
         """Where to begin after the lock was granted: the stored offset, else by setting.
@@ -87,9 +105,10 @@ class Offsets:
             if stored is not None and stored >= 0:
                 return stored
             offset = await first_offset(self._client, self._config, queue)
-            await self._client.api.update_offset(
-                address, self._group, queue, offset, epoch if is_fenced else 0
-            )
+            async with self._first.of(queue):
+                await self._client.api.update_offset(
+                    address, self._group, queue, offset, epoch if is_fenced else 0
+                )
             return offset
 
     async def commit(self, assigned: AssignedQueue) -> bool:

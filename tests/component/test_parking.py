@@ -91,6 +91,7 @@ def test_a_key_in_the_parking_topic_holds_no_commit_and_comes_back_in_order(
         assert consumer.statistics["diverted"] == 8
         send_all(producer, numbered(50, start=100))
         seen.wait_for_count(137)
+        eventually(lambda: consumer.statistics["diverted"] == 13, "later ones are parked, too")
         assert bodies(seen, "k4") == [4, 14]
         poisoned.poison.clear()
         assert consumer.unpark("k4")

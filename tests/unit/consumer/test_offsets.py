@@ -99,6 +99,45 @@ def finish(assigned: AssignedQueue, *done: int) -> None:
     assert assigned.end_batch(claim, len(done), 1_000_000)
 
 
+class RacyApi(FakeApi):
+    """A broker as RocketMQ is: a table made for the first offset takes the place of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[tuple[str, str], dict[int, int]] = {}
+
+    async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
+        return self.tables.get((queue.broker_name, queue.topic), {}).get(queue.queue_id)
+
+    async def update_offset(
+        self,
+        address: str,
+        group: str,
+        queue: MessageQueue,
+        offset: int,
+        epoch: int = 0,
+        reset: bool = False,
+    ) -> None:
+        place = (queue.broker_name, queue.topic)
+        table = self.tables.get(place, {})
+        await asyncio.sleep(0)  # the other threads of the broker
+        table[queue.queue_id] = offset
+        self.tables[place] = table
+
+
+def test_first_offsets_of_a_topic_do_not_lose_each_other() -> None:
+    queues = [MessageQueue("orders", name, n) for name in ("a", "b") for n in range(4)]
+
+    async def work() -> None:
+        api = RacyApi()
+        offsets = offsets_of(api, consume_from_where=ConsumeFromWhere.LAST_OFFSET)
+        await asyncio.gather(*(offsets.start_offset(queue, 7, False) for queue in queues))
+        stored = dict.fromkeys(range(4), 9)
+        assert api.tables == {("a", "orders"): stored, ("b", "orders"): stored}
+
+    asyncio.run(work())
+
+
 def test_a_stored_offset_is_where_the_group_goes_on_even_at_zero() -> None:
     async def work() -> None:
         for stored in (0, 5):
