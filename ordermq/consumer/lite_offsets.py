@@ -109,8 +109,7 @@ class LiteOffsets:
         if stored is not None:
             return stored
         offset = await first_offset(self._client, self._config, queue)
-        async with self._first.of(queue):
-            await self._put(queue, offset)
+        await self._put(queue, offset)
         return offset
 
     async def stored(self, queue: MessageQueue) -> int | None:
@@ -171,7 +170,8 @@ class LiteOffsets:
             self._complaints.pop(pulled.queue, None)
 
     async def _put(self, queue: MessageQueue, offset: int) -> None:
-        await self._store.store(queue, offset)
+        async with self._first.turn(queue):
+            await self._store.store(queue, offset)
         self._statistics.add("commits")
 
     def _lock_of(self, pulled: PulledQueue) -> asyncio.Lock:

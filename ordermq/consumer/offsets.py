@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 from ordermq.client.connections import is_denied
 from ordermq.client.instance import ClientInstance
@@ -49,20 +50,28 @@ async def first_offset(client: ClientInstance, config: RebalanceConfig, queue: M
 
 
 class FirstOffsets:
-    """Lets a group's first offsets of a topic reach a broker one after another.
+    """Lets nothing beside a group's first offset of a topic on its way to a broker.
 
-    RocketMQ (seen in 4.9.7, 5.3.3, 5.4.0) makes a group's table of a topic when it is told the
-    first offset; it looks for the table and puts one without a lock. Of two first offsets told
-    at once one is lost, acknowledged or not, and with it what was stored beside it meanwhile.
-    Members of other processes can still meet it with us, at the very start of a group.
+    RocketMQ (4.9.7, 5.3.3, 5.4.0) makes a group's table of a topic when it is told the first
+    offset; it looks for the table and puts one without a lock, so that of two first offsets
+    told at once one may be lost, acknowledged or not. Two queues handed over right after their
+    group began are such a pair. Members of other processes can still meet it with us.
     """
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[str, str], asyncio.Lock] = {}
+        self._made: set[tuple[str, str]] = set()
+        self._making: dict[tuple[str, str], asyncio.Lock] = {}
 
-    def of(self, queue: MessageQueue) -> asyncio.Lock:
-        """To be held while a queue's first offset is stored."""
-        return self._tables.setdefault((queue.topic, queue.broker_name), asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def turn(self, queue: MessageQueue) -> AsyncIterator[None]:
+        """To be held while an offset is stored: alone, until one of its topic is acknowledged."""
+        table = (queue.topic, queue.broker_name)
+        if table in self._made:
+            yield
+            return
+        async with self._making.setdefault(table, asyncio.Lock()):
+            yield
+            self._made.add(table)
 
 
 class Offsets:
@@ -105,7 +114,7 @@ class Offsets:
             if stored is not None and stored >= 0:
                 return stored
             offset = await first_offset(self._client, self._config, queue)
-            async with self._first.of(queue):
+            async with self._first.turn(queue):
                 await self._client.api.update_offset(
                     address, self._group, queue, offset, epoch if is_fenced else 0
                 )
@@ -185,4 +194,5 @@ class Offsets:
     ) -> None:
         address = self._client.routes.master_of(queue.broker_name)
         epoch = lease.epoch if lease.is_fenced else 0
-        await self._client.api.update_offset(address, self._group, queue, offset, epoch, reset)
+        async with self._first.turn(queue):
+            await self._client.api.update_offset(address, self._group, queue, offset, epoch, reset)

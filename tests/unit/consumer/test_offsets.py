@@ -138,6 +138,21 @@ def test_first_offsets_of_a_topic_do_not_lose_each_other() -> None:
     asyncio.run(work())
 
 
+def test_first_commits_of_a_topic_do_not_lose_each_other() -> None:
+    """RocketMQ says 0 for a queue of a new group, so that nothing is stored when it begins."""
+    both = [assigned_with_done(0, 1), assigned_with_done(0, 1, 2)]
+    both[1].queue = MessageQueue(QUEUE.topic, QUEUE.broker_name, QUEUE.queue_id + 1)
+
+    async def work() -> None:
+        api = RacyApi()
+        offsets = offsets_of(api)
+        assert all(await asyncio.gather(*map(offsets.commit, both)))
+        stored = {QUEUE.queue_id: 2, QUEUE.queue_id + 1: 3}
+        assert api.tables == {(QUEUE.broker_name, QUEUE.topic): stored}
+
+    asyncio.run(work())
+
+
 def test_a_stored_offset_is_where_the_group_goes_on_even_at_zero() -> None:
     async def work() -> None:
         for stored in (0, 5):
