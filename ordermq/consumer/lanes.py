@@ -97,7 +97,8 @@ class LaneService(OrderlyService):
         except BaseException:
             # A defect of ours, or the end of the listeners' loop: the lanes must not wait.
             assigned.land(claim, 0, self._clock.now_ms())
-            assigned.go_on(claim, 0)
+            if assigned.go_on(claim, 0):
+                self.submit(assigned)
             raise
         failed = len(run) - succeeded
         self._statistics.consumed(assigned.queue.topic, succeeded, failed, 1, spent_ms)

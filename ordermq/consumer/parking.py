@@ -93,14 +93,13 @@ class Parking:
                 )  # fmt: skip
             finally:
                 counts = assigned.land(claim, done, self._now_ms())
-                assigned.go_on(claim, done)
+                if assigned.go_on(claim, done):  # a lane behind these may
+                    self._submit(assigned)
             self._statistics.add("diverted", done)
             if not counts:
                 return
             if done < len(claim.messages):
                 await self._client.clock.sleep_ms(_RETRY_MS)
-        if assigned.wakes():  # a lane behind these, or the commit loop, may go on
-            self._submit(assigned)
 
     async def _store(self, message: MessageView, key: bytes) -> None:
         properties = dict(message.properties)

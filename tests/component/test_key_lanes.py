@@ -16,6 +16,7 @@ from ordermq import ConsumeResult, DeadLetter, Message, ParkKey, Producer, PushC
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
+from ordermq.consumer.lanes import LaneService
 from ordermq.errors import ConfigError
 from ordermq.events import History
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
@@ -275,6 +276,41 @@ def test_a_parked_key_blocks_only_its_lane(
     assert_in_order(seen, 200)
     assert seen.duplicates() == 0
     assert committed(broker) == 200
+
+
+def test_a_queue_goes_on_after_an_error_of_ours_beside_running_listeners(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken, released, together = threading.Event(), threading.Event(), threading.Barrier(10)
+    count = LaneService._count_failures
+
+    def break_once(*arguments: Any) -> Any:
+        if broken.is_set():
+            return count(*arguments)
+        broken.set()
+        raise TypeError("a defect")
+
+    def listen(messages: Any, context: Any) -> None:
+        if not broken.is_set():
+            together.wait(20.0)
+            if messages[0].sharding_key == "k4":
+                raise ValueError("a test's own failure")
+            assert released.wait(20.0)
+        seen.take(messages, context)
+
+    monkeypatch.setattr(LaneService, "_count_failures", break_once)
+    with make_consumer(listen, order_by_key=True):
+        send_all(producer, numbered(10))
+        assert broken.wait(20.0)
+        released.set()
+        eventually(lambda: committed(broker) == 10, "it starts again")
+        send_all(producer, numbered(10, start=10))
+        eventually(lambda: committed(broker) == 20, "and goes on")
+    assert seen.bodies_of("k4") in ([b"4", b"14"], [b"4", b"4", b"14"])  # its lease was given up
 
 
 def test_stop_halts_all_lanes_and_resume_goes_on(

@@ -107,6 +107,27 @@ def test_a_key_in_the_parking_topic_holds_no_commit_and_comes_back_in_order(
     assert report.diverted == 13
 
 
+def test_a_queue_goes_on_after_a_key_was_parked_beside_running_listeners(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    poisoned, released = Poisoned(seen, 4), threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        if messages[0].sharding_key != "k4":
+            assert released.wait(20.0)
+        poisoned(messages, context)
+
+    with make_consumer(listen, **SETTINGS) as consumer:
+        send_all(producer, numbered(10))
+        eventually(lambda: consumer.statistics["diverted"] == 1, "parked while others run")
+        released.set()
+        eventually(lambda: committed(broker) == 10, "all is committed")
+        send_all(producer, numbered(90, start=10))
+        seen.wait_for_count(90)
+        eventually(lambda: consumer.statistics["diverted"] == 10, "the key stays parked")
+    assert bodies(seen, "k4") == []
+
+
 def test_the_next_owner_knows_what_is_parked_and_runs_nothing_newer_of_it(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:

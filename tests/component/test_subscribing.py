@@ -182,16 +182,19 @@ def test_a_topics_thresholds_are_divided_over_our_queues(
     assert (share.pull_threshold_for_queue, share.pull_threshold_size_for_queue_mib) == (12, 1)
     assert PullConfig().for_one_of(8) == PullConfig()
     send_all(producer, numbered(2_000, keys=80))
-    first = make_consumer(seen.take, pull_threshold_for_topic=160, pull_batch_size=1)
-    first.subscribe("orders")
-    with first:
-        first.pause()
+    released = threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        released.wait(20.0)
+
+    with make_consumer(listen, pull_threshold_for_topic=160, pull_batch_size=1) as first:
 
         def buffered() -> list[int]:
             held = first._live()._rebalancer.assigned()
             return [a.process_queue.message_count for a in held if a.queue.topic == "orders"]
 
         eventually(lambda: buffered() == [21] * 8, "each queue has its eighth")
+        released.set()
 
 
 def test_a_pause_between_pulls_is_kept(
