@@ -181,18 +181,23 @@ def test_a_topics_thresholds_are_divided_over_our_queues(
     share = config.for_one_of(8)
     assert (share.pull_threshold_for_queue, share.pull_threshold_size_for_queue_mib) == (12, 1)
     assert PullConfig().for_one_of(8) == PullConfig()
-    send_all(producer, numbered(2_000, keys=80))
     released = threading.Event()
 
     def listen(messages: Any, context: Any) -> None:
-        released.wait(20.0)
+        seen.take(messages, context)
+        if len(seen.deliveries) > 80:
+            released.wait(60.0)
 
+    send_all(producer, numbered(80, keys=80))
     with make_consumer(listen, pull_threshold_for_topic=160, pull_batch_size=1) as first:
 
         def buffered() -> list[int]:
             held = first._live()._rebalancer.assigned()
             return [a.process_queue.message_count for a in held if a.queue.topic == "orders"]
 
+        # Only now: a queue pulled before the others are ours has a greater share.
+        eventually(lambda: buffered() == [0] * 8, "all queues are ours, and empty")
+        send_all(producer, numbered(2_000, keys=80, start=80))
         eventually(lambda: buffered() == [21] * 8, "each queue has its eighth")
         released.set()
 
