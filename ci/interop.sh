@@ -16,6 +16,8 @@ case ${1:-} in
     exit 0
     ;;
 esac
+# All but the short leg run Spark programs too.
+[[ " $* " == *" --short "* ]] || EXTRAS=dev,spark-test
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 short_files=(tests/interop/test_client_on_rocketmq.py tests/interop/test_mixed_groups.py)

@@ -56,10 +56,14 @@ class LineProcess:
 
     def ask(self, line: str) -> dict[str, Any]:
         """Give it a line, return its answer."""
+        self.tell(line)
+        return self.read()
+
+    def tell(self, line: str) -> None:
+        """Give it a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
         self.process.stdin.flush()
-        return self.read()
 
     def read(self) -> dict[str, Any]:
         """The next line."""

@@ -1,22 +1,32 @@
-"""The driver's half of a Spark query on RocketMQ's brokers, which know no lock epochs.
+"""Spark queries on RocketMQ's brokers, which know no lock epochs.
 
-Spark itself is not needed for it; ci/spark.sh has the tests that run one.
+First their driver's half alone, for which Spark is not needed; then whole programs on a cluster
+of two executors. ci/spark.sh has the tests on the embedded broker.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from ordermq import PullConsumer
 from ordermq.errors import LockRefused
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.codes import RequestCode
+from ordermq.spark.lease_identity import lease_client_id
 from ordermq.spark.offsets import StreamOffset
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.stream_driver import StreamDriver
-from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS
+from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT, eventually
 from tests.interop.java_process import JavaProcess, to_boot_time_ns
+from tests.interop.line_process import LineProcess
 from tests.interop.run import Run
 
 QUEUES = {"broker-a": 2, "broker-b": 2}
@@ -131,3 +141,157 @@ def test_a_query_goes_on_after_its_broker_was_away_and_nobody_moved_the_groups_o
     more = driver.latest(end, None)
     assert more is not None
     assert sum(at for at in more.queues.values()) == 40
+
+
+# Whole programs: spark_query.py, on two executors.
+
+
+@dataclass
+class Program:
+    """The Spark program between the run's topic and another."""
+
+    run: Run
+    started: list[LineProcess] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for topic in (self.run.topic, self.target):
+            self.run.cluster.put_topic(topic, QUEUES)
+
+    @property
+    def target(self) -> str:
+        return f"{self.run.topic}-done"
+
+    def start(self) -> LineProcess:
+        command = [
+            sys.executable, "-m", "tests.interop.spark_query", self.run.cluster.name_servers,
+            self.run.group, self.run.topic, self.target, str(self.run.folder),
+        ]  # fmt: skip
+        self.started.append(LineProcess(command, self.run.folder, working_directory=ROOT))
+        return self.started[-1]
+
+    def calls(self) -> list[dict[str, Any]]:
+        """What the stage's function noted, in time."""
+        path = self.run.folder / "calls.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def request_locks(self, code: RequestCode, client_id: str) -> None:
+        """Lock or unlock every queue of the source in somebody's name."""
+        for broker, count in QUEUES.items():
+            queues = [
+                {"topic": self.run.topic, "brokerName": broker, "queueId": number}
+                for number in range(count)
+            ]
+            body = {"consumerGroup": self.run.group, "clientId": client_id, "mqSet": queues}
+            answer = self.run.cluster.ask(broker, code, {}, json.dumps(body).encode())
+            assert answer.code == 0, answer.remark
+
+    def written(self) -> dict[MessageQueue, list[Any]]:
+        """Everything in the target topic."""
+        found: dict[MessageQueue, list[Any]] = defaultdict(list)
+        servers = self.run.cluster.name_servers
+        with PullConsumer(f"{self.run.group}-reader", name_servers=servers) as puller:
+            for queue in puller.fetch_subscribe_message_queues(self.target):
+                at, end = 0, puller.max_offset(queue)
+                while at < end:
+                    pulled = puller.pull(queue, "*", at, 32)
+                    found[queue] += pulled.messages
+                    at = pulled.next_begin_offset
+        return found
+
+    def close(self) -> None:
+        for process in self.started:
+            process.kill()
+
+
+@pytest.fixture
+def program(run: Run) -> Iterator[Program]:
+    made = Program(run)
+    yield made
+    made.close()
+
+
+def through(process: LineProcess, rows: int) -> None:
+    """Wait until so many rows are through; it tells once a second."""
+    while (line := process.read())["rows"] < rows:
+        assert not line.get("failed"), line["failed"]
+
+
+def ending(process: LineProcess) -> dict[str, Any]:
+    while "failed" not in (line := process.read()):
+        pass
+    process.leave()
+    return line
+
+
+def first_copies(written: dict[MessageQueue, list[Any]]) -> list[int]:
+    """Each source message's number once; asserts each key in one queue, its numbers rising."""
+    seen, places, numbers = set(), defaultdict(set), defaultdict(list)
+    for queue, messages in written.items():
+        for message in messages:
+            source = (message.properties["omq_source"], int(message.properties["omq_offset"]))
+            if source in seen:
+                continue
+            seen.add(source)
+            number, word = bytes(message.body).split()
+            assert word == b"done"
+            places[message.sharding_key].add(queue)
+            numbers[message.sharding_key].append(int(number))
+    for key, own in numbers.items():
+        assert len(places[key]) == 1, key
+        assert own == sorted(own), key
+    return sorted(number for own in numbers.values() for number in own)
+
+
+@pytest.mark.timeout(400)
+def test_two_executors_keep_the_order_and_a_push_member_gets_what_was_sent_after_the_query(
+    run: Run, program: Program
+) -> None:
+    run.send(600)
+    process = program.start()
+    through(process, 600)
+    run.send(200)
+    through(process, 800)
+    process.tell("stop")
+    assert ending(process) == {"rows": 800, "failed": None}
+    written = program.written()
+    assert sum(map(len, written.values())) == 800
+    assert first_copies(written) == list(range(800))
+    calls = program.calls()
+    assert len({call["executor"] for call in calls}) == 2
+    assert sum(call["rows"] for call in calls) == 800
+    with PullConsumer(run.group, name_servers=run.cluster.name_servers) as puller:
+        for queue in puller.fetch_subscribe_message_queues(run.topic):
+            done = puller.fetch_consume_offset(queue, from_store=True)
+            assert done == puller.max_offset(queue)
+    run.member("after")  # from the first offset, had the query committed none
+    run.send(100)
+    run.wait_for_more(100 - run.count_of("after"), "after")
+    run.leave("after")
+    assert sorted(int(one.body) for one in run.deliveries) == list(range(800, 900))
+    run.assert_keys_in_order()
+
+
+@pytest.mark.timeout(600)
+def test_an_executor_whose_lock_another_member_got_calls_no_more_and_the_next_run_loses_nothing(
+    run: Run, program: Program
+) -> None:
+    run.send(400)
+    (run.folder / "pause").touch()
+    process = program.start()
+    eventually((run.folder / "pausing").exists, "a call that waits", 200)
+    before = [call for call in program.calls() if call["queue"] == "broker-a:0"]
+    (lease,) = {call["lease"] for call in before}
+    program.request_locks(RequestCode.UNLOCK_BATCH_MQ, lease_client_id(run.group, lease))
+    program.request_locks(RequestCode.LOCK_BATCH_MQ, "another")
+    (run.folder / "go").touch()
+    told = ending(process)
+    assert "LockLost" in told["failed"]
+    assert "the queue's lock is another member's" in told["failed"]
+    after = [call for call in program.calls() if call["queue"] == "broker-a:0"]
+    assert after == before, "user code ran beside the queue's new owner"
+    program.request_locks(RequestCode.UNLOCK_BATCH_MQ, "another")
+    process = program.start()
+    through(process, 400)
+    process.tell("stop")
+    assert ending(process)["failed"] is None
+    assert first_copies(program.written()) == list(range(400))
