@@ -93,11 +93,11 @@ def draw() -> None:
     from bench.end_to_end import pictures as end_to_end_pictures
     from bench.spark import pictures as spark_pictures
 
-    core, catch_up = load("core"), load("catch_up_embedded")
+    core = load("core")
     if core is not None:
         core_pictures.draw(core, PICTURES)
-    if catch_up is not None:
-        end_to_end_pictures.draw(catch_up, PICTURES)
+    there = {name: load(name) for name in end_to_end_pictures.PICTURES}
+    end_to_end_pictures.draw({name: found for name, found in there.items() if found}, PICTURES)
     memory = load("spark_memory")
     if memory is not None:
         spark_pictures.draw_memory(memory, PICTURES)

@@ -2,9 +2,9 @@
 # Measures, and keeps the result in bench/results with the machine it was taken on:
 #   ci/bench.sh core          the native core and its peers in turn, then every case of ours
 #                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
-#   ci/bench.sh end_to_end    on a real broker beside other clients: catch-up, sends, latency; on the
-#                             embedded one: catch-up, batch shape, hand-off, take-over (half an
-#                             hour)
+#   ci/bench.sh end_to_end    on a real broker beside other clients: catch-up, sends, latency,
+#                             hand-off; on the embedded one: catch-up, batch shape, hand-off,
+#                             take-over (three quarters of an hour)
 #   ci/bench.sh spark         the Spark bridge beside Spark alone, and ten million messages
 #                             through one query with the memory it takes (about 15 minutes; a
 #                             Java 17 runtime, and PySpark from the extra spark-test)
@@ -52,6 +52,7 @@ end_to_end() {
         echo "bench.end_to_end.bench_$name"
         "$python" -m "bench.end_to_end.bench_$name"
     done
+    "$python" -m bench.end_to_end.bench_hand_off --rocketmq 5.3.3 --rounds 5
 }
 
 spark() {

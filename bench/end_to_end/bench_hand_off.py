@@ -3,7 +3,8 @@
 Two members hold eight queues at 400 messages a second; a third joins and leaves, again and
 again. Silence is the time from the old owner's last listener call on a queue to the new
 owner's first; the pace alone makes a queue silent for 20 ms between two messages.
-Writes bench/results/hand_off_embedded.json.
+Writes bench/results/hand_off_embedded.json; with --rocketmq 5.3.3 groups of ours and of Java's
+client do the same in turn on a real broker, and it writes hand_off_rocketmq.json.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import workloads
-from bench.end_to_end.group import TOPIC, Member, traffic
+from bench.end_to_end.bench_rocketmq import rocketmq
+from bench.end_to_end.group import TOPIC, Member, java_member, ordermq_member, traffic
 from bench.machine import broker_process, save
+from bench.peers.java_classes import missing
 
 SETTLE_S = 1.0  # of traffic between two moves
+LISTENERS_MS = (0, 20)
 
 
 def moves(histories: list[Path]) -> tuple[dict[str, list[float]], int]:
@@ -45,66 +50,113 @@ def moves(histories: list[Path]) -> tuple[dict[str, list[float]], int]:
     for found in calls.values():
         found.sort()
         for (before, _, old), (after, _, new) in itertools.pairwise(found):
-            if old != new:
-                kind = "join" if members[new].startswith("guest") else "leave"
-                silences[kind].append((after - before) / 1e6)
+            silence = (after - before) / 1e6
+            if old == new:
+                continue
+            if members[new].startswith("guest"):
+                silences["join"].append(silence)
+            elif members[old].startswith("guest"):
+                silences["leave"].append(silence)
     return silences, sum(count - 1 for count in finished.values())
 
 
-def measure(rounds: int, listener_ms: float) -> dict[str, Any]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        broker_process(Path(folder)) as (_, address),
-        traffic(address),
-    ):
-        histories: list[Path] = []
+def move(address: str, folder: Path, name: str, way: dict[str, Any]) -> list[Path]:
+    """Let a third member join and leave `rounds` times; the histories of all members."""
+    histories: list[Path] = []
 
-        def member(name: str) -> Member:
-            histories.append(Path(folder) / f"{name}.jsonl")
-            return Member(address, histories[-1], listener_ms)
+    def member(kind: str) -> Member:
+        histories.append(folder / f"{kind}-{name}.jsonl")
+        return Member(address, histories[-1], way["listener_ms"], way["program"], name)
 
-        residents = [member("resident-0")]
-        residents[0].wait_for_queues(workloads.HAND_OFF_QUEUES)
-        residents.append(member("resident-1"))
-        residents[1].wait_for_queues(workloads.HAND_OFF_QUEUES // 2)
-        for number in range(rounds):
-            time.sleep(SETTLE_S)
-            guest = member(f"guest-{number}")
-            guest.wait_for_queues(workloads.HAND_OFF_QUEUES // 3)
-            time.sleep(SETTLE_S)
-            guest.leave()
+    residents = [member("resident-0")]
+    residents[0].wait_for_queues(workloads.HAND_OFF_QUEUES)
+    residents.append(member("resident-1"))
+    residents[1].wait_for_queues(workloads.HAND_OFF_QUEUES // 2)
+    for number in range(way["rounds"]):
         time.sleep(SETTLE_S)
-        for resident in residents:
-            resident.leave()
-        silences, duplicates = moves(histories)
-    result: dict[str, Any] = {"duplicates": duplicates, "listener_ms": listener_ms}
-    for kind, found in silences.items():
-        result[kind] = {
-            "moves": len(found),
-            "median_ms": round(statistics.median(found), 1),
-            "p95_ms": round(sorted(found)[int(len(found) * 0.95)], 1),
-            "worst_ms": round(max(found), 1),
+        guest = member(f"guest-{number}")
+        guest.wait_for_queues(workloads.HAND_OFF_QUEUES // 3)
+        time.sleep(SETTLE_S)
+        guest.leave()
+    time.sleep(SETTLE_S)
+    for resident in residents:
+        resident.leave()
+    return histories
+
+
+def row_of(found: Sequence[tuple[dict[str, list[float]], int]]) -> dict[str, Any]:
+    """The figures of what `moves` told of one or more groups."""
+    row: dict[str, Any] = {"duplicates": sum(duplicates for _, duplicates in found)}
+    for kind in ("join", "leave"):
+        silences = sorted(silence for each, _ in found for silence in each[kind])
+        row[kind] = {
+            "moves": len(silences),
+            "median_ms": round(statistics.median(silences), 1),
+            "p95_ms": round(silences[int(len(silences) * 0.95)], 1),
+            "worst_ms": round(silences[-1], 1),
         }
-    return result
+    return row
+
+
+def measure_embedded(rounds: int) -> list[dict[str, Any]]:
+    rows = []
+    for listener_ms in LISTENERS_MS:
+        way = {"rounds": rounds, "listener_ms": listener_ms, "program": ordermq_member()}
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            broker_process(Path(folder)) as (_, address),
+            traffic(address),
+        ):
+            found = moves(move(address, Path(folder), "movers", way))
+        rows.append(row_of([found]) | {"listener_ms": listener_ms})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def measure_rocketmq(version: str, rounds: int, alternations: int) -> list[dict[str, Any]]:
+    """Groups of ours and of Java's client in turn, each for `rounds` joins and leaves."""
+    found: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder, rocketmq(version) as address, traffic(address):
+        programs = {"ordermq": ordermq_member(), "Java client": java_member(Path(folder))}
+        for turn in range(alternations):
+            for listener_ms in LISTENERS_MS:
+                for client, program in programs.items():
+                    way = {"rounds": rounds, "listener_ms": listener_ms, "program": program}
+                    name = f"{client.split()[0]}-{listener_ms}-{turn}"
+                    measured = moves(move(address, Path(folder), name, way))
+                    found[client, listener_ms].append(measured)
+                    print(f"{name:14} {json.dumps(row_of([measured]))}", flush=True)
+    return [
+        row_of(measured) | {"client": client, "listener_ms": listener_ms}
+        for (client, listener_ms), measured in found.items()
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=workloads.HAND_OFF_ROUNDS)
-    arguments = parser.parse_args()
-    rows = [measure(arguments.rounds, listener_ms) for listener_ms in (0, 20)]
-    for row in rows:
-        print(json.dumps(row))
-    result = {
-        "command": "python -m bench.end_to_end.bench_hand_off",
-        "workload": {
-            "messages_per_second": workloads.HAND_OFF_RATE,
-            "queues": workloads.HAND_OFF_QUEUES,
-            "members": "2, a third joins and leaves",
-        },
-        "rows": rows,
+    parser.add_argument(
+        "--rocketmq", metavar="VERSION", help="on this broker, beside Java's client"
+    )
+    parser.add_argument("--alternations", type=int, default=3, help="with --rocketmq")
+    asked = parser.parse_args()
+    workload: dict[str, Any] = {
+        "messages_per_second": workloads.HAND_OFF_RATE,
+        "queues": workloads.HAND_OFF_QUEUES,
+        "members": "2, a third joins and leaves",
     }
-    print(save("hand_off_embedded", result))
+    command = "python -m bench.end_to_end.bench_hand_off"
+    if asked.rocketmq is None:
+        rows = measure_embedded(asked.rounds)
+        name = "hand_off_embedded"
+    else:
+        if absent := missing():
+            raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs them")
+        rows = measure_rocketmq(asked.rocketmq, asked.rounds, asked.alternations)
+        command += f" --rocketmq {asked.rocketmq}"
+        name = "hand_off_rocketmq"
+        workload |= {"rocketmq": asked.rocketmq, "alternations": asked.alternations}
+    print(save(name, {"command": command, "workload": workload, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -7,28 +7,53 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench import workloads
 from bench.machine import ROOT
+from bench.peers.java_classes import class_path
 from ordermq import Message, Producer
+from ordermq.clock import CLOCK_ID
 
 TOPIC = "moving"
 GROUP = "movers"
 
 
-class Member:
-    """A member process; counts the queues it says it got."""
+def ordermq_member() -> list[str]:
+    """What starts a member of ours."""
+    return [sys.executable, "-m", "bench.end_to_end.hand_off_member"]
 
-    def __init__(self, address: str, history: Path, listener_ms: float) -> None:
+
+def java_member(folder: Path) -> list[str]:
+    """What starts one of Java's client, which logs into `folder`; its clock stops in standby."""
+    to_boot_time_ns = time.clock_gettime_ns(CLOCK_ID) - time.monotonic_ns()
+    settings = [f"-Duser.home={folder}", f"-DtoBootTimeNs={to_boot_time_ns}"]
+    return ["java", "-Xmx256m", *settings, "-cp", class_path(), "Moving"]
+
+
+class Member:
+    """A member process; counts the queues it says it got.
+
+    Args:
+        program: what starts it, see above.
+        group: whose member it is.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        history: Path,
+        listener_ms: int,
+        program: Sequence[str] = (),
+        group: str = GROUP,
+    ) -> None:
         self.history = history
+        work = [address, TOPIC, group, str(history), str(listener_ms)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.end_to_end.hand_off_member", address, TOPIC, GROUP,
-             str(history), str(listener_ms)],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
+            [*(program or ordermq_member()), *work], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
         self._assigned = threading.Semaphore(0)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

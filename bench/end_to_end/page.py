@@ -30,7 +30,7 @@ def catch_up_section(result: dict[str, Any]) -> str:
             rows,
         )
         + source_line(result)
-        + "\n![catch-up](pictures/catch_up.png)\n"
+        + "\n![catch-up](pictures/catch_up_embedded.png)\n"
     )
 
 
@@ -111,6 +111,7 @@ def rocketmq_section(result: dict[str, Any]) -> str:
             ],
             rows,
         )
+        + "\n![catch-up of each client](pictures/catch_up_rocketmq.png)\n"
         + spent_table()
         + other_clients(result)
         + source_line(result)
@@ -174,6 +175,7 @@ def latency_section(result: dict[str, Any]) -> str:
         f"{work['warm_seconds']} s to warm up; medians of the rounds, ratios of the rounds' own. "
         "Milliseconds from the call of send.\n\n"
         + table(["who", *shown.values(), "worst", "CPU us/message"], rows)
+        + "\n![latency by share](pictures/latency_rocketmq.png)\n"
         + source_line(result)
     )
 
@@ -210,6 +212,7 @@ def hand_off_section(result: dict[str, Any]) -> str:
     work = result["workload"]
     rows = [
         [
+            *([row["client"]] if "client" in row else []),
             f"{row['listener_ms']} ms",
             kind,
             str(row[kind]["moves"]),
@@ -220,16 +223,24 @@ def hand_off_section(result: dict[str, Any]) -> str:
         for row in result["rows"]
         for kind in ("join", "leave")
     ]
+    heads = ["listener", "move", "queues moved", "median ms", "worst ms", "duplicates in all"]
+    title, where, picture = "## Hand-off under load", "on the embedded broker", ""
+    if "rocketmq" in work:
+        heads.insert(0, "client")
+        picture = "\n![silence of moved queues](pictures/hand_off_rocketmq.png)\n"
+        title += " on a real RocketMQ broker, beside Java's client"
+        where = (
+            f"on RocketMQ {work['rocketmq']}, groups of either client in turn, "
+            f"{work['alternations']} times"
+        )
     return (
-        "## Hand-off under load\n\n"
+        f"{title}\n\n"
         f"{work['messages_per_second']} messages/s over {work['queues']} queues, members as "
-        f"processes: {work['members']}, on the embedded broker. Silence is the time from the "
+        f"processes: {work['members']}, {where}. Silence is the time from the "
         "old owner's last listener call on a queue to the new owner's first, the pace's own "
         "gap between two messages of a queue included.\n\n"
-        + table(
-            ["listener", "move", "queues moved", "median ms", "worst ms", "duplicates in all"],
-            rows,
-        )
+        + table(heads, rows)
+        + picture
         + source_line(result)
     )
 
@@ -287,6 +298,7 @@ def send_section(result: dict[str, Any]) -> str:
              "ours, CPU us/message", "Java's", "ratio"],
             rows,
         )
+        + "\n![ordered sends](pictures/send_rocketmq.png)\n"
         + source_line(result)
     )  # fmt: skip
 
@@ -297,6 +309,7 @@ SECTIONS = {
     "latency_rocketmq": latency_section,
     "catch_up_embedded": catch_up_section,
     "shape_embedded": shape_section,
+    "hand_off_rocketmq": hand_off_section,
     "hand_off_embedded": hand_off_section,
     "take_over_embedded": take_over_section,
 }

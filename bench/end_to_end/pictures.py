@@ -2,24 +2,128 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLOURS = {
+    "ordermq": "#2a6f97",
+    "ordermq, threads": "#89c2d9",
+    "Java client": "#e07a3f",
+    "rocketmq 0.4.4": "#9aa5b1",
+    "gRPC client": "#c9ada7",
+}
+PLAIN = "#9aa5b1"
 
 
-def draw(result: dict[str, Any], folder: Path) -> None:
-    """Catch-up rates as bars, into `folder`."""
-    names = list(result["rows"])
-    rates = [row["messages_per_second"] / 1000 for row in result["rows"].values()]
+def draw(results: dict[str, dict[str, Any]], folder: Path) -> None:
+    """A picture of each result that is there, by its name in bench/results, into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, result in results.items():
+        figure = PICTURES[name](result)
+        figure.savefig(folder / f"{name}.png", dpi=120, metadata={"Software": None})
+        pyplot.close(figure)
+
+
+def embedded(result: dict[str, Any]) -> Figure:
+    """Catch-up rates as bars."""
     figure, axes = pyplot.subplots(figsize=(7, 2.6), layout="constrained")
-    bars = axes.barh(names[::-1], rates[::-1], color=["#2a6f97", "#2a6f97", "#9aa5b1"])
-    axes.bar_label(bars, fmt="%.0f k", padding=4)
+    rates = {name: row["messages_per_second"] / 1000 for name, row in result["rows"].items()}
+    bars_of(axes, rates, "%.0f k")
     axes.set_xlabel("thousand messages a second")
     axes.set_title("Catch-up on the embedded broker, one process", loc="left")
-    axes.margins(x=0.12)
+    return figure
+
+
+def beside_peers(result: dict[str, Any]) -> Figure:
+    """Catch-up from a real broker: rate and CPU of each client."""
+    figure, both = pyplot.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
+    rows = sorted(result["rows"].items(), key=lambda item: -item[1]["messages_per_second"])
+    bars_of(both[0], {n: row["messages_per_second"] / 1000 for n, row in rows}, "%.0f k")
+    bars_of(both[1], {n: row["cpu_us_per_message"] for n, row in rows}, "%.2f")
+    both[0].set_xlabel("thousand messages a second")
+    both[1].set_xlabel("CPU, us a message")
+    both[0].set_title(f"Catch-up from RocketMQ {result['workload']['rocketmq']}", loc="left")
+    return figure
+
+
+def sends(result: dict[str, Any]) -> Figure:
+    """Ordered sends: a panel a way of sending, for their rates differ a hundredfold."""
+    ways = result["rows"]
+    figure, panels = pyplot.subplots(len(ways), 1, figsize=(7, 4.4), layout="constrained")
+    for axes, (way, clients) in zip(panels, ways.items(), strict=True):
+        bars_of(
+            axes, {n: row["messages_per_second"] / 1000 for n, row in clients.items()}, "%.1f k"
+        )
+        axes.set_title(way, loc="left")
+    panels[-1].set_xlabel("thousand messages a second")
+    return figure
+
+
+def latency(result: dict[str, Any]) -> Figure:
+    """From send to listener, by share of the messages."""
+    figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
+    shares = {
+        "p50": "p50_us",
+        "p90": "p90_us",
+        "p99": "p99_us",
+        "p99.9": "p999_us",
+        "worst": "worst_us",
+    }
+    for name, row in result["rows"].items():
+        times = [row[figure_name] / 1000 for figure_name in shares.values()]
+        axes.plot(list(shares), times, marker="o", label=name, color=COLOURS[name])
+    axes.set_yscale("log")
+    axes.set_ylabel("ms from send to listener")
+    rate = result["workload"]["messages_per_second"]
+    axes.set_title(f"Latency at {rate:,} messages a second", loc="left")
+    axes.legend(frameon=False)
+    bare(axes)
+    return figure
+
+
+def hand_off(result: dict[str, Any]) -> Figure:
+    """How long a moved queue is silent: median to worst."""
+    figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
+    labels: list[str] = []
+    for row in result["rows"]:
+        for kind in ("join", "leave"):
+            found, place = row[kind], len(labels)
+            colour = COLOURS[row["client"]]
+            axes.plot([found["median_ms"], found["worst_ms"]], [place, place], color=colour, lw=3)
+            axes.plot(found["median_ms"], place, "o", color=colour)
+            labels.append(f"{row['client']}, listener {row['listener_ms']} ms, {kind}")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("ms a moved queue is silent: median (dot) to worst")
+    axes.set_title("A member joins or leaves under load", loc="left")
+    bare(axes)
+    return figure
+
+
+def bars_of(axes: Axes, values: dict[str, float], words: str) -> None:
+    """One bar a name, the first on top, each with its figure."""
+    names: Sequence[str] = list(values)[::-1]
+    colours = [COLOURS.get(name.rsplit(", batch", 1)[0], PLAIN) for name in names]
+    bars = axes.barh(names, [values[name] for name in names], color=colours)
+    axes.bar_label(bars, fmt=words, padding=4)
+    axes.margins(x=0.14)
+    bare(axes)
+
+
+def bare(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
-    target = folder / "catch_up.png"
-    folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=120, metadata={"Software": None})
-    pyplot.close(figure)
+
+
+PICTURES = {
+    "catch_up_embedded": embedded,
+    "catch_up_rocketmq": beside_peers,
+    "send_rocketmq": sends,
+    "latency_rocketmq": latency,
+    "hand_off_rocketmq": hand_off,
+}
