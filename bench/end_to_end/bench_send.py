@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from bench import workloads
+from bench.end_to_end.bench_catch_up import summarise
 from bench.end_to_end.bench_rocketmq import ratios, rocketmq
 from bench.machine import run_json, save
 from bench.peers.java_classes import missing
@@ -81,21 +82,10 @@ def measure(version: str, rounds: int) -> dict[str, Any]:
             for way, found in rows.items()
         },
         "rows": {
-            way: {name: summary(runs) for name, runs in found.items()}
+            way: {name: summarise(runs, WAYS[way][2]) for name, runs in found.items()}
             for way, found in rows.items()
         },
     }  # fmt: skip
-
-
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The middle round."""
-    runs = sorted(runs, key=lambda run: float(run["seconds"]))
-    middle = runs[len(runs) // 2]
-    return {
-        "messages_per_second": round(middle["messages"] / middle["seconds"]),
-        "cpu_us_per_message": round(middle["cpu_seconds"] / middle["messages"] * 1e6, 2),
-        "detail": middle["detail"],
-    }
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from ordermq.client.instance import ClientInstance
@@ -23,6 +24,8 @@ from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Waiting
 from ordermq.remoting.headers import SendHeader
+
+_log = logging.getLogger("ordermq.producer")
 
 _STATUS = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
@@ -57,6 +60,7 @@ class Destination:
         self._address = ""
         self._asked_ms = 0
         self._version: int | None = None  # of the broker, once somebody needs to know
+        self._is_passed_by = False  # since its last answer, by messages that may go elsewhere
 
     def ask(self, batch: Sequence[Entry], body: bytes, sys_flag: int, waiting: Waiting) -> bool:
         """Put a request on the wire now; `waiting` is told what came of it.
@@ -93,6 +97,7 @@ class Destination:
         assert self._header is not None
         broker_name = self.queue.broker_name
         code, reply = self._client.api.stored(self._address, self._header, body_bytes, answer)
+        self._is_passed_by = False
         if self._faults is not None:
             self._faults.note(broker_name, self._client.clock.now_ms() - self._asked_ms)
         ids = reply.message_id.split(",")
@@ -119,6 +124,12 @@ class Destination:
         is_silent = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
         if self._faults is not None and is_silent:
             self._faults.note_unanswered(self.queue.broker_name)
+
+    def note_detour(self, error: OrderMQError) -> None:
+        """Unordered messages went to another broker; said once, until this one stores again."""
+        if not self._is_passed_by:
+            self._is_passed_by = True
+            _log.warning("%s: unordered messages go to another broker: %s", self.queue, error)
 
     def _header_of(self, batch: Sequence[Entry], sys_flag: int) -> SendHeader:
         queue, one = self.queue, batch[0]

@@ -197,8 +197,10 @@ class Sending(Waiting):
         batch, queue = self._batch, self._destination.queue
         if not any(entry.moves_left for entry in batch) or not may_go_elsewhere(error):
             return batch
-        _log.warning("%s: unordered messages go to another broker: %s", queue, error)
-        return [entry for entry in batch if not (entry.moves_left and self._detour(queue, entry))]
+        stayed = [e for e in batch if not (e.moves_left and self._detour(queue, e))]
+        if len(stayed) < len(batch):
+            self._destination.note_detour(error)
+        return stayed
 
     def _give_up(self, error: OrderMQError, step: AfterFailure) -> None:
         self._is_over = True

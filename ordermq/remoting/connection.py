@@ -20,7 +20,6 @@ from ordermq.errors import (
     RequestTimeout,
 )
 from ordermq.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from ordermq.remoting.event_loop import joins_writes
 from ordermq.remoting.framing import Framer, encode
 from ordermq.remoting.header_codec import make_binary
 from ordermq.remoting.namespaces import Namespaces
@@ -130,7 +129,6 @@ class Connection(asyncio.Protocol):
         self._pending: dict[int, Waiting] = {}
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
-        self._is_joined = False  # the loop joins writes itself, and needs no further turn for it
         self._is_reading = False
         self._after_read: list[Callable[[], object]] = []
         self._writable = asyncio.Event()
@@ -256,15 +254,11 @@ class Connection(asyncio.Protocol):
         return encode(request)
 
     def _write(self, frame: bytes) -> None:
-        # What one turn of the loop writes leaves joined: the answers to several queues' pulls
-        # come in one read, and a system call for each next pull cost more than all the rest.
-        if self._is_joined and not self._is_reading:
-            assert self._transport is not None
-            self._transport.write(frame)
-            return
-        if not self._out and not self._is_reading:
-            asyncio.get_running_loop().call_soon(self._flush)
+        # What the answers of one read bring about leaves joined: those to several queues' pulls
+        # come in one, and a system call for each next pull cost more than all the rest.
         self._out.append(frame)
+        if not self._is_reading:
+            self._flush()
 
     def after_read(self, action: Callable[[], object]) -> None:
         """Call `action` once all that came with the answer being told has been looked at, and
@@ -295,7 +289,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # not so by type in uvloop
-        self._is_joined = joins_writes(asyncio.get_running_loop())
 
     def data_received(self, data: bytes) -> None:
         is_first = not self._heard_bytes

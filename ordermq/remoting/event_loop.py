@@ -35,8 +35,3 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
             ) from error
         return asyncio.new_event_loop()
     return loop
-
-
-def joins_writes(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether what one turn of the loop writes to a transport goes out in one system call."""
-    return type(loop).__module__.partition(".")[0] == "uvloop"

@@ -598,3 +598,32 @@ def test_where_no_other_broker_takes_it_it_is_tried_here_again() -> None:
     put_together(broker, detouring(broker, taken, takes=False), [free])
     assert broker.stored == ["1"]
     assert free.moves_left == 1
+
+
+def detour_warnings(caplog: pytest.LogCaptureFixture) -> int:
+    return sum("go to another broker" in record.getMessage() for record in caplog.records)
+
+
+def test_that_messages_go_elsewhere_is_said_once_until_the_broker_stores_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker, taken = FakeBroker(fates("busy", "busy", "stored", "busy")), list[str]()
+    lane, said = detouring(broker, taken), list[int]()
+    for name in "abcd":
+        free = entry(name)
+        free.moves_left = 1
+        put_together(broker, lane, [free])
+        said.append(detour_warnings(caplog))
+    assert taken == ["a", "b", "d"]
+    assert said == [1, 1, 1, 2]
+
+
+def test_where_there_is_no_other_broker_none_is_said_to_be_gone_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = FakeBroker(fates("busy"))
+    free = entry("a")
+    free.moves_left = 1
+    put_together(broker, detouring(broker, [], takes=False), [free])
+    assert broker.stored == ["a"]
+    assert detour_warnings(caplog) == 0
