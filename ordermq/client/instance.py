@@ -14,6 +14,7 @@ from ordermq.client.runtime import Runtime
 from ordermq.client.timers import cancelled, repeat
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
+from ordermq.errors import OrderMQError
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 
@@ -74,6 +75,21 @@ class ClientInstance:
                 f"routes {self.client_id}",
             ),
         ]
+
+    async def group_members(self, group: str) -> list[str]:
+        """The client ids of a group, by the first broker that answers; [] without a broker.
+
+        Raises: RemotingError, RouteError: none of the brokers answered; the last one's error.
+        """
+        failure: OrderMQError | None = None
+        for address in self.routes.masters():
+            try:
+                return await self.api.consumer_ids(address, group)
+            except OrderMQError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return []
 
     async def stop_loops(self) -> None:
         """End the periodic heartbeat and route refresh."""

@@ -254,15 +254,7 @@ class Rebalancer:
     async def _member_ids(self) -> list[str]:
         if self._config.message_model is MessageModel.BROADCASTING:
             return [self._own_id]  # whoever else there is takes nothing away from us
-        failure: OrderMQError | None = None
-        for address in self._client.routes.masters():
-            try:
-                return await self._client.api.consumer_ids(address, self._group)
-            except OrderMQError as error:
-                failure = error
-        if failure is not None:
-            raise failure
-        return []
+        return await self._client.group_members(self._group)
 
     async def _acquire(self, queues: Sequence[MessageQueue]) -> None:
         if not queues or self._closing or self._is_out:

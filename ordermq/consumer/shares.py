@@ -141,15 +141,7 @@ class Shares:
     async def _member_ids(self) -> list[str]:
         if self._is_broadcasting:
             return [self._client.client_id]  # whoever else there is takes nothing away from us
-        failure: OrderMQError | None = None
-        for address in self._client.routes.masters():
-            try:
-                return await self._client.api.consumer_ids(address, self._group)
-            except OrderMQError as error:
-                failure = error
-        if failure is not None:
-            raise failure
-        return []
+        return await self._client.group_members(self._group)
 
     def _complain(self, problem: str) -> None:
         # Once: a broker that is away for a minute would otherwise fill the log.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
+from ordermq.events import History
 
 DEADLINE_S = 20.0
 
@@ -73,8 +75,19 @@ def broker_config() -> BrokerConfig:
 
 
 @pytest.fixture
-def broker(tmp_path: Path, broker_config: BrokerConfig) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "broker.db", config=broker_config) as running:
+def broker_history(tmp_path: Path) -> Path:
+    """What the broker did, for the audit."""
+    return tmp_path / "broker.jsonl"
+
+
+@pytest.fixture
+def broker(
+    tmp_path: Path, broker_config: BrokerConfig, broker_history: Path
+) -> Iterator[EmbeddedBroker]:
+    with (
+        contextlib.closing(History(broker_history, "broker")) as history,
+        EmbeddedBroker(tmp_path / "broker.db", config=broker_config, history=history) as running,
+    ):
         yield running
 
 

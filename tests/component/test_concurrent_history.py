@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from ordermq import Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.config import BrokerConfig
-from ordermq.events import History
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
-
-
-@pytest.fixture
-def broker_history(tmp_path: Path) -> Path:
-    return tmp_path / "broker.jsonl"
-
-
-@pytest.fixture
-def broker(
-    tmp_path: Path, broker_config: BrokerConfig, broker_history: Path
-) -> Iterator[EmbeddedBroker]:
-    history = History(broker_history, "broker")
-    with EmbeddedBroker(tmp_path / "b.db", config=broker_config, history=history) as running:
-        yield running
-    history.close()
 
 
 def test_members_that_come_and_go_and_fail_lose_nothing_and_the_audit_says_so(

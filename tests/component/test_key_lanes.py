@@ -15,10 +15,8 @@ import pytest
 from ordermq import ConsumeResult, DeadLetter, Message, ParkKey, Producer, PushConsumer, Stop
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.config import BrokerConfig
 from ordermq.consumer.lanes import LaneService
 from ordermq.errors import ConfigError
-from ordermq.events import History
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
 
@@ -36,21 +34,6 @@ def orders_queue(consumer: PushConsumer) -> Any:
     """The assigned queue of the topic, None before it is ours."""
     found = [queue for queue in consumer.assigned_queues() if queue.topic == "orders"]
     return consumer._live().steering.find(found[0]) if found else None
-
-
-@pytest.fixture
-def broker_history(tmp_path: Path) -> Path:
-    return tmp_path / "broker.jsonl"
-
-
-@pytest.fixture
-def broker(
-    tmp_path: Path, broker_config: BrokerConfig, broker_history: Path
-) -> Iterator[EmbeddedBroker]:
-    history = History(broker_history, "broker")
-    with EmbeddedBroker(tmp_path / "b.db", config=broker_config, history=history) as running:
-        yield running
-    history.close()
 
 
 class Together:

@@ -12,9 +12,7 @@ import pytest
 from ordermq import ParkKey, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError
-from ordermq.events import History
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
 
@@ -25,21 +23,6 @@ SETTINGS: dict[str, Any] = {
     "on_failure": ParkKey("parked"),
     "suspend_current_queue_time_ms": 10,
 }
-
-
-@pytest.fixture
-def broker_history(tmp_path: Path) -> Path:
-    return tmp_path / "broker.jsonl"
-
-
-@pytest.fixture
-def broker(
-    tmp_path: Path, broker_config: BrokerConfig, broker_history: Path
-) -> Iterator[EmbeddedBroker]:
-    history = History(broker_history, "broker")
-    with EmbeddedBroker(tmp_path / "b.db", config=broker_config, history=history) as running:
-        yield running
-    history.close()
 
 
 @pytest.fixture

@@ -29,7 +29,6 @@ import pytest
 from ordermq.audit import AuditReport
 from ordermq.clock import CLOCK_ID
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.line_process import LineProcess
 from tests.interop.run import Run
 
@@ -248,29 +247,13 @@ class Chaos:
             name = f"{kind}-{next(self._numbers)}"
             try:
                 self.alive[name] = (
-                    self._java(name) if kind == "java" else self.run.member_process(name)
+                    self.run.java_member(name) if kind == "java" else self.run.member_process(name)
                 )
                 return
             except pytest.fail.Exception as error:  # a machine too busy for a client's time-outs
                 self._say(f"{name} did not start: {error}"[:500])
                 if attempt == JOIN_ATTEMPTS - 1:
                     raise
-
-    def _java(self, name: str) -> JavaProcess:
-        history = self.run.folder / f"{name}.jsonl"
-        self.run.histories.append(history)
-        return JavaProcess(
-            self.run.cluster.version,
-            "Member",
-            self.run.folder,
-            on_line=lambda line: self.run.deliver(name, line),
-            mode="orderly",
-            group=self.run.group,
-            topic=self.run.topic,
-            name_servers=self.run.cluster.name_servers,
-            history=history,
-            to_boot_time_ns=to_boot_time_ns(),
-        )
 
     def _one_of(self, kind: str) -> str:
         """A live member of this kind, a new one if there is none."""

@@ -26,6 +26,7 @@ from tests.interop.cluster import (
     Cluster,
     eventually,
 )
+from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.line_process import LineProcess
 
 MEMBER_SETTINGS: dict[str, Any] = {
@@ -196,6 +197,26 @@ class Run:
             working_directory=ROOT,
             on_line=lambda line: self.deliver(name, line),
         )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def java_member(self, name: str, **arguments: object) -> JavaProcess:
+        """Start an orderly member of Java's client, ended with the run at the latest."""
+        history = self.folder / f"{name}.jsonl"
+        self.histories.append(history)
+        process = JavaProcess(
+            self.cluster.version,
+            "Member",
+            self.folder,
+            on_line=lambda line: self.deliver(name, line),
+            mode="orderly",
+            group=self.group,
+            topic=self.topic,
+            name_servers=self.cluster.name_servers,
+            history=history,
+            to_boot_time_ns=to_boot_time_ns(),
+            **arguments,
+        )
         self._processes.append(process)
         return process
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ordermq.client.group_inspector import GroupInspector
 from tests.interop.cluster import eventually
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.run import Run
 
 QUEUES = {"broker-a": 2, "broker-b": 2}
@@ -14,18 +13,7 @@ def test_a_group_of_java_and_ours_tells_who_holds_what_and_how_far_it_is(run: Ru
     run.cluster.put_topic(run.topic, QUEUES)
     run.send(40)
     run.member("ours")
-    java = JavaProcess(
-        run.cluster.version,
-        "Member",
-        run.folder,
-        on_line=lambda line: run.deliver("java", line),
-        mode="orderly",
-        group=run.group,
-        topic=run.topic,
-        name_servers=run.cluster.name_servers,
-        history=run.folder / "java.jsonl",
-        to_boot_time_ns=to_boot_time_ns(),
-    )
+    java = run.java_member("java")
     try:
         run.wait_for_all()
         with GroupInspector(run.cluster.name_servers) as inspector:

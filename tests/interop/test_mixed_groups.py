@@ -8,7 +8,6 @@ overtaken, or held by two.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,40 +16,9 @@ from ordermq.audit import AuditReport
 from ordermq.audit.report import Cause
 from ordermq.events import EventType
 from tests.interop.cluster import DEADLINE_S
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.run import Run
 
 JAVAS_OWN = {"I5", "I9"}
-StartJava = Callable[..., JavaProcess]
-
-
-@pytest.fixture
-def java(run: Run) -> Iterator[StartJava]:
-    """Starts Java members of the run's group; what they got counts as deliveries of the run."""
-    started: list[JavaProcess] = []
-
-    def start(name: str, **arguments: object) -> JavaProcess:
-        history = run.folder / f"{name}.jsonl"
-        run.histories.append(history)
-        process = JavaProcess(
-            run.cluster.version,
-            "Member",
-            run.folder,
-            on_line=lambda line: run.deliver(name, line),
-            mode="orderly",
-            group=run.group,
-            topic=run.topic,
-            name_servers=run.cluster.name_servers,
-            history=history,
-            to_boot_time_ns=to_boot_time_ns(),
-            **arguments,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
 
 
 def finished(run: Run, deadline_s: float = DEADLINE_S) -> AuditReport:
@@ -84,12 +52,12 @@ def repeated_of_ours(run: Run) -> set[tuple[str, int, int]]:
     return again
 
 
-def test_java_joins_ours_and_leaves_again(run: Run, java: StartJava) -> None:
+def test_java_joins_ours_and_leaves_again(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
     run.member("ours")
     with run.flow():
         run.wait_for_more(50, "ours")
-        theirs = java("theirs")
+        theirs = run.java_member("theirs")
         run.wait_for_shares(ours=4)
         run.wait_for_more(100, "theirs")
         theirs.leave()
@@ -99,7 +67,7 @@ def test_java_joins_ours_and_leaves_again(run: Run, java: StartJava) -> None:
     assert repeated_of_ours(run) == set()
 
 
-def test_java_reads_the_bodies_we_compressed(run: Run, java: StartJava) -> None:
+def test_java_reads_the_bodies_we_compressed(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
     body = b"all work and no play " * 1_000
     kinds = ["zlib", "lz4", "zstd"] if run.cluster.version >= "5" else ["zlib"]
@@ -108,15 +76,15 @@ def test_java_reads_the_bodies_we_compressed(run: Run, java: StartJava) -> None:
             f"producer-{run.group}", name_servers=run.cluster.name_servers, compress_type=kind
         ) as producer:
             producer.send(Message(run.topic, kind.encode() + body), sharding_key="k")
-    java("theirs")
+    run.java_member("theirs")
     run.wait_for(lambda seen: len(seen) == len(kinds), "what was sent compressed")
     assert [d.body for d in run.deliveries] == [kind.encode() + body for kind in kinds]
 
 
-def test_ours_joins_java_and_leaves_again(run: Run, java: StartJava) -> None:
+def test_ours_joins_java_and_leaves_again(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
     run.send(16)
-    theirs = java("theirs", listener_ms=2)
+    theirs = run.java_member("theirs", listener_ms=2)
     with run.flow():
         run.wait_for_more(50, "theirs")
         run.member("ours")
@@ -135,13 +103,11 @@ def test_ours_joins_java_and_leaves_again(run: Run, java: StartJava) -> None:
 
 
 @pytest.mark.restarts
-def test_a_killed_java_member_is_taken_over_by_ours_when_its_locks_run_out(
-    run: Run, java: StartJava
-) -> None:
+def test_a_killed_java_member_is_taken_over_by_ours_when_its_locks_run_out(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     run.send(16)
     run.member("ours")
-    theirs = java("theirs")
+    theirs = run.java_member("theirs")
     with run.flow(pause_s=0.1):
         run.wait_for_shares(ours=2)
         run.wait_for_more(50, "theirs")
@@ -153,12 +119,10 @@ def test_a_killed_java_member_is_taken_over_by_ours_when_its_locks_run_out(
 
 @pytest.mark.restarts
 @pytest.mark.timeout(400)
-def test_a_killed_member_of_ours_is_taken_over_by_java_when_its_locks_run_out(
-    run: Run, java: StartJava
-) -> None:
+def test_a_killed_member_of_ours_is_taken_over_by_java_when_its_locks_run_out(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     run.send(16)
-    java("theirs")
+    run.java_member("theirs")
     ours = run.member_process("ours")
     with run.flow(pause_s=0.1):
         run.wait_for_more(50, "ours")

@@ -25,7 +25,6 @@ from ordermq.spark.offsets import StreamOffset
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.stream_driver import StreamDriver
 from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT, eventually
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.line_process import LineProcess
 from tests.interop.run import Run
 
@@ -87,18 +86,7 @@ def test_javas_member_gets_nothing_of_a_running_query_and_goes_on_behind_it(
     run.send(40)
     driver = query()
     end = one_batch(driver, driver.initial())
-    java = JavaProcess(
-        run.cluster.version,
-        "Member",
-        run.folder,
-        on_line=lambda line: run.deliver("java", line),
-        mode="orderly",
-        group=run.group,
-        topic=run.topic,
-        name_servers=run.cluster.name_servers,
-        history=run.folder / "java.jsonl",
-        to_boot_time_ns=to_boot_time_ns(),
-    )
+    java = run.java_member("java")
     try:
         assert driver.latest(end, None) is None
         run.send(20)
