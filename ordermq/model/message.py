@@ -111,6 +111,23 @@ class Message:
 
         Raises: ConfigError: a reserved name, a separator inside, or more than 32767 bytes.
         """
+        text = f"{_ID_BEGIN}{unique_id}{_ID_END}"
+        if self.properties or self.tags or self.keys or self.is_delayed or sharding_key or added:
+            own = self._own_properties()
+            if sharding_key:
+                own[props.SHARDING_KEY] = sharding_key
+            if added:
+                own |= added
+            text = props.encode(own) + text
+        if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
+            raise ConfigError(
+                f"message properties take {len(text.encode())} bytes: expected at most "
+                f"{props.MAX_BYTES}",
+                topic=self.topic,
+            )
+        return text
+
+    def _own_properties(self) -> dict[str, str]:
         own: dict[str, str] = {}
         for name, value in self.properties.items():
             if name in RESERVED_PROPERTIES:
@@ -130,18 +147,7 @@ class Message:
             own[props.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         if self.delay_ms:
             own[props.TIMER_DELAY_MS] = str(self.delay_ms)
-        if sharding_key:
-            own[props.SHARDING_KEY] = sharding_key
-        if added:
-            own |= added
-        text = f"{props.encode(own) if own else ''}{_ID_BEGIN}{unique_id}{_ID_END}"
-        if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
-            raise ConfigError(
-                f"message properties take {len(text.encode())} bytes: expected at most "
-                f"{props.MAX_BYTES}",
-                topic=self.topic,
-            )
-        return text
+        return own
 
 
 # What every send has; put together once, for it was a third of a message's own cost.

@@ -10,6 +10,7 @@
 | which brokers are slow or away | faults.py |
 | a message on its way, and batches of them | entry.py |
 | where messages come in, and in what order | intake.py |
+| how a caller waits, and is woken | window.py, bell.py |
 | one request of a queue at a time, failed keys | lanes.py |
 | a batch on its way, try after try | sending.py |
 | what to do after a failed try | send_retry.py |

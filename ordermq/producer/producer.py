@@ -378,8 +378,11 @@ class Producer(Starting):
     ) -> list[Entry]:
         if len(messages) == 1:
             return [self._entry(messages[0], key, on_done)]
-        ids = unique_message_ids(len(messages))
-        return [self._entry(messages[i], key, on_done, unique_id=ids[i]) for i in range(len(ids))]
+        entry, ids = self._entry, unique_message_ids(len(messages))
+        return [
+            entry(message, key, on_done, None, unique_id)
+            for message, unique_id in zip(messages, ids, strict=True)
+        ]
 
     def _entry(
         self,

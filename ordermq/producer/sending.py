@@ -157,9 +157,10 @@ class Sending(Waiting):
             self._after(error)
             return
         self._is_over = True
+        # The next request first: callers that are woken want the interpreter, too.
+        self._on_end(True)
         for entry, receipt in zip(self._batch, receipts, strict=True):
             entry.finish(receipt, None)
-        self._on_end(True)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:

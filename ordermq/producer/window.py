@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from ordermq.model.status import SendReceipt
+from ordermq.producer.bell import Bell
 from ordermq.producer.entry import Entry
 
 
@@ -13,19 +12,21 @@ class SendWindow:
 
     def __init__(self) -> None:
         self._awaited: Entry | None = None
-        self._woken = threading.Event()
+        self._bell: Bell | None = None  # of the thread that waits: a generator may change it
 
     def on_done(self, entry: Entry) -> None:
         """On the I/O thread; wakes only who waits for this very entry."""
         if entry is self._awaited:
-            self._woken.set()
+            assert self._bell is not None
+            self._bell.ring()
 
     def receipt(self, entry: Entry) -> SendReceipt:
         """Wait for `entry`, on the caller's thread."""
+        self._bell = bell = Bell.of_thread()
         self._awaited = entry
-        while not entry.is_done:  # a wake-up may be one for the entry before
-            self._woken.wait()
-            self._woken.clear()
+        while not entry.is_done:  # a ring may be one for the entry before
+            bell.wait()
+        self._awaited = None
         return entry.outcome()
 
 
@@ -34,14 +35,15 @@ class Together:
 
     def __init__(self, count: int) -> None:
         self._left = count
-        self._done = threading.Lock()  # the lightest thing to wait for: held until all are done
-        self._done.acquire()
+        self._bell = Bell.of_thread()
 
     def on_done(self, entry: Entry) -> None:
         """On the I/O thread."""
         self._left -= 1
         if not self._left:
-            self._done.release()
+            self._bell.ring()
 
     def wait(self) -> None:
-        self._done.acquire()
+        self._bell.wait()
+        while self._left:  # that was a ring an interrupted caller left
+            self._bell.wait()
