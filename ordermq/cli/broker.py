@@ -34,6 +34,15 @@ from ordermq.events import History, NoHistory
     show_default=True,
     help="Acknowledge when the disk has it, or when the operating system has it.",
 )
+@click.option("--retention-ms", type=int, help="Older messages go; default: they are kept.")
+@click.option(
+    "--retention-bytes", type=int, help="The oldest messages go while the store is larger."
+)
+@click.option(
+    "--young-queues-from-zero",
+    is_flag=True,
+    help="As RocketMQ: a new group gets all of a queue that still has its first message.",
+)
 @click.option(
     "--accounts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -55,6 +64,9 @@ def broker(
     lease_ms: int | None,
     queues: int | None,
     durability: str,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+    young_queues_from_zero: bool,
     accounts: Path | None,
     tls_certificate: str | None,
     tls_key: str | None,
@@ -70,12 +82,16 @@ def broker(
     \b
     Example:
       ordermq broker --data ./data --port 9876
+      ordermq broker --data ./data --retention-ms 259200000 --retention-bytes 10000000000
       ordermq broker --data ./data --accounts accounts.json --tls-certificate server.pem
     """
     config = _config(
         durability=Durability(durability),
         lock_max_live_ms=lease_ms,
         default_queue_count=queues,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        young_queues_from_zero=young_queues_from_zero,
         accounts=_accounts(accounts),
         tls_certificate=tls_certificate,
         tls_key=tls_key,

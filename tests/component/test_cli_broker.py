@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
 from ordermq.cli.main import main
+from ordermq.config import BrokerConfig
 
 ORDERS = "id,what\no-17,made\no-18,made\no-17,paid\no-17,sent\n"
 
@@ -151,3 +152,33 @@ def test_a_lease_out_of_range_is_a_wrong_usage() -> None:
     result = ordermq("broker", "--lease-ms", "1")
     assert result.exit_code == 2
     assert "lock_max_live_ms" in result.stderr
+
+
+def test_what_a_broker_keeps_is_told_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[BrokerConfig] = []
+    monkeypatch.setattr("ordermq.cli.broker._serve", lambda *given: served.append(given[3]))
+    assert ordermq("broker").exit_code == 0
+    assert served.pop() == BrokerConfig()
+    options = ("--retention-ms", "1000", "--retention-bytes", "5000", "--young-queues-from-zero")
+    assert ordermq("broker", *options).exit_code == 0
+    kept = BrokerConfig(retention_ms=1_000, retention_bytes=5_000, young_queues_from_zero=True)
+    assert served == [kept]
+    result = ordermq("broker", "--retention-ms", "-1")
+    assert result.exit_code == 2
+    assert "retention_ms" in result.stderr
+
+
+def test_young_queues_begin_at_zero_where_the_broker_is_told_so(name_servers: str) -> None:
+    process, young = start_broker("--young-queues-from-zero")
+    try:
+        got = {}
+        for servers in (name_servers, young):
+            produce(servers, "--key", "k", text="1\n")
+            options = ("--from", "last", "--count", "1", "--timeout", "1.5")
+            got[servers] = consume(servers, *options).exit_code
+        assert got == {name_servers: 1, young: 0}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        process.stdout.close()
