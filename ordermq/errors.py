@@ -108,6 +108,12 @@ class RequestTimeout(RemotingError, TimeoutError):
     retriable = True
 
 
+class ReplyTimeout(OrderMQError, TimeoutError):
+    """No reply to a request in time; the request may yet be carried out."""
+
+    code = "reply-timeout"
+
+
 class ProtocolError(RemotingError):
     """The peer's bytes do not follow the protocol."""
 

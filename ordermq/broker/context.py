@@ -38,6 +38,9 @@ class Refusal(Exception):
         self.remark = remark
 
 
+_ANSWER_TIMEOUT_MS = 10_000  # as long as RocketMQ waits for a client
+
+
 class Jobs:
     """What goes on after its handler returned; ended with the broker."""
 
@@ -75,6 +78,21 @@ class BrokerContext:
     timers: Timers
     producers: ProducerTable
     jobs: Jobs = field(default_factory=Jobs)
+
+    def ask(
+        self,
+        connection: BrokerConnection,
+        question: Command,
+        done: Callable[[Command | None], None],
+    ) -> None:
+        """Ask a client; `done` gets its answer, None if there is none within ten seconds."""
+
+        async def give_up_later() -> None:
+            await self.clock.sleep_ms(_ANSWER_TIMEOUT_MS)
+            connection.give_up(question.opaque)
+
+        connection.ask(question, done)
+        self.jobs.begin(give_up_later())
 
     def append(
         self, appends: Sequence[Append], done: Done, statements: Sequence[Statement] = ()

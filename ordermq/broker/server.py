@@ -22,6 +22,7 @@ from ordermq.broker.processors import (
     pull,
     recall,
     relay,
+    reply,
     resets,
     search,
     send,
@@ -59,6 +60,7 @@ HANDLERS: dict[int, Handler] = {
     **resets.HANDLERS,
     **search.HANDLERS,
     **relay.HANDLERS,
+    **reply.HANDLERS,
     **transactions.HANDLERS,
     **recall.HANDLERS,
 }

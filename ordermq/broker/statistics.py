@@ -27,6 +27,7 @@ class BrokerStatistics:
     messages_trimmed: int = 0  # deleted for their age, or because the store was too large
     timed_messages: int = 0  # waiting now until they are due
     messages_recalled: int = 0
+    replies_pushed: int = 0  # to clients that asked, who took them
     half_messages: int = 0  # waiting now for the end of their transactions
     transactions_committed: int = 0
     transactions_rolled_back: int = 0

@@ -20,6 +20,7 @@ from ordermq.model.names import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     check_topic,
+    reply_topic,
 )
 from ordermq.remoting.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE
 
@@ -83,13 +84,17 @@ class TopicTable:
         perm = PERM_READ | PERM_WRITE | PERM_INHERIT
         self._template = Topic(AUTO_CREATE_TOPIC, count, count, perm)
         levels = len(DELAY_LEVELS_MS)
-        self._schedule = Topic(SCHEDULE_TOPIC, levels, levels)
+        self._built_in = {
+            SCHEDULE_TOPIC: Topic(SCHEDULE_TOPIC, levels, levels),
+            # A place on the route of replies, which are pushed and not stored.
+            reply_topic(config.cluster_name): Topic(reply_topic(config.cluster_name), 1, 1),
+        }
 
     def get(self, name: str) -> Topic | None:
         """A topic; TBW102, the template of new ones, only while sending makes topics."""
         if name == AUTO_CREATE_TOPIC:
             return self._template if self._config.auto_create_topics else None
-        return self._schedule if name == SCHEDULE_TOPIC else self._topics.get(name)
+        return self._built_in.get(name) or self._topics.get(name)
 
     def known(self, name: str) -> Topic | None:
         """A topic that clients may send to as it is; neither template nor schedule."""
@@ -105,7 +110,7 @@ class TopicTable:
         Raises: ConfigError: an illegal name, or a queue count out of range.
         """
         check_topic(topic.name)
-        _check_own(topic.name)
+        self._check_own(topic.name)
         for count in (topic.read_queues, topic.write_queues):
             if not 1 <= count <= MAX_QUEUES:
                 raise ConfigError(
@@ -133,9 +138,13 @@ class TopicTable:
 
         Raises: ConfigError: it belongs to the broker.
         """
-        _check_own(name)
+        self._check_own(name)
         self._topics.pop(name, None)
         self._unsaved.pop(name, None)
+
+    def _check_own(self, name: str) -> None:
+        if belongs_to_broker(name) or name in self._built_in:
+            raise ConfigError(f"topic {name!r} belongs to the broker")
 
     @property
     def has_unsaved(self) -> bool:
@@ -162,11 +171,6 @@ class TopicTable:
 def belongs_to_broker(name: str) -> bool:
     """Whether clients neither send to a topic nor pull it."""
     return name in _OWN
-
-
-def _check_own(name: str) -> None:
-    if belongs_to_broker(name):
-        raise ConfigError(f"topic {name!r} belongs to the broker")
 
 
 def is_retry_topic(name: str) -> bool:

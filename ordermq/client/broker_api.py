@@ -175,6 +175,22 @@ class BrokerApi:
         await connection.writable()
         connection.send_oneway(Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body))
 
+    async def send_reply(
+        self, address: str, header: SendHeader, body: bytes, timeout_ms: int
+    ) -> SendReplyHeader:
+        """Have the broker push a reply to who asked; answered when that client has it.
+
+        Raises: BrokerError: it could not.
+        """
+        command = Command.request(RequestCode.SEND_REPLY_MESSAGE_V2, header.to_ext(), body)
+        answer = await self._connections.request(address, command, timeout_ms)
+        failure = (
+            "the broker could not push the reply: the asker waits no more, lost its connection "
+            "to this broker, or was never connected"
+        )
+        self._check(answer, failure, address)
+        return SendReplyHeader.from_ext(answer.ext)
+
     async def recall(self, address: str, header: RecallHeader, timeout_ms: int) -> str:
         """Take back a timed message; returns its id.
 

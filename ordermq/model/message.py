@@ -285,6 +285,11 @@ class MessageView(core.MessageView):
         return self.get_property(props.UNIQ_KEY) or self.offset_message_id
 
     @property
+    def wants_reply(self) -> bool:
+        """Whether whoever sent it waits for `Producer.reply`."""
+        return bool(self.get_property(props.REPLY_TO_CLIENT))
+
+    @property
     def born_host(self) -> str:
         """`address:port` of the producer."""
         return _host(self.born_host_bytes)

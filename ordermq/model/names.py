@@ -14,6 +14,7 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # halves of transactions
 UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # halves whose producers never said how they ended
+_REPLY_SUFFIX = "_REPLY_TOPIC"
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 120  # longer ones make a retry topic nobody may send to
 
@@ -74,6 +75,11 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Where messages go that `group` gave up."""
     return DEAD_LETTER_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Where replies to requests are sent; each broker of the cluster has it."""
+    return cluster + _REPLY_SUFFIX
 
 
 def is_system_name(name: str) -> bool:

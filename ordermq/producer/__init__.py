@@ -4,6 +4,8 @@
 |---|---|
 | what a user creates | producer.py |
 | halves of transactions, and answering brokers that ask | transactions.py |
+| requests that wait for replies, and replies | asking.py, requests.py, replies.py |
+| which brokers have heard of us | introductions.py |
 | what runs around a send, traces among it | hooks.py |
 | which queue a key goes to | selectors.py |
 | which queue a message goes to | targets.py |

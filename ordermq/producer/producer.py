@@ -15,7 +15,6 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Runtime
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
-from ordermq.closing import Starting
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, StateError
@@ -25,6 +24,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
+from ordermq.producer.asking import Asking
 from ordermq.producer.entry import Entry
 from ordermq.producer.faults import Faults
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
@@ -35,7 +35,6 @@ from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
 from ordermq.producer.targets import Targets
 from ordermq.producer.window import SendWindow, Together
 from ordermq.remoting.bodies import Heartbeat
-from ordermq.remoting.command import Command
 from ordermq.remoting.headers import RecallHeader, SendHeader
 
 _log = logging.getLogger("ordermq.producer")
@@ -43,7 +42,7 @@ _FLUSH_TICK_MS = 5
 _MOVES = 2  # of an unordered message, as Java tries it again
 
 
-class Producer(Starting):
+class Producer(Asking):
     """Sends messages; those of one sharding key in order.
 
     Args:
@@ -113,6 +112,7 @@ class Producer(Starting):
         runtime.call(begin())
         self._client = client
         self._intake = Intake(client, self._targets, self._lane)
+        self._begin_asking(client, self._targets)
         if self.config.trace.enable_msg_trace:
             self._begin_traces(client)
 
@@ -147,12 +147,6 @@ class Producer(Starting):
 
     def _describe(self) -> Heartbeat:
         return Heartbeat(self.client_id, (), (self.group,))
-
-    def _on_request(self, address: str, request: Command) -> Command | None:
-        return None  # brokers ask producers nothing but how transactions stand
-
-    def _on_lost(self, address: str) -> None:
-        return None  # the next send connects again
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Send what is under way, at most `timeout_s`, then disconnect."""
@@ -454,6 +448,7 @@ class Producer(Starting):
 
     async def _leave(self, client: ClientInstance) -> None:
         await client.stop_loops()
+        self._stop_asking()
         assert self._intake is not None
         self._intake.close(self._not_running())
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ordermq.client.instance import ClientInstance
-from ordermq.errors import ConfigError, OrderMQError, ProtocolError, RemotingError
+from ordermq.errors import ConfigError, OrderMQError, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -28,7 +28,6 @@ from ordermq.remoting.command import Command
 from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
 
 _log = logging.getLogger("ordermq.producer")
-_INTRODUCE_AGAIN_MS = 1_000
 _PHYSICAL_OFFSET_AT = -16  # a stored message's id ends with its physical offset, 16 hex digits
 _FLAGS = {
     TransactionState.COMMIT: TransactionFlag.COMMIT,
@@ -95,7 +94,6 @@ class TransactionProducer(Producer):
         self._execute = execute
         self._check = check
         self._topics = tuple(topics)
-        self._introduced: set[str] = set()  # addresses of brokers that can ask us
         self._checks: concurrent.futures.ThreadPoolExecutor | None = None
         self._checking: set[concurrent.futures.Future[None]] = set()
 
@@ -115,13 +113,14 @@ class TransactionProducer(Producer):
             raise
 
     def _introduce_to_all(self) -> None:
-        client = self._live()
+        client, introductions = self._live(), self._introductions
+        assert introductions is not None
 
         async def introduce() -> None:
             for topic in self._topics:
                 await client.routes.get(topic)
             for address in client.routes.masters():
-                await self._introduce(client, address)
+                await introductions.introduce(address)
 
         client.runtime.call(introduce())
 
@@ -224,9 +223,8 @@ class TransactionProducer(Producer):
         """Where a half message goes; its broker has been told that it may ask us."""
         await self._targets.learn(client.routes, message.topic)
         target = self._targets.choose(client.routes, message, key, queue)
-        address = client.routes.master_of(target.broker_name)
-        if address not in self._introduced:
-            await self._introduce(client, address)
+        assert self._introductions is not None
+        await self._introductions.introduce(client.routes.master_of(target.broker_name))
         return target
 
     async def _end(
@@ -250,34 +248,9 @@ class TransactionProducer(Producer):
             if key is not None:
                 self._lane(half.message_queue).fail(key, f"commit: {error}")
 
-    async def _introduce(self, client: ClientInstance, address: str) -> bool:
-        """Tell a broker that it can ask us; later, if it does not hear us now."""
-        try:
-            await client.api.heartbeat(address, self._describe())
-        except RemotingError as error:
-            _log.warning("%s: cannot ask us about transactions yet: %s", address, error)
-            return False
-        self._introduced.add(address)
-        return True
-
-    def _on_lost(self, address: str) -> None:
-        if address not in self._introduced:
-            return
-        # A broker asks over the connection the last heartbeat came by.
-        self._introduced.discard(address)
-        client = self._client
-        if client is not None and not self._closed:
-            client.runtime.spawn(self._introduce_again(client, address), f"introduce {address}")
-
-    async def _introduce_again(self, client: ClientInstance, address: str) -> None:
-        while not self._closed and address in client.routes.masters():
-            if address in self._introduced or await self._introduce(client, address):
-                return
-            await self._clock.sleep_ms(_INTRODUCE_AGAIN_MS)
-
     def _on_request(self, address: str, request: Command) -> Command | None:
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
-            return None
+            return super()._on_request(address, request)
         hold_max = self.config.transaction.check_request_hold_max
         if len(self._checking) >= hold_max:
             _log.warning("%s: not checked, %d checks wait already", address, hold_max)

@@ -167,6 +167,27 @@ class SendReplyHeader(Header):
 
 
 @dataclass(slots=True)
+class PushReplyHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT 326, which a broker sends to who asked."""
+
+    producer_group: str = _ext("producerGroup")  # of who replies
+    topic: str = _ext("topic")
+    queue_id: int = _ext("queueId")
+    sys_flag: int = _ext("sysFlag", default=0)
+    born_timestamp_ms: int = _ext("bornTimestamp", default=0)
+    store_timestamp_ms: int = _ext("storeTimestamp", default=0)
+    flag: int = _ext("flag", default=0)
+    born_host: str | None = _ext("bornHost", default=None)
+    store_host: str | None = _ext("storeHost", default=None)
+    default_topic: str = _ext("defaultTopic", default="TBW102")
+    default_topic_queue_nums: int = _ext("defaultTopicQueueNums", default=4)
+    properties: str | None = _ext("properties", default=None)
+    reconsume_times: int = _ext("reconsumeTimes", default=0)
+    unit_mode: bool | None = _ext("unitMode", default=None)
+    broker_name: str | None = _ext("bname", default=None)
+
+
+@dataclass(slots=True)
 class PullHeader(Header):
     """PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361."""
 

@@ -20,6 +20,7 @@ from ordermq.remoting.command import Command
 
 _FIELDS = ("topic", "originTopic", "consumerGroup", "producerGroup", "group", "groupName")
 _SEND_FIELDS = ("a", "b")  # producer group and topic of the short send header
+_REPLY_FIELDS = ("a",)  # the topic of replies is the cluster's, whatever the tenant
 _SENDS = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _PROPERTIES = "i"
 _INSTANCE_ID = "INSTANCE_ID"
@@ -93,7 +94,7 @@ class Namespaces:
             command.ext = ext
 
     def _rename(self, command: Command, ext: dict[str, str], change: Callable[[str], str]) -> None:
-        for field in _SEND_FIELDS if command.code in _SENDS else _FIELDS:
+        for field in _fields(command.code):
             if field in ext:
                 ext[field] = change(ext[field])
         if command.code in _JSON_BODIES:
@@ -116,6 +117,12 @@ class Namespaces:
         properties = _PRODUCER_GROUP.sub(lambda m: m[1] + self._wrap(m[2]), properties)
         gap = "\x02" if properties and not properties.endswith("\x02") else ""
         return f"{properties}{gap}{_INSTANCE_ID}\x01{self.name}\x02"
+
+
+def _fields(code: int) -> tuple[str, ...]:
+    if code == RequestCode.SEND_REPLY_MESSAGE_V2:
+        return _REPLY_FIELDS
+    return _SEND_FIELDS if code in _SENDS else _FIELDS
 
 
 def _renamed(body: bytes, change: Callable[[str], str]) -> bytes:

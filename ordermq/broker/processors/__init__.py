@@ -14,6 +14,7 @@
 | 28, 200-203, 207, 208, 352: what admin tools ask | admin.py |
 | 222: moving a group to another offset | resets.py |
 | 12: finding messages by key | search.py |
+| 324, 325: replies to requests | reply.py |
 | 307, 309: what a member is asked through the broker | relay.py |
 
 Each names its handlers in `HANDLERS`.

@@ -27,7 +27,7 @@ def heartbeat(context: BrokerContext, connection: BrokerConnection, request: Com
         check_group(data.group)
     now_ms = context.clock.now_ms()
     for group_name in beat.producer_groups:
-        context.producers.register(group_name, connection, now_ms)
+        context.producers.register(group_name, beat.client_id, connection, now_ms)
     for data in beat.consumers:
         # Before the answer: a consumer looks for the route once, then only after 20 s.
         context.topics.ensure_internal(retry_topic(data.group))

@@ -10,7 +10,6 @@ from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import SIGNED_BY
 
-_MEMBER_TIMEOUT_MS = 10_000
 _OFFSET_AT = -16  # a stored message's id ends with its physical offset, 16 hex digits
 
 
@@ -50,12 +49,7 @@ def _pass_on(
             return
         connection.reply(request, answer.code, answer.ext, answer.body, answer.remark)
 
-    async def give_up_later() -> None:
-        await context.clock.sleep_ms(_MEMBER_TIMEOUT_MS)
-        member.connection.give_up(forwarded.opaque)
-
-    member.connection.ask(forwarded, answered)
-    context.jobs.begin(give_up_later())
+    context.ask(member.connection, forwarded, answered)
 
 
 def _member(context: BrokerContext, name: str, client_id: str) -> Member:

@@ -34,6 +34,8 @@ def _send(
 ) -> None:
     topic = _writable_topic(context, header)
     _check_body(context, len(request.body), header)
+    if props.REPLY_TO_CLIENT in header.properties:
+        header = replace(header, properties=_with_cluster(context, header.properties))
     if is_retry_topic(topic.name) and _is_given_up(context, header):
         topic = context.topics.ensure_internal(dead_letter_topic(group_of_retry_topic(topic.name)))
         undelayed = props.decode(header.properties)
@@ -51,6 +53,13 @@ def _send(
         _store_timed(context, connection, request, append, topic, queue_id, target)
         return
     _store(context, connection, request, append, queue_id)
+
+
+def _with_cluster(context: BrokerContext, properties: str) -> str:
+    """Whoever replies to a request finds the topic for that by its cluster."""
+    noted = props.decode(properties)
+    noted[props.CLUSTER] = context.config.cluster_name
+    return props.encode(noted)
 
 
 def _is_half(header: SendHeader, properties: dict[str, str]) -> bool:

@@ -1,0 +1,307 @@
+"""Requests and their replies over an embedded broker, with the real clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Message, MessageView, Producer, PushConsumer, SendCall, TransactionProducer
+from ordermq import TransactionState as State
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import BrokerConfig
+from ordermq.errors import BrokerError, ConfigError, ReplyTimeout, RouteError, StateError
+from tests.component.conftest import DEADLINE_S, eventually
+
+TIMEOUT_MS = 10_000
+
+
+@pytest.fixture
+def asker(broker: EmbeddedBroker) -> Iterator[Producer]:
+    with Producer("asks", name_servers=broker.name_servers) as running:
+        yield running
+
+
+@pytest.fixture
+def answerer(broker: EmbeddedBroker) -> Iterator[Producer]:
+    with Producer("answers", name_servers=broker.name_servers) as running:
+        yield running
+
+
+def upper(message: MessageView) -> bytes:
+    return bytes(message.body).upper()
+
+
+@pytest.fixture
+def shouting(
+    answerer: Producer, make_consumer: Callable[..., PushConsumer]
+) -> Iterator[PushConsumer]:
+    """A consumer of "orders" that replies in capitals."""
+
+    def listen(messages: Sequence[MessageView], context: Any) -> None:
+        for message in messages:
+            if message.wants_reply:
+                answerer.reply(message, upper(message))
+
+    with make_consumer(listen) as consumer:
+        yield consumer
+
+
+def collected(
+    make_consumer: Callable[..., PushConsumer], count: int
+) -> tuple[PushConsumer, list[MessageView], Callable[[], list[MessageView]]]:
+    """A consumer that keeps what comes, and how to wait for so many."""
+    got: list[MessageView] = []
+    consumer = make_consumer(lambda messages, _: got.extend(messages))
+
+    def wait() -> list[MessageView]:
+        eventually(lambda: len(got) >= count, f"{count} requests arrive")
+        return got
+
+    return consumer, got, wait
+
+
+@pytest.mark.usefixtures("shouting")
+def test_a_request_returns_what_a_listener_replies(asker: Producer, broker: EmbeddedBroker) -> None:
+    asker.send(Message("orders", b"no request"))
+    reply = asker.request(Message("orders", b"how much"), TIMEOUT_MS, sharding_key="k1")
+    assert bytes(reply.body) == b"HOW MUCH"
+    assert reply.topic == "DefaultCluster_REPLY_TOPIC"
+    assert reply.get_property("MSG_TYPE") == "reply"
+    assert reply.get_property("TTL") == str(TIMEOUT_MS)
+    assert reply.born_host.startswith("127.0.0.1:")
+    eventually(lambda: broker.statistics.replies_pushed == 1, "it is counted, once acknowledged")
+
+
+def test_a_reply_has_tags_keys_and_properties_and_may_be_large(
+    asker: Producer, answerer: Producer, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    body = b"large " * 20_000
+
+    def listen(messages: Sequence[MessageView], context: Any) -> None:
+        for message in messages:
+            receipt = answerer.reply(
+                message, body, tags="paid", keys=["o-1", "o-2"], properties={"vat": "7 %"}
+            )
+            assert receipt.message_queue.topic == "DefaultCluster_REPLY_TOPIC"
+
+    with make_consumer(listen):
+        reply = asker.request(Message("orders", b"?"), TIMEOUT_MS)
+    assert bytes(reply.body) == body
+    assert (reply.tags, list(reply.keys)) == ("paid", ["o-1", "o-2"])
+    assert reply.get_property("vat") == "7 %"
+
+
+@pytest.mark.usefixtures("shouting")
+def test_many_async_requests_at_once_each_get_their_own_reply(asker: Producer) -> None:
+    async def ask() -> list[MessageView]:
+        return await asyncio.gather(
+            *(
+                asker.arequest(
+                    Message("orders", f"n{number}".encode()), TIMEOUT_MS,
+                    sharding_key=f"k{number % 7}",
+                )
+                for number in range(100)
+            )
+        )  # fmt: skip
+
+    replies = asyncio.run(ask())
+    assert [bytes(reply.body) for reply in replies] == [f"N{n}".encode() for n in range(100)]
+
+
+def test_an_async_listener_replies(
+    asker: Producer, answerer: Producer, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    async def listen(messages: Sequence[MessageView], context: Any) -> None:
+        for message in messages:
+            await answerer.areply(message, upper(message))
+
+    with make_consumer(listen):
+        assert bytes(asker.request(Message("orders", b"a"), TIMEOUT_MS).body) == b"A"
+
+
+def test_a_request_that_nobody_replies_to_says_where_it_lies(asker: Producer) -> None:
+    queue = asker.queues("orders")[1]
+    asker.send(Message("orders", b"before"), queue=queue)
+    with pytest.raises(ReplyTimeout, match=r"within 150 ms; the broker has it.*`reply`") as caught:
+        asker.request(Message("orders", b"?"), 150, queue=queue)
+    assert isinstance(caught.value, TimeoutError)
+    assert (caught.value.topic, caught.value.broker) == ("orders", "b")
+    assert (caught.value.queue_id, caught.value.offset) == (1, 1)
+
+
+def test_a_reply_that_comes_too_late_is_dropped_and_told(
+    asker: Producer, answerer: Producer, make_consumer: Callable[..., PushConsumer],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    consumer, _, wait = collected(make_consumer, 1)
+    with consumer, caplog.at_level(logging.WARNING, "ordermq.producer"):
+        with pytest.raises(ReplyTimeout):
+            asker.request(Message("orders", b"?"), 300)
+        answerer.reply(wait()[0], b"late")
+    assert "came too late" in caplog.text
+
+
+def test_a_request_that_was_not_sent_in_time_says_so_and_hooks_hear_of_it() -> None:
+    ended: list[BaseException | None] = []
+
+    class Ends:
+        def before(self, call: SendCall) -> None: ...
+
+        def after(self, call: SendCall) -> None:
+            ended.append(call.exception)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asker = Producer("asks", name_servers=f"127.0.0.1:{silent.getsockname()[1]}")
+        asker.add_hook(Ends())
+        with asker, pytest.raises(ReplyTimeout, match="was not sent within 100 ms"):
+            asker.request(Message("orders", b"?"), 100)
+    assert isinstance(ended[0], ReplyTimeout)
+
+
+def test_of_two_replies_the_first_counts(
+    asker: Producer, answerer: Producer, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    def listen(messages: Sequence[MessageView], context: Any) -> None:
+        for message in messages:
+            answerer.reply(message, b"first")
+            answerer.reply(message, b"second")
+
+    with make_consumer(listen):
+        for _ in range(3):
+            assert bytes(asker.request(Message("orders", b"?"), TIMEOUT_MS).body) == b"first"
+
+
+def test_a_cancelled_request_leaves_nobody_waiting(asker: Producer) -> None:
+    asker.send(Message("orders", b"the topic"))
+
+    async def ask() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asker.arequest(Message("orders", b"?"), TIMEOUT_MS), 0.1)
+
+    asyncio.run(ask())
+    assert asker._requests is not None
+    waiting = asker._requests._waiting
+    eventually(lambda: not waiting, "nobody waits")
+
+
+def test_a_producer_that_is_closed_ends_its_requests(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    asker = Producer("asks", name_servers=broker.name_servers)
+    asker.start()
+    consumer, _, wait = collected(make_consumer, 1)
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            asker.request(Message("orders", b"?"), 60_000)
+        except StateError as error:
+            failed.append(error)
+
+    with consumer:
+        asking = threading.Thread(target=ask)
+        asking.start()
+        wait()
+        asker.close()
+        asking.join(DEADLINE_S)
+    assert "closed while it waited for a reply" in str(failed[0])
+
+
+def test_a_reply_to_somebody_who_left_is_an_error(
+    broker: EmbeddedBroker, answerer: Producer, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    consumer, _, wait = collected(make_consumer, 1)
+    with consumer:
+        with Producer("asks", name_servers=broker.name_servers) as asker:
+            with pytest.raises(ReplyTimeout):
+                asker.request(Message("orders", b"?"), 300)
+            (request,) = wait()
+        with pytest.raises(BrokerError, match=r"asker waits no more.*not found"):
+            answerer.reply(request, b"too late")
+
+
+def test_what_is_no_request_cannot_be_replied_to(
+    asker: Producer, answerer: Producer, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    consumer, _, wait = collected(make_consumer, 1)
+    with consumer:
+        asker.send(Message("orders", b"news"))
+        (news,) = wait()
+    assert not news.wants_reply
+    with pytest.raises(ConfigError, match=r"is no request.*offset=0"):
+        answerer.reply(news, b"thanks")
+
+
+def test_properties_of_requests_and_replies_are_not_the_users(asker: Producer) -> None:
+    for name in ("TTL", "CORRELATION_ID", "REPLY_TO_CLIENT", "MSG_TYPE", "CLUSTER"):
+        with pytest.raises(ConfigError, match=f"property '{name}'"):
+            asker.request(Message("orders", b"?", properties={name: "mine"}))
+        asker.send(Message("orders", b"plain", properties={name: "mine"}))
+    with pytest.raises(ConfigError, match="timeout_ms=0"):
+        asker.request(Message("orders", b"?"), 0)
+
+
+def test_a_request_that_cannot_be_sent_fails_at_once() -> None:
+    with (
+        EmbeddedBroker(config=BrokerConfig(auto_create_topics=False)) as broker,
+        Producer("asks", name_servers=broker.name_servers) as asker,
+        pytest.raises(RouteError, match="no broker has this topic"),
+    ):
+        asker.request(Message("orders", b"?"), 60_000)
+
+
+@pytest.mark.usefixtures("shouting")
+def test_a_transaction_producer_asks_too(broker: EmbeddedBroker) -> None:
+    with TransactionProducer(
+        "both", check=lambda _: State.UNKNOWN, name_servers=broker.name_servers
+    ) as asker:
+        assert bytes(asker.request(Message("orders", b"a"), TIMEOUT_MS).body) == b"A"
+
+
+def test_a_tenants_requests_are_replied_to_within_its_namespace(broker: EmbeddedBroker) -> None:
+    settings = {"name_servers": broker.name_servers, "namespace": "tenant"}
+    with Producer("answers", **settings) as answerer, Producer("asks", **settings) as asker:
+        consumer = PushConsumer("g", consume_from_where="first_offset", **settings)
+        consumer.subscribe("orders")
+        consumer.orderly(
+            lambda messages, _: [answerer.reply(one, upper(one)) for one in messages] and None
+        )
+        with consumer:
+            reply = asker.request(Message("orders", b"a"), TIMEOUT_MS)
+    assert (bytes(reply.body), reply.topic) == (b"A", "DefaultCluster_REPLY_TOPIC")
+
+
+def test_after_the_broker_came_back_requests_are_replied_to_again(
+    tmp_path: Path, broker_config: BrokerConfig
+) -> None:
+    path = tmp_path / "again.db"
+    with EmbeddedBroker(path, config=broker_config) as broker:
+        port, servers = broker.port, broker.name_servers
+        asker = Producer("asks", name_servers=servers)
+        asker.start()
+        asker.send(Message("orders", b"the topic"))
+        with pytest.raises(ReplyTimeout):
+            asker.request(Message("orders", b"?"), 1)
+    with (
+        EmbeddedBroker(path, config=broker_config, port=port),
+        Producer("answers", name_servers=servers) as answerer,
+    ):
+        consumer = PushConsumer("g", name_servers=servers, consume_from_where="last_offset")
+        consumer.subscribe("orders")
+
+        @consumer.orderly
+        def listen(messages: Sequence[MessageView], context: Any) -> None:
+            for message in messages:
+                if bytes(message.body) == b"a":
+                    answerer.reply(message, upper(message))
+
+        with consumer:
+            assert bytes(asker.request(Message("orders", b"a"), TIMEOUT_MS).body) == b"A"
+        asker.close()

@@ -1,0 +1,131 @@
+"""Requests and replies between Java's client and ours, on RocketMQ's brokers and on ours.
+
+The request's topic lies on one broker and replies of Java's go to any of the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ordermq import Message, MessageView, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.errors import BrokerError, ReplyTimeout
+from tests.interop.cluster import Cluster, eventually
+from tests.interop.java_process import JavaProcess
+from tests.interop.run import Run
+
+BROKERS = {"broker-a": 2, "broker-b": 2}  # b speaks binary headers
+TIMEOUT_MS = 20_000
+StartJava = Callable[..., JavaProcess]
+
+
+@pytest.fixture
+def java(cluster: Cluster, tmp_path: Path) -> Iterator[StartJava]:
+    """Starts Java's askers; they are ended after the test."""
+    started: list[JavaProcess] = []
+
+    def make(name_servers: str, **arguments: object) -> JavaProcess:
+        asker = JavaProcess(
+            cluster.version, "Asker", tmp_path, group="java-asks", name_servers=name_servers,
+            **arguments,
+        )  # fmt: skip
+        started.append(asker)
+        return asker
+
+    yield make
+    for asker in started:
+        asker.kill()
+
+
+def replying(name_servers: str, topic: str, producer: Producer) -> PushConsumer:
+    """A consumer of ours that replies "ours: " and the request's body."""
+    consumer = PushConsumer(
+        "ours-reply", name_servers=name_servers, consume_from_where="first_offset"
+    )
+    consumer.subscribe(topic)
+
+    def listen(messages: list[MessageView], context: object) -> None:
+        for message in messages:
+            if message.wants_reply:
+                producer.reply(message, b"ours: " + bytes(message.body), properties={"own": "ä"})
+
+    consumer.orderly(listen)
+    return consumer
+
+
+def test_java_asks_and_we_reply(run: Run, java: StartJava) -> None:
+    run.cluster.put_topic(run.topic, BROKERS)
+    servers = run.cluster.name_servers
+    with Producer("ours-answer", name_servers=servers) as producer:
+        asker = java(servers)
+        with replying(servers, run.topic, producer):
+            for number in range(12):
+                answer = asker.ask(f"{run.topic} n{number} {TIMEOUT_MS}")
+                assert answer["reply"] == f"ours: n{number}", answer
+                assert answer["own"] == "ä"
+                assert answer["topic"] == "DefaultCluster_REPLY_TOPIC"
+        failed = asker.ask(f"{run.topic} nobody 500")
+        assert "timeout" in failed["how"], failed
+
+
+def test_we_ask_and_java_replies(run: Run, java: StartJava) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 1})
+    servers = run.cluster.name_servers
+    java(servers, replies=run.topic)
+    large = "large-" * 2_000
+    with Producer("ours-ask", name_servers=servers) as producer:
+        for number in range(12):
+            reply = producer.request(Message(run.topic, f"n{number}".encode()), TIMEOUT_MS)
+            assert bytes(reply.body) == f"java: n{number}".encode()
+            assert reply.get_property("own") == "ä"
+        reply = producer.request(Message(run.topic, large.encode()), TIMEOUT_MS)
+        assert bytes(reply.body).decode() == f"java: {large}"
+
+        async def many() -> list[MessageView]:
+            messages = [Message(run.topic, f"m{number}".encode()) for number in range(20)]
+            return await asyncio.gather(
+                *(producer.arequest(message, TIMEOUT_MS) for message in messages)
+            )
+
+        bodies = [bytes(reply.body) for reply in asyncio.run(many())]
+        assert bodies == [f"java: m{number}".encode() for number in range(20)]
+
+
+def test_we_ask_and_reply_and_hear_that_nobody_waits(run: Run) -> None:
+    run.cluster.put_topic(run.topic, BROKERS)
+    servers = run.cluster.name_servers
+    got: list[MessageView] = []
+    consumer = PushConsumer("ours-late", name_servers=servers, consume_from_where="first_offset")
+    consumer.subscribe(run.topic)
+    consumer.orderly(lambda messages, _: got.extend(messages))
+    with Producer("ours-answer", name_servers=servers) as producer:
+        with Producer("ours-ask", name_servers=servers) as asker, consumer:
+            with pytest.raises(ReplyTimeout, match="the broker has it"):
+                asker.request(Message(run.topic, b"?"), 2_000)
+            eventually(lambda: got, "the request arrives")
+        with pytest.raises(BrokerError, match="asker waits no more"):
+            producer.reply(got[0], b"too late")
+
+
+def test_java_asks_java_and_us_on_the_embedded_broker(
+    embedded: EmbeddedBroker, java: StartJava
+) -> None:
+    servers = embedded.name_servers
+    asker = java(servers, replies="java-answers")
+    with Producer("ours", name_servers=servers) as producer:
+        producer.send(Message("we-answer", b"the topic"))
+        producer.send(Message("java-answers", b"the topic"))
+        with replying(servers, "we-answer", producer):
+            assert asker.ask(f"we-answer a {TIMEOUT_MS}")["reply"] == "ours: a"
+        reply = producer.request(Message("java-answers", b"b"), TIMEOUT_MS)
+    assert bytes(reply.body) == b"java: b"
+
+
+@pytest.fixture
+def embedded() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as broker:
+        yield broker
