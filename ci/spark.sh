@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The Spark bridge on a real Spark, local and as a cluster of two workers on this machine.
-#   ci/spark.sh                 the short leg, about a minute
-#   ci/spark.sh --long          what waits for locks to expire and workers to be killed, too
+#   ci/spark.sh                 the short leg, a minute and a half
+#   ci/spark.sh --long          all: programs and clusters of their own, too (about ten minutes)
 #   ci/spark.sh -k batch        other arguments go to pytest
+# tests/spark/legs.py says which test is in which leg.
 # Needs a Java 17 runtime; PySpark comes from the extra spark-test.
 set -euo pipefail
 case ${1:-} in

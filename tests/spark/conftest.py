@@ -22,6 +22,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.spark.link import Link
+from tests.spark.legs import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
@@ -38,13 +39,15 @@ def pytest_report_header() -> str:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for item in items:
         if Path(item.path).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.spark)
             # Spark is slow on a busy machine; a time-out inside a call to the JVM also ruins the
             # session for all tests behind it.
             item.add_marker(pytest.mark.timeout(600))
+            if item.originalname in LONG.get(Path(item.path).stem, ()):
+                item.add_marker(pytest.mark.spark_long)
 
 
 def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -76,7 +79,9 @@ def spark() -> Iterator[Any]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.task.killTimeout", "500ms")
         .config("spark.sql.warehouse.dir", f"{ROOT}/build/spark-warehouse")
-        .config("spark.driver.extraJavaOptions", "-Xss4m")
+        # Half the CPU time of the short leg: no method runs long enough to be worth the second
+        # compiler, and one collecting thread leaves the other core to the Python workers.
+        .config("spark.driver.extraJavaOptions", "-Xss4m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

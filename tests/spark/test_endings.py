@@ -185,11 +185,10 @@ def test_a_killed_reader_ends_the_query_and_its_locks_stay(
     assert_kept(broker)
 
 
-@pytest.mark.spark_long
 def test_a_reader_that_was_frozen_past_its_lease_ends_the_query(
     stream: Stream, producer, tmp_path: Path
 ):
-    short = Broker(tmp_path / "short.db", lock_max_live_ms=12_000)
+    short = Broker(tmp_path / "short.db", lock_max_live_ms=6_000)
     with Producer("s", name_servers=short.name_servers, default_topic_queue_nums=4) as sender:
         send(sender, 100)
     query = stream.start(group="etl", name_servers=short.name_servers)
@@ -288,7 +287,6 @@ def ended(broker: Broker, folder: Path, ending: str, state: str) -> None:
         program.close()
 
 
-@pytest.mark.spark_long
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_however_an_idle_program_ends_its_locks_are_given_up(
     broker: Broker, producer, tmp_path: Path, ending: str
@@ -297,7 +295,6 @@ def test_however_an_idle_program_ends_its_locks_are_given_up(
     ended(broker, tmp_path, ending, "idle")
 
 
-@pytest.mark.spark_long
 @pytest.mark.parametrize("ending", ["kill -9 of the program", "SIGTERM of the JVM"])
 def test_however_a_busy_program_ends_its_locks_are_kept(
     broker: Broker, producer, tmp_path: Path, ending: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -10,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from ordermq.spark import drop_repeats
 from ordermq.spark.options import SourceOptions
@@ -40,7 +40,6 @@ def test_two_attempts_of_one_task_at_once_read_the_same(broker, producer):
     assert sum(one.result().num_rows for one in first) == 4_000
 
 
-@pytest.mark.spark_long
 def test_two_executors_keep_the_order_and_failed_tasks_lose_nothing(
     broker, producer, tmp_path: Path
 ):
@@ -60,7 +59,6 @@ def test_two_executors_keep_the_order_and_failed_tasks_lose_nothing(
     assert told["stream"] == told["batch"]
 
 
-@pytest.mark.spark_long
 def test_two_attempts_at_once_on_two_hosts_write_repeats_that_a_reader_drops(
     spark, broker, producer, tmp_path: Path
 ):
@@ -106,7 +104,34 @@ def workers() -> list[int]:
     return found
 
 
-@pytest.mark.spark_long
+def test_a_stream_goes_on_in_workers_that_saw_none_of_its_batches_before(spark, stream, producer):
+    """As after a minute without messages, when Spark kills the idle ones."""
+
+    def signed(batches):
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getpid()] * batch.num_rows})
+
+    def take(batch, number):
+        taken.append([row.pid for row in batch.collect()])
+
+    taken: list[list[int]] = []
+    conf = spark._jsc.sc().conf()
+    conf.set("spark.python.worker.reuse", "false")
+    try:
+        send(producer, 100)
+        rows = stream.frame(group="etl").mapInArrow(signed, "pid BIGINT")
+        writer = rows.writeStream.option("checkpointLocation", str(stream.checkpoint))
+        stream.queries.append(writer.foreachBatch(take).start())
+        stream.queries[0].processAllAvailable()
+        send(producer, 100)
+        eventually(lambda: sum(map(len, taken)) == 200, "the messages behind the first batch")
+    finally:
+        conf.remove("spark.python.worker.reuse")
+    assert len(taken) > 1
+    for one, other in itertools.combinations(taken, 2):
+        assert not set(one) & set(other)
+
+
 def test_a_stream_goes_on_after_its_idle_workers_were_killed(stream, producer):
     send(producer, 100)
     query = stream.start(group="etl")

@@ -64,7 +64,6 @@ def test_a_task_that_is_run_again_gives_each_row_once_and_knows_its_attempt(
     assert spilling["retried"]["attempts"] == [[0, 0], [1, 1], [2, 0], [3, 0]]
 
 
-@pytest.mark.spark_long
 @pytest.mark.timeout(1_200)
 def test_order_holds_on_two_hosts_where_blocks_arrive_in_any_order(tmp_path: Path) -> None:
     with two_hosts(tmp_path) as master:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,41 @@ def test_a_stage_by_another_key_sees_all_its_rows_in_one_call_in_order(
     rows = apply_in_order(source, noted, OUT, key="plane", engine="arrow").collect()
     assert_keys_in_order(rows, 400)
     assert len(calls_of(rows)) == 7
+
+
+@pytest.fixture
+def spilling(spark: SparkSession) -> Iterator[None]:
+    """Sorts spill every hundred rows; what a session reads of it, it reads at each task."""
+    conf = spark._jsc.sc().conf()
+    given = {
+        "spark.shuffle.spill.numElementsForceSpillThreshold": "100",
+        "spark.shuffle.sort.bypassMergeThreshold": "1",
+    }
+    for name, value in given.items():
+        conf.set(name, value)
+    yield
+    for name in given:
+        conf.remove(name)
+
+
+@pytest.mark.usefixtures("spilling")
+def test_a_sort_that_spills_breaks_sparks_groups_and_not_our_stage(spark: SparkSession) -> None:
+    def whole(table: Any) -> Any:
+        return table.append_column("place", [list(range(table.num_rows))]).select(
+            ["queue_id", "offset", "plane", "place"]
+        )
+
+    source = frame(spark, rows=1_200, batch_rows=100)
+    schema = "queue_id int, offset bigint, plane bigint, place bigint"
+    spoiled = source.groupBy("plane").applyInArrow(whole, schema).collect()
+    in_groups = sorted(spoiled, key=lambda row: (row.plane, row.queue_id, row.place))
+    falls = sum(
+        (one.plane, one.queue_id) == (other.plane, other.queue_id) and one.offset > other.offset
+        for one, other in itertools.pairwise(in_groups)
+    )
+    assert falls > 0, "nothing spilled: the test shows nothing"
+    ours = apply_in_order(source, noted, OUT, key="plane", engine="arrow")
+    assert_keys_in_order(ours.collect(), 4 * 1_200)
 
 
 def test_rows_of_several_keys_can_share_a_call(spark: SparkSession) -> None:

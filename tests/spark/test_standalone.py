@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 import pandas as pd
-import pytest
 
 from ordermq import Message, Producer
 from ordermq.cli.demo.expected import differences, expected_logs
@@ -63,7 +62,6 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.spark_long
 def test_the_flights_on_a_standalone_cluster_equal_pandas_and_nothing_stays_behind(
     broker: Broker, tmp_path: Path
 ) -> None:
