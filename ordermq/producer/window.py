@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import threading
+
 from ordermq.model.status import SendReceipt
 from ordermq.producer.bell import Bell
 from ordermq.producer.entry import Entry
 
 
 class SendWindow:
-    """Lets `send_many` wait for the oldest message under way."""
+    """Lets `send_many` wait for the oldest message under way.
+
+    By an event and no bell: whoever takes receipts of many shall find the next done, too. Woken
+    amid the answers of one read it handed in one message at a time, a third of the rate.
+    """
 
     def __init__(self) -> None:
         self._awaited: Entry | None = None
-        self._bell: Bell | None = None  # of the thread that waits: a generator may change it
+        self._woken = threading.Event()
 
     def on_done(self, entry: Entry) -> None:
         """On the I/O thread; wakes only who waits for this very entry."""
         if entry is self._awaited:
-            assert self._bell is not None
-            self._bell.ring()
+            self._woken.set()
 
     def receipt(self, entry: Entry) -> SendReceipt:
         """Wait for `entry`, on the caller's thread."""
-        self._bell = bell = Bell.of_thread()
         self._awaited = entry
-        while not entry.is_done:  # a ring may be one for the entry before
-            bell.wait()
-        self._awaited = None
+        while not entry.is_done:  # a wake-up may be one for the entry before
+            self._woken.wait()
+            self._woken.clear()
         return entry.outcome()
 
 
