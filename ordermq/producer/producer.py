@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from ordermq.producer.lanes import QueueLane
 from ordermq.producer.packing import packed
 from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
 from ordermq.producer.targets import Targets
-from ordermq.producer.window import SendWindow, Together
+from ordermq.producer.window import Awaited, SendWindow, Together
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.headers import RecallHeader, SendHeader
 
@@ -194,17 +193,10 @@ class Producer(Asking):
         queue: MessageQueue | None = None,
     ) -> SendReceipt:
         """`send` for asyncio code, on any loop; keep the order by awaiting in order."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[SendReceipt] = loop.create_future()
-
-        def on_done(entry: Entry) -> None:
-            # The caller's loop may be closed by now: then nobody waits.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle, answer, entry)
-
-        entry = self._entry(message, sharding_key, on_done)
+        awaited = Awaited()
+        entry = self._entry(message, sharding_key, awaited.on_done)
         self._hand_in(Parcel(message, sharding_key, queue, [entry]))
-        return await answer
+        return await awaited.receipt
 
     def send_batch(
         self,
@@ -469,17 +461,6 @@ class Producer(Asking):
             "the producer is not running: call start(), or use it in a `with` block",
             group=self.group,
         )
-
-
-def settle(answer: asyncio.Future[SendReceipt], entry: Entry) -> None:
-    """Hand an entry's outcome to who waits for it."""
-    if answer.done():  # its caller was cancelled; the message went its way all the same
-        return
-    if entry.error is not None:
-        answer.set_exception(entry.error)
-    else:
-        assert entry.receipt is not None
-        answer.set_result(entry.receipt)
 
 
 def _nothing(entry: Entry) -> None:

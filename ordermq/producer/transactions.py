@@ -6,10 +6,12 @@ and the broker hears how it went. If it does not hear, it asks a live producer o
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import inspect
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ordermq.client.instance import ClientInstance
 from ordermq.errors import ConfigError, OrderMQError, ProtocolError
@@ -19,10 +21,11 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
 from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
 from ordermq.model.stored_message import StoredMessage
+from ordermq.producer.entry import Entry
 from ordermq.producer.intake import Parcel
 from ordermq.producer.producer import Producer
 from ordermq.producer.selectors import ShardingKey
-from ordermq.producer.window import Together
+from ordermq.producer.window import Awaited, Together
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
@@ -35,7 +38,10 @@ _FLAGS = {
     TransactionState.UNKNOWN: TransactionFlag.NONE,
 }
 
+_T = TypeVar("_T")
 Execute = Callable[[Message, Any], TransactionState | None]
+AsyncExecute = Callable[[Message, Any], Awaitable[TransactionState | None]]
+_Told = tuple[TransactionState, str | None]  # how a transaction ends, and why if not known
 Check = Callable[[MessageView], TransactionState | None]
 
 
@@ -159,57 +165,62 @@ class TransactionProducer(Producer):
             nothing was executed.
         """
         client = self._live()
-        execute = execute or self._execute
-        if execute is None:
-            raise ConfigError("nothing to execute: give `execute` here or to the producer")
-        if message.is_delayed:
-            raise ConfigError(
-                "half of a transaction cannot be delayed: send it when it is due, or have a "
-                "consumer send the delayed message",
-                topic=message.topic,
-            )
-        half = self._send_half(client, message, sharding_key, queue)
-        message.transaction_id = half.message_id
-        if half.status is SendStatus.SEND_OK:
-            state, remark = _state(lambda: execute(message, argument), "execute", half.message_id)
-        else:
-            state, remark = TransactionState.ROLLBACK, f"stored as {half.status}"
-        header = EndTransactionHeader(
-            self.group,
-            half.queue_offset,
-            int(half.offset_message_id[_PHYSICAL_OFFSET_AT:], 16),
-            _FLAGS[state],
-            half.message_id,
-            message.topic,
-            False,
-            half.message_id,
-            half.message_queue.broker_name,
-        )
-        client.runtime.call(self._end(client, half, sharding_key, header, remark))
-        return TransactionReceipt(
-            half.message_queue,
-            half.queue_offset,
-            half.message_id,
-            half.offset_message_id,
-            half.status,
-            state=state,
-        )
-
-    def _send_half(
-        self,
-        client: ClientInstance,
-        message: Message,
-        key: ShardingKey | None,
-        queue: MessageQueue | None,
-    ) -> SendReceipt:
-        marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
+        execute = _executable(message, execute or self._execute)
         together = Together(1)
-        entry = self._entry(message, key, together.on_done, marks)
-        entry.is_alone, entry.sys_flag = True, TransactionFlag.PREPARED
-        target = client.runtime.call(self._introduced_target(client, message, key, queue))
-        self._hand_in(Parcel(message, key, target, [entry]))
+        entry = self._half(message, sharding_key, together.on_done)
+        target = client.runtime.call(self._introduced_target(client, message, sharding_key, queue))
+        self._hand_in(Parcel(message, sharding_key, target, [entry]))
         together.wait()
-        return entry.outcome()
+        half = entry.outcome()
+        message.transaction_id = half.message_id
+        told = _unsafe(half) or _state(
+            lambda: execute(message, argument), "execute", half.message_id
+        )
+        client.runtime.call(self._end(client, message, half, sharding_key, *told))
+        return _receipt(half, told[0])
+
+    async def asend_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        execute: Execute | AsyncExecute | None = None,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> TransactionReceipt:
+        """`send_in_transaction` for asyncio code, on any loop; keep the order by awaiting in order.
+
+        A caller that is cancelled while `execute` runs leaves the transaction open: the broker
+        asks how it stands.
+
+        Args:
+            execute: an `async def` is awaited on the caller's loop; a plain function, the
+                producer's too, runs on a thread of that loop, which goes on meanwhile.
+            others: as of `send_in_transaction`.
+        Returns, raises: as `send_in_transaction`.
+        """
+        client = self._live()
+        executor = _executable(message, execute or self._execute)
+        awaited = Awaited()
+        entry = self._half(message, sharding_key, awaited.on_done)
+        target = await asyncio.wrap_future(
+            client.runtime.submit(self._introduced_target(client, message, sharding_key, queue))
+        )
+        self._hand_in(Parcel(message, sharding_key, target, [entry]))
+        half = await awaited.receipt
+        message.transaction_id = half.message_id
+        told = _unsafe(half) or await _executed(executor, message, argument, half.message_id)
+        ending = client.runtime.submit(self._end(client, message, half, sharding_key, *told))
+        await asyncio.shield(asyncio.wrap_future(ending))  # it is told, whoever is cancelled
+        return _receipt(half, told[0])
+
+    def _half(
+        self, message: Message, key: ShardingKey | None, on_done: Callable[[Entry], None]
+    ) -> Entry:
+        marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
+        entry = self._entry(message, key, on_done, marks)
+        entry.is_alone, entry.sys_flag = True, TransactionFlag.PREPARED
+        return entry
 
     # On the I/O thread.
 
@@ -230,11 +241,23 @@ class TransactionProducer(Producer):
     async def _end(
         self,
         client: ClientInstance,
+        message: Message,
         half: SendReceipt,
         key: ShardingKey | None,
-        header: EndTransactionHeader,
+        state: TransactionState,
         remark: str | None,
     ) -> None:
+        header = EndTransactionHeader(
+            self.group,
+            half.queue_offset,
+            int(half.offset_message_id[_PHYSICAL_OFFSET_AT:], 16),
+            _FLAGS[state],
+            half.message_id,
+            message.topic,
+            False,
+            half.message_id,
+            half.message_queue.broker_name,
+        )
         is_awaited = key is not None and header.commit_or_rollback == TransactionFlag.COMMIT
         timeout_ms = self.config.send.send_timeout_ms if is_awaited else None
         try:
@@ -299,16 +322,75 @@ class TransactionProducer(Producer):
             )  # fmt: skip
 
 
-def _state(
-    ask: Callable[[], TransactionState | None], name: str, transaction_id: str
-) -> tuple[TransactionState, str | None]:
+def _executable(message: Message, execute: _T | None) -> _T:
+    """What executes the local half of a message that may be sent as one.
+
+    Raises: ConfigError: nothing does, or it may not.
+    """
+    if execute is None:
+        raise ConfigError("nothing to execute: give `execute` here or to the producer")
+    if message.is_delayed:
+        raise ConfigError(
+            "half of a transaction cannot be delayed: send it when it is due, or have a "
+            "consumer send the delayed message",
+            topic=message.topic,
+        )
+    return execute
+
+
+def _unsafe(half: SendReceipt) -> _Told | None:
+    """How a transaction ends whose half is stored less safely than asked."""
+    if half.status is SendStatus.SEND_OK:
+        return None
+    return TransactionState.ROLLBACK, f"stored as {half.status}"
+
+
+def _state(ask: Callable[[], TransactionState | None], name: str, transaction_id: str) -> _Told:
     """What a listener says, and why if it is not known."""
     try:
-        said = ask()
-        return TransactionState.UNKNOWN if said is None else TransactionState(said), None
+        return _said(ask())
     except Exception as error:  # noqa: BLE001 - logged, and the broker is told
-        _log.exception("transaction %s: %s failed, its state is unknown", transaction_id, name)
-        return TransactionState.UNKNOWN, f"{name} raised {error!r}"
+        return _raised(error, name, transaction_id)
+
+
+async def _executed(
+    execute: Callable[[Message, Any], Awaitable[TransactionState | None] | TransactionState | None],
+    message: Message,
+    argument: Any,
+    transaction_id: str,
+) -> _Told:
+    """What the local half says: on this loop if it is `async def`, else on a thread of it."""
+    try:
+        if inspect.iscoroutinefunction(execute):
+            said = execute(message, argument)
+        else:
+            said = await asyncio.to_thread(execute, message, argument)
+        # A function may make the coroutine that another wrote.
+        return _said(await said if inspect.isawaitable(said) else said)
+    except Exception as error:  # noqa: BLE001 - logged, and the broker is told
+        return _raised(error, "execute", transaction_id)
+
+
+def _said(state: TransactionState | None) -> _Told:
+    return TransactionState.UNKNOWN if state is None else TransactionState(state), None
+
+
+def _raised(error: Exception, name: str, transaction_id: str) -> _Told:
+    _log.error(
+        "transaction %s: %s failed, its state is unknown", transaction_id, name, exc_info=error
+    )
+    return TransactionState.UNKNOWN, f"{name} raised {error!r}"
+
+
+def _receipt(half: SendReceipt, state: TransactionState) -> TransactionReceipt:
+    return TransactionReceipt(
+        half.message_queue,
+        half.queue_offset,
+        half.message_id,
+        half.offset_message_id,
+        half.status,
+        state=state,
+    )
 
 
 def _view(record: bytes, header: CheckTransactionHeader, namespace: str) -> MessageView:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 
 from ordermq.model.status import SendReceipt
@@ -51,3 +53,25 @@ class Together:
         self._bell.wait()
         while self._left:  # that was a ring an interrupted caller left
             self._bell.wait()
+
+
+class Awaited:
+    """Lets asyncio code await a message's receipt; made on its loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.receipt: asyncio.Future[SendReceipt] = self._loop.create_future()
+
+    def on_done(self, entry: Entry) -> None:
+        """On the I/O thread."""
+        # The caller's loop may be closed by now: then nobody waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._settle, entry)
+
+    def _settle(self, entry: Entry) -> None:
+        if self.receipt.done():  # its caller was cancelled; the message went its way all the same
+            return
+        if entry.error is not None:
+            self.receipt.set_exception(entry.error)
+        else:
+            self.receipt.set_result(entry.outcome())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from ordermq import Message, MessageView, PushConsumer, TransactionProducer, TransactionState
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
+from ordermq.errors import ConfigError
 from tests.component.conftest import Seen, eventually
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
@@ -188,3 +190,108 @@ def test_a_producer_with_a_running_check_closes_once_it_has_answered(
     closing.join(20)
     assert not closing.is_alive()
     eventually(lambda: broker.statistics.transactions_committed == 1, "its word arrived")
+
+
+def test_async_transactions_end_as_their_local_halves_say(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
+) -> None:
+    ran: list[tuple[str, int]] = []
+
+    async def awaited(message: Message, argument: TransactionState) -> TransactionState:
+        await asyncio.sleep(0)
+        ran.append(("awaited", threading.get_ident()))
+        return argument
+
+    def plain(message: Message, argument: TransactionState) -> TransactionState:
+        assert message.transaction_id
+        ran.append(("plain", threading.get_ident()))
+        return argument
+
+    async def send(producer: TransactionProducer) -> list[TransactionState]:
+        receipts = await asyncio.gather(
+            *(
+                producer.asend_in_transaction(
+                    orders(number),
+                    ROLLBACK if number % 3 == 0 else COMMIT,
+                    execute=awaited if number % 2 else None,
+                )
+                for number in range(30)
+            )
+        )
+        return [receipt.state for receipt in receipts]
+
+    with (
+        TransactionProducer(
+            "pg", execute=plain, check=lambda _: UNKNOWN, name_servers=broker.name_servers
+        ) as producer,
+        make_consumer(seen.take),
+    ):
+        states = asyncio.run(send(producer))
+        seen.wait_for_count(20)
+    assert states == [ROLLBACK if number % 3 == 0 else COMMIT for number in range(30)]
+    assert sorted(int(body) for *_, body in seen.deliveries) == [n for n in range(30) if n % 3]
+    here = threading.get_ident()
+    assert {(kind, thread == here) for kind, thread in ran} == {("awaited", True), ("plain", False)}
+
+
+def test_async_transactions_of_a_key_that_are_awaited_come_in_order(
+    broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer], seen: Seen
+) -> None:
+    async def commit(*_: Any) -> TransactionState:
+        return COMMIT
+
+    async def send(producer: TransactionProducer, key: int) -> None:
+        for number in range(20):
+            await producer.asend_in_transaction(
+                orders(number), execute=commit, sharding_key=f"k{key}"
+            )
+
+    async def send_all(producer: TransactionProducer) -> None:
+        await asyncio.gather(*(send(producer, key) for key in range(4)))
+
+    with (
+        TransactionProducer(
+            "pg", check=lambda _: UNKNOWN, name_servers=broker.name_servers
+        ) as producer,
+        make_consumer(seen.take),
+    ):
+        asyncio.run(send_all(producer))
+        seen.wait_for_count(80)
+    for key in range(4):
+        assert seen.bodies_of(f"k{key}") == [str(number).encode() for number in range(20)]
+
+
+def test_what_raises_or_is_cancelled_in_an_async_transaction_is_asked_about(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = threading.Event()
+
+    async def broken(*_: Any) -> TransactionState:
+        raise ValueError("no books")
+
+    async def endless(*_: Any) -> TransactionState:
+        begun.set()
+        await asyncio.Event().wait()
+        return COMMIT
+
+    async def send(producer: TransactionProducer) -> None:
+        receipt = await producer.asend_in_transaction(orders(1), execute=broken)
+        assert receipt.state is UNKNOWN
+        left = asyncio.create_task(producer.asend_in_transaction(orders(2), execute=endless))
+        await asyncio.to_thread(begun.wait, 20)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        with pytest.raises(ConfigError, match="nothing to execute"):
+            await producer.asend_in_transaction(orders(3))
+        with pytest.raises(ConfigError, match="cannot be delayed"):
+            await producer.asend_in_transaction(
+                Message("orders", b"4", delay_level=1), execute=broken
+            )
+
+    with TransactionProducer(
+        "pg", check=lambda _: COMMIT, name_servers=broker.name_servers
+    ) as producer:
+        asyncio.run(send(producer))
+        eventually(lambda: broker.statistics.transactions_committed == 2, "both are asked about")
+    assert "no books" in caplog.text
