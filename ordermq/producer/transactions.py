@@ -361,7 +361,8 @@ async def _executed(
 ) -> _Told:
     """What the local half says: on this loop if it is `async def`, else on a thread of it."""
     try:
-        if inspect.iscoroutinefunction(execute):
+        is_async = inspect.iscoroutinefunction(execute)
+        if is_async:
             said = execute(message, argument)
         else:
             said = await asyncio.to_thread(execute, message, argument)

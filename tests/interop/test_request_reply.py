@@ -115,10 +115,10 @@ def test_java_asks_java_and_us_on_the_embedded_broker(
     embedded: EmbeddedBroker, java: StartJava
 ) -> None:
     servers = embedded.name_servers
-    asker = java(servers, replies="java-answers")
     with Producer("ours", name_servers=servers) as producer:
-        producer.send(Message("we-answer", b"the topic"))
-        producer.send(Message("java-answers", b"the topic"))
+        for topic in ("we-answer", "java-answers"):  # Java looks for new topics every 30 s only
+            producer.send(Message(topic, b"the topic"))
+        asker = java(servers, replies="java-answers")
         with replying(servers, "we-answer", producer):
             assert asker.ask(f"we-answer a {TIMEOUT_MS}")["reply"] == "ours: a"
         reply = producer.request(Message("java-answers", b"b"), TIMEOUT_MS)
