@@ -166,7 +166,7 @@ def test_a_compressed_half_is_checked_and_delivered_as_it_was_sent(
     ):
         producer.send_in_transaction(Message("orders", body), execute=lambda *_: UNKNOWN)
         seen.wait_for_count(1)
-    assert checked == [body]
+    assert set(checked) == {body}  # a broker that is not answered in 50 ms asks again
     assert seen.deliveries[0][3] == body
 
 
