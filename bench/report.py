@@ -101,6 +101,9 @@ def draw() -> None:
     memory = load("spark_memory")
     if memory is not None:
         spark_pictures.draw_memory(memory, PICTURES)
+    growth = load("spark_growth")
+    if growth is not None:
+        spark_pictures.draw_growth(growth, PICTURES)
 
 
 def main() -> None:

@@ -5,9 +5,11 @@
 #   ci/bench.sh end_to_end    on a real broker beside other clients: catch-up, sends, latency,
 #                             hand-off; on the embedded one: catch-up, batch shape, hand-off,
 #                             take-over (three quarters of an hour)
-#   ci/bench.sh spark         the Spark bridge beside Spark alone, and ten million messages
-#                             through one query with the memory it takes (about 15 minutes; a
-#                             Java 17 runtime, and PySpark from the extra spark-test)
+#   ci/bench.sh spark         the Spark bridge beside Spark alone, how it grows with queues, keys
+#                             and batches, and two million messages through one query with the
+#                             memory it takes (20 minutes; a Java 17 runtime, and PySpark from
+#                             the extra spark-test)
+#   ci/bench.sh spark --long  the same with more rows and rounds, and ten million messages
 #   ci/bench.sh all           these, then the tables and pictures
 #   ci/bench.sh quick         that the core's benchmarks run and check what they time: seconds,
 #                             no figures
@@ -30,6 +32,7 @@ core | end_to_end | spark | all | quick) ;;
     ;;
 esac
 
+[ "$1 ${2:-}" != "spark --long" ] || export ORDERMQ_BENCH=long
 if [ "$1" = spark ] || [ "$1" = all ]; then
     EXTRAS=dev,spark-test
 fi
@@ -57,6 +60,7 @@ end_to_end() {
 
 spark() {
     "$python" -m bench.spark
+    "$python" -m bench.spark.growth
     "$python" -m bench.spark.memory
 }
 

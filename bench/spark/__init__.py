@@ -7,7 +7,8 @@
 | stages.py | ordered stages and column functions beside mapInArrow and its like |
 | keyed.py | stages by key beside shuffle and sort by hand |
 | sinks.py | the sink, into a sender that throws away, beside an Arrow writer that counts |
-| __main__.py | runs them in turns in one process, of session.py |
-| memory.py | ten million messages through one query: memory by rows read, see processes.py |
+| __main__.py | runs them in turns in one process, of session.py and turns.py |
+| growth.py | the same by queues, keys and batch sizes |
+| memory.py | millions of messages through one query: memory by rows read, see processes.py |
 | page.py, pictures.py | the tables and pictures |
 """

@@ -1,4 +1,4 @@
-"""Ten million messages through one query, and the memory it takes: python -m bench.spark.memory.
+"""Millions of messages through one query, and the memory it takes: python -m bench.spark.memory.
 
 Source, ordered stage under the broker's locks, and sink, on an embedded broker in a process of
 its own. Writes bench/results/spark_memory.json; with --out FOLDER a JSON and a picture there

@@ -94,4 +94,26 @@ def memory(result: dict[str, Any]) -> str:
     )
 
 
-SECTIONS = {"spark": section, "spark_memory": memory}
+def growth(result: dict[str, Any]) -> str:
+    work, tables = result["workload"], []
+    for axis, lines in result["axes"].items():
+        rows = [
+            [name, size, f"{point['ours_krows_per_second']:,}",
+             f"{point['floor_krows_per_second']:,}", f"{point['ratio']:.2f}"]
+            for name, points in lines.items()
+            for size, point in points.items()
+        ]  # fmt: skip
+        tables.append(table(["what", axis, "ours, krow/s", "the floor's", "ratio"], rows))
+    return (
+        "## How the Spark bridge grows\n\n"
+        f"{work['rows']:,} rows in each run, ours and the floor in turns in one process, "
+        f"{work['rounds']} rounds; a ratio is the median of the rounds' own, the bands are least "
+        "and most. Every queue is a partition: the floor pays for the tasks too. Reads have six "
+        "columns; a stage reads rows cached in the JVM.\n\n"
+        "![ratios by queues, keys and batch sizes](pictures/spark_growth.png)\n\n"
+        + "\n".join(tables)
+        + source_line(result)
+    )
+
+
+SECTIONS = {"spark": section, "spark_growth": growth, "spark_memory": memory}

@@ -14,6 +14,8 @@ _LINES = {
     "source": ("the stream's driver half", "#D55E00"),
     "program": ("the program", "#333333"),
 }
+# Of the pairs of a panel.
+_PAIR_STYLES = (("#2a6f97", "o"), ("#D55E00", "s"))
 
 
 def draw_memory(result: dict[str, Any], folder: Path) -> Path:
@@ -39,6 +41,37 @@ def draw_memory(result: dict[str, Any], folder: Path) -> Path:
     for axes in (memory, lag):
         axes.spines[["top", "right"]].set_visible(False)
     target = folder / "spark_memory.png"
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+    return target
+
+
+def draw_growth(result: dict[str, Any], folder: Path) -> Path:
+    """Ratios to the floors by queues, keys and rows of a batch, into `folder`."""
+    axes = result["axes"]
+    figure, panels = pyplot.subplots(
+        1, len(axes), figsize=(11, 3.6), layout="constrained", sharey=True
+    )
+    for panel, (axis, lines) in zip(panels, axes.items(), strict=True):
+        for (name, points), (color, mark) in zip(lines.items(), _PAIR_STYLES, strict=False):
+            sizes = [int(size) for size in points]
+            medians = [point["ratio"] for point in points.values()]
+            least = [min(point["ratios"]) for point in points.values()]
+            most = [max(point["ratios"]) for point in points.values()]
+            panel.fill_between(sizes, least, most, color=color, alpha=0.15, lw=0)
+            panel.plot(sizes, medians, color=color, marker=mark, ms=4, lw=1.3, label=name)
+        panel.axhline(1, color="#9aa5b1", lw=0.8, ls=":")
+        panel.set_xscale("log", base=2 if axis == "queues" else 10)
+        sizes = sorted({int(size) for points in lines.values() for size in points})
+        panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        panel.minorticks_off()
+        panel.set_xlabel(axis)
+        panel.set_ylim(bottom=0)
+        panel.legend(frameon=False, fontsize=7, loc="lower left")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("our rate by the floor's")
+    target = folder / "spark_growth.png"
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=120, metadata={"Software": None})
     pyplot.close(figure)

@@ -36,16 +36,18 @@ class Part(InputPartition):
     queue: int
     rows: int
     keys: int
+    queues: int = QUEUES
+    batch_rows: int = BATCH_ROWS
 
 
 def batches(part: Part) -> Iterator[Any]:
     """A queue's rows; keys as a selector leaves them, each in one queue."""
     body = pa.scalar(b"x" * BODY_BYTES, pa.binary())
-    for start in range(0, part.rows, BATCH_ROWS):
-        offsets = np.arange(start, min(start + BATCH_ROWS, part.rows), dtype=np.int64)
+    for start in range(0, part.rows, part.batch_rows):
+        offsets = np.arange(start, min(start + part.batch_rows, part.rows), dtype=np.int64)
         count = len(offsets)
         # A multiplier that no count of keys divides, so that neighbours differ.
-        keys = offsets * 7_919 % (part.keys // QUEUES) * QUEUES + part.queue
+        keys = offsets * 7_919 % (part.keys // part.queues) * part.queues + part.queue
         yield pa.RecordBatch.from_pydict({
             "topic": pa.repeat("orders", count),
             "broker": pa.repeat("b", count),
@@ -59,11 +61,13 @@ def batches(part: Part) -> Iterator[Any]:
 
 class _Reader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
-        self._rows = int(options["rows"]) // QUEUES
+        self._queues = int(options.get("queues", QUEUES))
+        self._rows = int(options["rows"]) // self._queues
         self._keys = int(options["keys"])
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Part(queue, self._rows, self._keys) for queue in range(QUEUES)]
+        numbers = range(self._queues)
+        return [Part(queue, self._rows, self._keys, self._queues) for queue in numbers]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Part)
@@ -89,7 +93,7 @@ class _StreamReader(_Reader, DataSourceStreamReader):
 
 
 class Rows(DataSource):
-    """Options: rows, in all; keys."""
+    """Options: rows, in all; keys, at least as many as queues; queues."""
 
     @classmethod
     def name(cls) -> str:

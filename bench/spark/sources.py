@@ -28,45 +28,54 @@ _QUEUE = MessageQueue("orders", "embedded", 0)
 
 
 @cache
-def stored() -> bytes:
-    """What a pull of `BATCH_ROWS` messages brings, with the properties our producer gives."""
-    bodies = [b"x" * BODY_BYTES] * BATCH_ROWS
+def stored(count: int) -> bytes:
+    """What a pull of so many messages brings, with the properties our producer gives."""
+    bodies = [b"x" * BODY_BYTES] * count
     texts = [
         f"TAGS\x01paid\x02__SHARDINGKEY\x01order-{n % 1000:08d}\x02"
         f"UNIQ_KEY\x01{n:032X}\x02WAIT\x01true"
-        for n in range(BATCH_ROWS)
+        for n in range(count)
     ]
     writer = RecordWriter("orders", 0, bytes(8), bytes(8))
-    batch = encode_batch(bodies, texts, [0] * BATCH_ROWS)
+    batch = encode_batch(bodies, texts, [0] * count)
     block = writer.write_batch(batch, sys_flag=0, born_ms=1_700_000_000_000, stored_ms=1)
     return b"".join(record for _, _, record in block.rows(0, 0))
 
 
 @cache
-def made(columns: tuple[str, ...]) -> pa.RecordBatch:
-    return record_batch(MessageBatch(_QUEUE, stored()), columns)
+def made(columns: tuple[str, ...], count: int) -> pa.RecordBatch:
+    return record_batch(MessageBatch(_QUEUE, stored(count)), columns)
 
 
 class _Reader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
-        self._rows = int(options["rows"]) // QUEUES
+        self._queues = int(options.get("queues", QUEUES))
+        self._rows = int(options["rows"]) // self._queues
+        self._batch_rows = int(options.get("batch_rows", BATCH_ROWS))
         self._columns = tuple(options["columns"].split(","))
         self._decodes = options["way"] == "decode"
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Part(queue, self._rows, 0) for queue in range(QUEUES)]
+        return [
+            Part(queue, self._rows, 0, self._queues, self._batch_rows)
+            for queue in range(self._queues)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
-        for _ in range(partition.rows // BATCH_ROWS):
+        for start in range(0, partition.rows, partition.batch_rows):
+            count = min(partition.batch_rows, partition.rows - start)
             if self._decodes:
-                yield record_batch(MessageBatch(_QUEUE, stored()), self._columns)
+                yield record_batch(MessageBatch(_QUEUE, stored(count)), self._columns)
             else:
-                yield made(self._columns)
+                yield made(self._columns, count)
 
 
 class Stored(DataSource):
-    """Options: rows, in all; columns; way: `memory` hands out one batch, `decode` makes each."""
+    """Options: rows, in all; columns; queues; batch_rows; way.
+
+    Way `memory` hands out one batch again and again, `decode` makes each.
+    """
 
     @classmethod
     def name(cls) -> str:
