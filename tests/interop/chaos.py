@@ -120,7 +120,6 @@ class Chaos:
     ) -> None:
         self.messages = messages
         self.run = CountingRun(cluster, folder, f"chaos-{time.time_ns():x}", messages)
-        self.run.producer_settings = {"route_interval_ms": 600_000}  # keys must not move
         self.random = random.Random(seed)
         self.kinds = ("ours",) if ours_only else ("ours", "java")
         self.alive: dict[str, LineProcess] = {}

@@ -202,6 +202,7 @@ def has_committed(consumer: LitePullConsumer) -> bool:
 
 
 def test_an_orderly_group_rests_while_its_master_is_dead_and_goes_on_with_it(run: Run) -> None:
+    # Where no master is left at all, a send ends at once: the producer must not look meanwhile.
     run.producer_settings = {"route_interval_ms": 600_000}
     member = run.member("one")
     with run.flow():
