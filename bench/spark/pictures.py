@@ -67,10 +67,10 @@ def draw_growth(result: dict[str, Any], folder: Path) -> Path:
         panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
         panel.minorticks_off()
         panel.set_xlabel(axis)
-        panel.set_ylim(bottom=0)
         panel.legend(frameon=False, fontsize=7, loc="lower left")
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("our rate by the floor's")
+    panels[0].set_ylim(bottom=0)  # once all lines are drawn: it ends the scaling
     target = folder / "spark_growth.png"
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=120, metadata={"Software": None})
