@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.interop.chaos import late_starts, repeats_of_ours
+from tests.interop.chaos import late_starts, set_back_by_ours
 
 OURS, JAVAS = "127.0.0.1@17#a", "127.0.0.1@java-18"
 MS = 1_000_000
@@ -30,8 +30,17 @@ def test_a_start_after_the_last_grant_of_its_epoch_ran_out_is_late() -> None:
 
 def test_what_was_committed_and_comes_again_to_ours_is_found_unless_it_was_taken_back() -> None:
     committed, again = event("COMMIT_ACK", 1, off=5), event("START", 3, offs=[4])
-    assert len(list(repeats_of_ours([committed, again]))) == 1
-    assert list(repeats_of_ours([committed, event("START", 3, offs=[5])])) == []
-    assert list(repeats_of_ours([committed, event("START", 3, JAVAS, offs=[4])])) == []
+    assert len(list(set_back_by_ours([committed, again]))) == 1
+    assert list(set_back_by_ours([committed, event("START", 3, offs=[5])])) == []
+    assert list(set_back_by_ours([committed, event("START", 3, JAVAS, offs=[4])])) == []
     for excuse in (event("RESET", 2, off=0), event("COMMIT_SENT", 2, JAVAS, off=2)):
-        assert list(repeats_of_ours([committed, excuse, again])) == []
+        assert list(set_back_by_ours([committed, excuse, again])) == []
+
+
+def test_a_commit_of_ours_behind_one_of_ours_is_found_unless_javas_came_between() -> None:
+    first, second = event("COMMIT_ACK", 1, off=7), event("COMMIT_ACK", 3, off=5)
+    (found,) = set_back_by_ours([first, second])
+    assert "from 7 to 5" in found
+    assert list(set_back_by_ours([second, first])) == []
+    for excuse in (event("RESET", 2, off=0), event("COMMIT_SENT", 2, JAVAS, off=4)):
+        assert list(set_back_by_ours([first, excuse, second])) == []
