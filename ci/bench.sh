@@ -60,6 +60,7 @@ end_to_end() {
 
 spark() {
     "$python" -m bench.spark
+    "$python" -m bench.spark.driver
     "$python" -m bench.spark.growth
     "$python" -m bench.spark.memory
 }
