@@ -55,10 +55,11 @@ def draw_growth(result: dict[str, Any], folder: Path) -> Path:
     )
     for panel, (axis, lines) in zip(panels, axes.items(), strict=True):
         for (name, points), (color, mark) in zip(lines.items(), _PAIR_STYLES, strict=False):
-            sizes = [int(size) for size in points]
-            medians = [point["ratio"] for point in points.values()]
-            least = [min(point["ratios"]) for point in points.values()]
-            most = [max(point["ratios"]) for point in points.values()]
+            sizes = sorted(int(size) for size in points)  # kept by name: 16 before 2
+            found = [points[str(size)] for size in sizes]
+            medians = [point["ratio"] for point in found]
+            least = [min(point["ratios"]) for point in found]
+            most = [max(point["ratios"]) for point in found]
             panel.fill_between(sizes, least, most, color=color, alpha=0.15, lw=0)
             panel.plot(sizes, medians, color=color, marker=mark, ms=4, lw=1.3, label=name)
         panel.axhline(1, color="#9aa5b1", lw=0.8, ls=":")
