@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -13,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from bench.end_to_end.bench_rocketmq import rocketmq
 from bench.machine import broker_process
+from bench.peers.java_classes import missing
 from bench.spark.rows import BATCH_ROWS, BODY_BYTES, QUEUES, Part
 from ordermq import Message, Producer
 from ordermq.core import RecordWriter, encode_batch
@@ -24,6 +27,7 @@ from ordermq.spark.schema import spark_ddl
 
 # As many as section C of spark.md reads: a text, a number, a key, a body, a time.
 SIX = ("topic", "queue_id", "offset", "sharding_key", "body", "store_timestamp")
+ROCKETMQ = "5.3.3"
 _QUEUE = MessageQueue("orders", "embedded", 0)
 
 
@@ -109,27 +113,30 @@ def measure(
 ) -> dict[str, Any]:
     spark.dataSource.register(Stored)
     found: dict[str, Any] = {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        broker_process(Path(folder), durability="os") as (_, name_servers),
-    ):
-        fill(name_servers, rows)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        embedded = broker_process(Path(folder), durability="os")
+        brokers = {"the embedded broker": stack.enter_context(embedded)[1]}
+        if not missing():
+            brokers[f"RocketMQ {ROCKETMQ}"] = stack.enter_context(rocketmq(ROCKETMQ))
+        for name_servers in brokers.values():
+            fill(name_servers, rows)
         for title, columns in {"six columns": SIX, "all columns": COLUMNS}.items():
             told = {"rows": str(rows), "columns": ",".join(columns)}
             frames = {
                 way: spark.read.format("bench_stored").options(way=way, **told).load()
                 for way in ("memory", "decode")
             }
-            given = {"name_servers": name_servers, "topic": "orders", "columns": told["columns"]}
-            frames["embedded broker"] = spark.read.format("ordermq").options(**given).load()
+            given = {"topic": "orders", "columns": told["columns"]}
+            for name, name_servers in brokers.items():
+                reader = spark.read.format("ordermq").options(name_servers=name_servers, **given)
+                frames[name] = reader.load()
             for frame in frames.values():
                 assert frame.count() == rows
             works = {name: lambda f=frame: timed(f) for name, frame in frames.items()}
             times = in_turns(works, rounds, f"source, {title}")
             floor = {"floor": "a source that hands out one record batch"}
-            for way, name in (
-                ("decode", "read from memory"),
-                ("embedded broker", "read from the embedded broker"),
-            ):
+            for way in frames.keys() - {"memory"}:
+                name = "read from memory" if way == "decode" else f"read from {way}"
                 found[f"{name}, {title}"] = floor | row(times[way], times["memory"], rows)
     return found
