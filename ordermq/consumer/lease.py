@@ -23,6 +23,11 @@ class Lease:
         return now_ms < self.deadline_ms
 
     @property
+    def told_epoch(self) -> int:
+        """The epoch a request carries: 0 to a broker that knows none."""
+        return self.epoch if self.is_fenced else 0
+
+    @property
     def is_lock(self) -> bool:
         """A broker granted it; False for a queue held without a lock."""
         return self.epoch > 0

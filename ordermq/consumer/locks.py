@@ -139,8 +139,7 @@ class Locks:
         self._history.record(EventType.UNLOCK, queue, lease.epoch)
         try:
             address = self._client.routes.master_of(queue.broker_name)
-            epoch = lease.epoch if lease.is_fenced else 0
-            await self._client.api.unlock(address, self._group, [queue], [epoch])
+            await self._client.api.unlock(address, self._group, [queue], [lease.told_epoch])
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
             _log.warning("%s: unlock failed, the lock expires by itself: %s", queue, error)

@@ -12,7 +12,6 @@ from ordermq.client.instance import ClientInstance
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.group_history import GroupHistory
-from ordermq.consumer.lease import Lease
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
 from ordermq.events import EventType
@@ -114,10 +113,7 @@ class Offsets:
             if stored is not None and stored >= 0:
                 return stored
             offset = await first_offset(self._client, self._config, queue)
-            async with self._first.turn(queue):
-                await self._client.api.update_offset(
-                    address, self._group, queue, offset, epoch if is_fenced else 0
-                )
+            await self._store(queue, offset, epoch if is_fenced else 0)
             return offset
 
     async def commit(self, assigned: AssignedQueue) -> bool:
@@ -149,7 +145,7 @@ class Offsets:
         self._history.record(EventType.COMMIT_SENT, queue, lease.epoch, off=offset)
         try:
             if lease.is_lock or not await self._is_ahead(assigned, offset):
-                await self._store(queue, offset, lease)
+                await self._store(queue, offset, lease.told_epoch)
         except Fenced as error:
             self._statistics.add("fenced_commits")
             _log.warning("%s", error)
@@ -185,14 +181,13 @@ class Offsets:
         busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
         async with busy:
             self._history.record(EventType.RESET, assigned.queue, lease.epoch, off=offset)
-            await self._store(assigned.queue, offset, lease, reset=True)
+            await self._store(assigned.queue, offset, lease.told_epoch, reset=True)
             assigned.committed(offset, lease)
         return True
 
     async def _store(
-        self, queue: MessageQueue, offset: int, lease: Lease, *, reset: bool = False
+        self, queue: MessageQueue, offset: int, epoch: int, *, reset: bool = False
     ) -> None:
         address = self._client.routes.master_of(queue.broker_name)
-        epoch = lease.epoch if lease.is_fenced else 0
         async with self._first.turn(queue):
             await self._client.api.update_offset(address, self._group, queue, offset, epoch, reset)

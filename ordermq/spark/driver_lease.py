@@ -335,7 +335,7 @@ class DriverLease:
 
     async def _commit_one(self, queue: MessageQueue, offset: int, lease: Lease) -> None:
         client = self.link.client
-        epoch = lease.epoch if lease.is_fenced else 0
+        epoch = lease.told_epoch
         try:
             address = client.routes.master_of(queue.broker_name)
             await client.api.update_offset(address, self._group, queue, offset, epoch)
@@ -373,7 +373,7 @@ class DriverLease:
 
     async def _unlock(self, api: BrokerApi, leases: dict[MessageQueue, Lease]) -> None:
         for broker, queues in _by_broker(sorted(leases)):
-            epochs = [leases[q].epoch if leases[q].is_fenced else 0 for q in queues]
+            epochs = [leases[q].told_epoch for q in queues]
             try:
                 async with self._talking[broker]:
                     address = self.link.client.routes.master_of(broker)
