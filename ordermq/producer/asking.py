@@ -147,9 +147,14 @@ class Asking(Starting):
         asked = Request(message, key, queue, timeout_ms, self.client_id)
         entry = asked.entry = self._entry(message, key, asked.on_sent, asked.marks)
         entry.is_alone = True  # brokers mark no message of a batch with what a reply needs
-        if key is None and queue is None and self.config.send.retry_another_broker:
-            entry.moves_left = _MOVES
+        if key is None and queue is None:
+            self._let_move(entry)
         return asked
+
+    def _let_move(self, entry: Entry) -> None:
+        """A message that any queue will do for may go to another broker, if that is wanted."""
+        if self.config.send.retry_another_broker:
+            entry.moves_left = _MOVES
 
     def _reply(
         self,

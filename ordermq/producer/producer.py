@@ -38,7 +38,6 @@ from ordermq.remoting.headers import RecallHeader, SendHeader
 
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
-_MOVES = 2  # of an unordered message, as Java tries it again
 
 
 class Producer(Asking):
@@ -266,8 +265,8 @@ class Producer(Asking):
 
     def _hand_in(self, parcel: Parcel) -> None:
         self._live()
-        if parcel.is_free and self.config.send.retry_another_broker:
-            parcel.entries[0].moves_left = _MOVES
+        if parcel.is_free:
+            self._let_move(parcel.entries[0])
         assert self._intake is not None
         self._intake.hand_in(parcel)
 
