@@ -78,9 +78,9 @@ def run_json(module: str, arguments: Sequence[object], timeout_s: float = 600) -
     return result
 
 
-def save(name: str, result: dict[str, Any]) -> Path:
-    """Write a result with the machine it belongs to; committed, and read by the report."""
-    path = RESULTS / f"{name}.json"
+def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a result with the machine it belongs to; the report reads what is committed."""
+    path = folder / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": describe()} | result, indent=1, sort_keys=True) + "\n")
     return path

@@ -19,7 +19,7 @@ from bench import workloads
 from bench.machine import describe, save
 from bench.spark import keyed, sinks, sources, stages
 from bench.spark.session import session
-from bench.spark.turns import cached, in_turns, row, timed, timing
+from bench.spark.turns import cached, in_turns, row, timing
 from ordermq.core import IMPLEMENTATION
 
 
@@ -64,12 +64,8 @@ def measure_sinks(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]
     return {"stream sink": told | row(ours, floor, rows)}
 
 
-def measure_sources(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
-    return sources.measure(spark, rows, timed, in_turns, row, rounds)
-
-
 PARTS = {
-    "sources": measure_sources,
+    "sources": sources.measure,
     "stages": measure_stages,
     "keyed": measure_keyed,
     "sinks": measure_sinks,

@@ -7,7 +7,6 @@ bench/results/spark_growth.json. Needs a Java 17 runtime and the extra `spark`.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from bench import workloads
-from bench.machine import describe, save
+from bench.machine import RESULTS, save
 from bench.spark import keyed, sources, stages
 from bench.spark.rows import QUEUES, Rows
 from bench.spark.session import session
@@ -125,15 +124,11 @@ def main() -> None:
         "workload": {"rows": asked.rows, "rounds": workloads.SPARK_GROWTH_ROUNDS},
         "axes": measure(asked.rows),
     }
-    if asked.out is None:
-        print(save("spark_growth", result))
-        return
-    from bench.spark import pictures
+    print(save("spark_growth", result, asked.out or RESULTS))
+    if asked.out is not None:
+        from bench.spark import pictures
 
-    asked.out.mkdir(parents=True, exist_ok=True)
-    result = {"machine": describe()} | result
-    (asked.out / "spark_growth.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(pictures.draw_growth(result, asked.out))
+        print(pictures.draw_growth(result, asked.out))
 
 
 if __name__ == "__main__":

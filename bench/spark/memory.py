@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from bench import workloads
-from bench.machine import broker_process, describe, save
+from bench.machine import RESULTS, broker_process, save
 from bench.spark.processes import Tree, Usage, resident_mib
 from bench.spark.rows import BODY_BYTES
 from bench.spark.session import session
@@ -192,15 +192,11 @@ def main() -> None:
     for name, figures in result["memory"].items():
         print(f"{name}: {figures}")
     print(f"{result['rows_per_second']:,} rows a second, lag at the end {result['last_lag']}")
-    if asked.out is None:
-        print(save("spark_memory", result))
-        return
-    from bench.spark import pictures
+    print(save("spark_memory", result, asked.out or RESULTS))
+    if asked.out is not None:
+        from bench.spark import pictures
 
-    asked.out.mkdir(parents=True, exist_ok=True)
-    result = {"machine": describe()} | result
-    (asked.out / "spark_memory.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(pictures.draw_memory(result, asked.out))
+        print(pictures.draw_memory(result, asked.out))
 
 
 if __name__ == "__main__":

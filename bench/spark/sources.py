@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -18,6 +18,7 @@ from bench.end_to_end.bench_rocketmq import rocketmq
 from bench.machine import broker_process
 from bench.peers.java_classes import missing
 from bench.spark.rows import BATCH_ROWS, BODY_BYTES, QUEUES, Part
+from bench.spark.turns import in_turns, row, timing
 from ordermq import Message, Producer
 from ordermq.core import RecordWriter, encode_batch
 from ordermq.model.arrow import COLUMNS, record_batch
@@ -103,14 +104,7 @@ def fill(name_servers: str, rows: int) -> None:
             pass
 
 
-def measure(
-    spark: SparkSession,
-    rows: int,
-    timed: Callable[[DataFrame], float],
-    in_turns: Callable[..., dict[str, list[float]]],
-    row: Callable[..., dict[str, Any]],
-    rounds: int,
-) -> dict[str, Any]:
+def measure(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
     spark.dataSource.register(Stored)
     found: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
@@ -133,7 +127,7 @@ def measure(
                 frames[name] = reader.load()
             for frame in frames.values():
                 assert frame.count() == rows
-            works = {name: lambda f=frame: timed(f) for name, frame in frames.items()}
+            works = {name: timing(frame) for name, frame in frames.items()}
             times = in_turns(works, rounds, f"source, {title}")
             floor = {"floor": "a source that hands out one record batch"}
             for way in frames.keys() - {"memory"}:
