@@ -153,7 +153,7 @@ def main() -> None:
         if absent := missing():
             raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs them")
         rows = measure_rocketmq(asked.rocketmq, asked.rounds, asked.alternations)
-        command += f" --rocketmq {asked.rocketmq}"
+        command += f" --rocketmq {asked.rocketmq} --rounds {asked.rounds}"
         name = "hand_off_rocketmq"
         workload |= {"rocketmq": asked.rocketmq, "alternations": asked.alternations}
     print(save(name, {"command": command, "workload": workload, "rows": rows}))

@@ -165,7 +165,7 @@ def measure(rows: int, folder: Path) -> dict[str, Any]:
         assert sum(one["numInputRows"] for one in progress) == rows
         assert stored(name_servers, TO) == rows, "rows lost, or sent twice without a failure"
     return {
-        "command": "python -m bench.spark.memory",
+        "command": f"python -m bench.spark.memory --rows {rows}",
         "workload": {"rows": rows, "body_bytes": BODY_BYTES, "max_rows": rows // MICRO_BATCHES,
                      "keys": KEYS, "jvm_memory": JVM_MEMORY},
         "seconds": round(seconds, 1),
