@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from ordermq.model.status import SendReceipt
 from ordermq.producer.selectors import ShardingKey
 from ordermq.remoting.headers import SendReplyHeader
 
+_log = logging.getLogger("ordermq.producer")
+
 
 @dataclass(slots=True, eq=False)
 class Entry:
@@ -19,7 +22,8 @@ class Entry:
     Args:
         properties: its property text; `unique_id` is in there.
         key: the sharding key, None for unordered messages.
-        on_done: called once, on the I/O thread, when `receipt` or `error` is set.
+        on_done: called once, on the I/O thread, when `receipt` or `error` is set; what it raises
+            is logged.
     """
 
     body: bytes
@@ -53,7 +57,11 @@ class Entry:
 
     def finish(self, receipt: SendReceipt | None, error: BaseException | None) -> None:
         self.receipt, self.error = receipt, error
-        self.on_done(self)
+        try:
+            self.on_done(self)
+        except Exception:  # noqa: BLE001 - a defect: those it went with shall be told all the same
+            where = error if receipt is None else receipt.message_queue
+            _log.exception("message %s (%s): not told who waits", self.unique_id, where)
 
 
 def batch_body(batch: Sequence[Entry]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +13,7 @@ from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
 from ordermq.model import properties as props
 from ordermq.model.message import Message
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt, SendStatus
 from ordermq.producer.entry import Entry
 from ordermq.producer.selectors import ShardingKey
@@ -44,7 +46,8 @@ class SendHook(Protocol):
     """Called around each send, in the order hooks were added.
 
     `before` runs on the thread that sends, `after` on the I/O thread, for one-way sends never:
-    it must be quick, and must not send. What a hook raises is logged; the send goes on.
+    it must be quick, and must not send. What a hook raises is logged and counted
+    (`Producer.hook_errors`); the send goes on.
     """
 
     def before(self, call: SendCall) -> None: ...
@@ -59,6 +62,8 @@ class SendHooks:
         self._group = group
         self._clock = clock
         self.hooks: list[SendHook] = []
+        self.errors = 0  # what hooks raised
+        self._counting = threading.Lock()  # callers, and the I/O thread
 
     def around(self, message: Message, entry: Entry) -> None:
         """Run the hooks before `entry` is handed in, and see to those after its outcome."""
@@ -74,7 +79,7 @@ class SendHooks:
             spent_ms=-self._clock.now_ms(),
         )
         for hook in self.hooks:
-            self._run(hook.before, call)
+            self._run(hook.before, call, call.message.topic)
         entry.is_watched = True
         entry.on_done = partial(self._after, call, entry.on_done)
 
@@ -84,15 +89,20 @@ class SendHooks:
         if entry.reply is not None:
             call.region = entry.reply.region
             call.is_trace_on = entry.reply.trace_on != "false"
+        where = call.message.topic if entry.receipt is None else entry.receipt.message_queue
         for hook in self.hooks:
-            self._run(hook.after, call)
+            self._run(hook.after, call, where)
         on_done(entry)
 
-    def _run(self, step: Callable[[SendCall], None], call: SendCall) -> None:
+    def _run(
+        self, step: Callable[[SendCall], None], call: SendCall, where: MessageQueue | str
+    ) -> None:
         try:
             step(call)
         except Exception:  # noqa: BLE001 - the user's; logged, and the send goes on
-            _log.exception("message %s: a send hook raised", call.message_id)
+            with self._counting:
+                self.errors += 1
+            _log.exception("%s: message %s: a send hook raised", where, call.message_id)
 
 
 class TraceSends:

@@ -7,6 +7,7 @@ costs little: under load the batches grow, as commits of a database do.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,8 @@ from ordermq.producer.entry import Entry, take_batch
 from ordermq.producer.faults import Faults
 from ordermq.producer.selectors import ShardingKey
 from ordermq.producer.sending import Sending, stopped
+
+_log = logging.getLogger("ordermq.producer")
 
 
 def _stay(queue: MessageQueue, entry: Entry) -> bool:
@@ -81,6 +84,9 @@ class QueueLane:
                         self._ended,
                     )
                     self._sending.start()
+        except Exception:  # noqa: BLE001 - a defect: yet nobody may wait for ever
+            _log.exception("%s: what waits was given up", self.queue)
+            self._turn_away()
         finally:
             self._is_beginning = False
 

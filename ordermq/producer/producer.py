@@ -143,6 +143,11 @@ class Producer(Asking):
         """Trace records nobody will see: too many waited, or no broker took them."""
         return 0 if self._traces is None else self._traces.dropped
 
+    @property
+    def hook_errors(self) -> int:
+        """How often a hook raised; each is logged with its message."""
+        return self._hooks.errors
+
     def _describe(self) -> Heartbeat:
         return Heartbeat(self.client_id, (), (self.group,))
 
@@ -180,6 +185,7 @@ class Producer(Asking):
                 fails until `resolve`.
             KeyFailed: an earlier send of this key ended so.
             BrokerError: the broker refused it; it is not stored.
+            ConnectFailed: its broker is away, after all re-sends; it is not stored.
             RouteError: no broker has the topic.
         """
         return self._send_together([message], sharding_key, queue)[0]

@@ -157,10 +157,12 @@ class Sending(Waiting):
             self._after(error)
             return
         self._is_over = True
-        # The next request first: callers that are woken want the interpreter, too.
-        self._on_end(True)
-        for entry, receipt in zip(self._batch, receipts, strict=True):
-            entry.finish(receipt, None)
+        try:
+            # The next request first: callers that are woken want the interpreter, too.
+            self._on_end(True)
+        finally:
+            for entry, receipt in zip(self._batch, receipts, strict=True):
+                entry.finish(receipt, None)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:

@@ -54,7 +54,8 @@ class Targets:
                 )
             return queue
         if key is None:
-            return self._in_turn(self._latest_of(routes, message.topic))
+            queues = self._latest_of(routes, message.topic)
+            return self._in_turn(_at_least_one(queues, message.topic))
         queues = self.queues(routes, message.topic)
         target = self._selector(queues, message, key)
         if target not in queues:
@@ -86,16 +87,21 @@ class Targets:
     def queues(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a learned topic that the selector chooses from, sorted.
 
-        With those of brokers that are away: their keys wait, and no other key moves.
+        With those of brokers that are away, be it all of them: their keys wait, as long as a
+        send is tried again, and no key moves.
 
         Raises:
-            RouteError: no broker has the topic, or takes its messages now.
+            RouteError: no broker has the topic, or none took its messages since we know it.
             OrderingError: they changed since a key was first sent, and keys would move.
         """
-        queues = self._latest_of(routes, topic)
-        pinned = self._pinned.setdefault(topic, queues)
-        if pinned is queues:
+        queues, pinned = self._latest_of(routes, topic), self._pinned.get(topic)
+        if queues is pinned:
             return queues
+        if pinned is None:
+            self._pinned[topic] = _at_least_one(queues, topic)
+            return queues
+        if not queues:  # there is nowhere to move to
+            return pinned
         if pinned != queues and not self._config.allow_queue_change:
             if are_brokers_away(queues, pinned):
                 return pinned
@@ -110,17 +116,12 @@ class Targets:
         return queues
 
     def _latest_of(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues there are now; messages without a key may go to any of them."""
+        """The queues there are now, perhaps none; messages without a key may go to any of them."""
         route = self._route(routes, topic)
         latest = self._latest.get(topic)
         if latest is not None and latest[0] is route:
             return latest[1]
         queues = tuple(publish_queues(topic, route))
-        if not queues:
-            raise RouteError(
-                "no broker takes messages of this topic now: no writable queue has a live master",
-                topic=topic,
-            )
         self._latest[topic] = (route, queues)
         return queues
 
@@ -155,3 +156,12 @@ class Targets:
                 for data in template.queues
             ),
         )
+
+
+def _at_least_one(queues: tuple[MessageQueue, ...], topic: str) -> tuple[MessageQueue, ...]:
+    if not queues:
+        raise RouteError(
+            "no broker takes messages of this topic now: no writable queue has a live master",
+            topic=topic,
+        )
+    return queues

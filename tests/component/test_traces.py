@@ -102,7 +102,7 @@ def test_a_send_hook_hears_of_failures_too(broker: EmbeddedBroker) -> None:
     assert call.receipt is None
 
 
-def test_a_send_hook_that_raises_is_logged_and_the_message_sent(
+def test_a_send_hook_that_raises_is_logged_and_counted_and_every_message_sent(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -115,8 +115,13 @@ def test_a_send_hook_that_raises_is_logged_and_the_message_sent(
     producer = Producer("p", name_servers=broker.name_servers)
     producer.add_hook(Broken())
     with producer:
-        assert producer.send(orders()).queue_offset == 0
-    assert caplog.text.count("a send hook raised") == 2
+        batch = producer.send_batch([orders() for _ in range(3)])
+        assert [receipt.queue_offset for receipt in batch] == [0, 1, 2]
+        assert producer.hook_errors == 6
+    for receipt in batch:
+        said = f"message {receipt.message_id}: a send hook raised"
+        assert caplog.text.count(f"orders: {said}") == 1
+        assert caplog.text.count(f"{receipt.message_queue}: {said}") == 1
 
 
 def test_what_a_check_raises_is_raised_by_every_way_of_sending_and_nothing_is_sent(

@@ -25,6 +25,7 @@ from ordermq.errors import (
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import encode
 from ordermq.model.status import SendStatus
+from ordermq.producer import lanes
 from ordermq.producer.entry import Entry, batch_body, take_batch
 from ordermq.producer.lanes import QueueLane
 
@@ -430,6 +431,47 @@ def test_a_defect_in_sending_leaves_nobody_waiting() -> None:
         assert [type(one.error) for one in entries] == [StateError, StateError]
 
     run(work())
+
+
+def test_whoever_was_answered_is_told_even_if_the_next_request_cannot_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        lane = lane_of(broker)
+        first = [entry("a"), entry("b")]
+        put(lane, *first)
+        waiting = entry("c")
+        lane.put([waiting])
+
+        def broken(*_: object) -> None:
+            raise MemoryError("a defect")
+
+        monkeypatch.setattr(lanes, "take_batch", broken)
+        while broker.in_flight:
+            await asyncio.sleep(0)
+        assert [one.receipt and one.receipt.queue_offset for one in first] == [0, 1]
+        assert isinstance(waiting.error, StateError)
+        assert "was not sent" in str(waiting.error)
+        assert lane.is_idle
+
+    run(work())
+
+
+def test_one_whose_caller_cannot_be_told_leaves_nobody_else_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(one: Entry) -> None:
+        raise TypeError("a defect")
+
+    broker, done = FakeBroker(fates("stored", "refused")), list[str]()
+    for names in ("abc", "def"):
+        entries = [entry(name, done=done) for name in names]
+        entries[1].on_done = broken
+        put_together(broker, lane_of(broker), entries)
+    assert done == ["a", "c", "d", "f"]
+    assert caplog.text.count(f"message b ({QUEUE}): not told") == 1
+    assert caplog.text.count("message e (") == 1
 
 
 # -- the order, whatever fails -------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from ordermq import Message, MessageQueue
 from ordermq.client.routes import Routes
 from ordermq.config import SendConfig
-from ordermq.errors import OrderingError
+from ordermq.errors import OrderingError, RouteError
 from ordermq.producer.targets import Targets
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
@@ -34,7 +34,13 @@ class Told:
         return self.route
 
     def has(self, **counts: int) -> None:
-        brokers = tuple(BrokerData(name, {0: f"at {name}"}) for name in counts)
+        self._has(0, counts)
+
+    def has_slaves_only(self, **counts: int) -> None:
+        self._has(1, counts)
+
+    def _has(self, broker_id: int, counts: dict[str, int]) -> None:
+        brokers = tuple(BrokerData(name, {broker_id: f"at {name}"}) for name in counts)
         queues = tuple(QueueData(name, count, count) for name, count in counts.items())
         self.route = TopicRoute(brokers, queues)
         asyncio.run(self.routes.refresh(TOPIC))
@@ -60,6 +66,33 @@ def test_keys_keep_their_queues_while_a_broker_is_away_and_others_pass_it_by() -
     told.has(a=2, b=2)
     assert told.queue_of("1") == MessageQueue(TOPIC, "b", 1)
     assert told.without_key() == {"a", "b"}
+
+
+@pytest.mark.parametrize("allow_queue_change", [False, True])
+def test_keys_keep_their_queues_while_all_brokers_are_away_and_others_are_refused(
+    allow_queue_change: bool,
+) -> None:
+    told = Told(allow_queue_change=allow_queue_change)
+    told.has(a=2, b=2)
+    told.queue_of("1")
+    told.has_slaves_only(a=2, b=2)
+    assert told.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+    assert told.routes.master_of("b") == "at b"
+    with pytest.raises(RouteError, match="no writable queue has a live master"):
+        told.without_key()
+    assert told.targets.elsewhere(told.routes, MessageQueue(TOPIC, "b", 1)) is None
+    told.has(a=2, b=2)
+    assert told.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+    assert told.without_key() == {"a", "b"}
+
+
+def test_a_key_is_refused_while_its_topic_never_had_a_queue_for_it() -> None:
+    told = Told()
+    told.has_slaves_only(a=2)
+    with pytest.raises(RouteError, match="no writable queue has a live master"):
+        told.queue_of("1")
+    told.has(b=2)
+    assert told.queue_of("1") == MessageQueue(TOPIC, "b", 1)
 
 
 @pytest.mark.parametrize("now", [{"a": 1, "b": 2}, {"a": 2, "b": 3}, {"a": 2, "b": 2, "c": 1}])
