@@ -19,12 +19,16 @@ def client_id(
     instance: str | None = None,
     *,
     is_broadcasting: bool = False,
+    is_producer: bool = False,
 ) -> str:
     """The client id; unique in the cluster unless an instance name makes it a fixed one.
 
     The same id in two processes makes both "own" a queue (semantics 9 #11), so no name, and
     Java's "DEFAULT", become process, time and chance. A broadcasting member finds its offset
     file by its id, and keeps "DEFAULT". A fixed name is told apart by the host's address.
+
+    A producer's id is unique whatever its name: a broker pushes a reply to the connection that
+    came with that id last, which must not be another client's of the same name.
 
     Args:
         name_servers: the address we reach the first of them from is ours, if none is set.
@@ -33,6 +37,8 @@ def client_id(
         instance = instance or DEFAULT_INSTANCE
     elif instance is None or instance == DEFAULT_INSTANCE:
         instance = unique_instance()
+    elif is_producer:
+        instance = f"{instance}#{unique_instance()}"
     parts = [config.client_ip or _address_towards(name_servers[0]), instance]
     if config.unit_name:
         parts.append(config.unit_name)

@@ -49,7 +49,8 @@ class Producer(Asking):
         selector: which queue a key goes to: "java" (the classic Java client's choice), "go",
             "sip", "sha256", or a function (queues, message, key) -> queue. All producers of
             an ordered topic must agree.
-        instance_name: fixed part of the client id; default unique.
+        instance_name: a name in the client id, for admins to read; the id is unique with and
+            without it.
         config: all settings at once; else give them flat, as `send_timeout_ms=500`.
         clock: time, as an argument; for tests.
     Raises: ConfigError: a name or setting no broker would take.
@@ -71,7 +72,9 @@ class Producer(Asking):
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
         self.config = ProducerConfig.given(config, settings)
-        self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
+        self.client_id = new_client_id(
+            self.config.remoting, self.name_servers, instance_name, is_producer=True
+        )
         compression.require(self.config.send.compress_type)
         self._clock = clock if clock is not None else SystemClock()
         self._faults = Faults(self._clock) if self.config.send.send_latency_fault else None

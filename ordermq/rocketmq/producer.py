@@ -118,7 +118,7 @@ class Producer(ClientSettings):
     def _arguments(self) -> dict[str, Any]:
         return {
             "selector": by_sharding_key,
-            "instance_name": self._unique_instance(),
+            "instance_name": self._instance_name or None,
             # As the old clients: they went on when a topic's queues changed, and keys moved.
             "allow_queue_change": True,
             **self._settings,

@@ -278,6 +278,29 @@ def test_a_tenants_requests_are_replied_to_within_its_namespace(broker: Embedded
     assert (bytes(reply.body), reply.topic) == (b"A", "DefaultCluster_REPLY_TOPIC")
 
 
+def test_clients_of_one_instance_name_get_their_own_replies(broker: EmbeddedBroker) -> None:
+    """Equal names in one process, as one setting for all of it makes them."""
+    settings = {"name_servers": broker.name_servers, "instance_name": "shop"}
+    with (
+        Producer("asks", **settings) as first,
+        Producer("asks", **settings) as second,
+        Producer("answers", **settings) as answerer,
+    ):
+        consumer = PushConsumer("g", consume_from_where="first_offset", **settings)
+        consumer.subscribe("orders")
+        consumer.orderly(
+            lambda messages, _: [answerer.reply(one, upper(one)) for one in messages] and None
+        )
+        with consumer:
+            for number in range(3):
+                for asker in (first, second):
+                    body = f"{asker is first}-{number}".encode()
+                    reply = asker.request(Message("orders", body), TIMEOUT_MS)
+                    assert bytes(reply.body) == body.upper()
+            second.close()
+            assert bytes(first.request(Message("orders", b"a"), TIMEOUT_MS).body) == b"A"
+
+
 def test_after_the_broker_came_back_requests_are_replied_to_again(
     tmp_path: Path, broker_config: BrokerConfig
 ) -> None:

@@ -18,6 +18,13 @@ def test_a_client_id_is_new_each_time_unless_it_is_named() -> None:
     assert client_id(config, HERE, "worker-1") == "127.0.0.1@worker-1"
 
 
+def test_a_producers_id_has_its_name_and_is_new_each_time() -> None:
+    config = RemotingConfig(unit_name="east")
+    first, second = (client_id(config, HERE, "shop", is_producer=True) for _ in range(2))
+    assert re.fullmatch(r"127\.0\.0\.1@shop#\d+#[0-9a-f]+@east", first)
+    assert first != second
+
+
 def test_javas_default_name_is_kept_by_broadcasting_members_only() -> None:
     config = RemotingConfig()
     assert client_id(config, HERE, "DEFAULT") != "127.0.0.1@DEFAULT"
