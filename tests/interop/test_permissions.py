@@ -20,6 +20,7 @@ from ordermq.errors import BrokerError
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import Credentials
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
+from tests.interop.java_process import JavaProcess
 from tests.interop.own_cluster import own_cluster
 
 OWNER = {"access_key": "owner-of-all", "secret_key": "owner-secret"}
@@ -177,6 +178,34 @@ def test_a_topic_or_group_an_account_may_not_consume_is_named(guarded: Cluster) 
     for group, topic, word in (("clerks", "till", "till"), ("others", "orders", "others")):
         error = refusal_to_consume(guarded, group, topic, CLERK)
         assert_says(error, guarded, word, "access_key='shop-clerk'", "what the account may do")
+
+
+@pytest.mark.parametrize("asks", ["ours", "java"])
+def test_accounts_ask_and_reply(guarded: Cluster, asks: str, tmp_path: Path) -> None:
+    servers = guarded.name_servers
+    replies = Producer("owners", name_servers=servers, **OWNER)
+    requests = Producer("clerks-own", name_servers=servers, **CLERK)
+
+    def reply(messages: Sequence[Any], context: object) -> None:
+        for message in messages:
+            if message.wants_reply:
+                # Those of the test before lie in the topic, and nobody waits for them any more.
+                with contextlib.suppress(BrokerError):
+                    replies.reply(message, bytes(message.body).upper())
+
+    group = f"owners-{asks}"
+    with replies, requests, consumer_of(guarded, group, "orders", reply, OWNER):
+        if asks == "ours":
+            for body in (b"a", b"b"):
+                assert bytes(requests.request(Message("orders", body), 20_000).body) == body.upper()
+        else:
+            java = JavaProcess(
+                guarded.version, "Asker", tmp_path, group="java-asks", name_servers=servers, **CLERK
+            )
+            try:
+                assert java.ask("orders c 20000")["reply"] == "C"
+            finally:
+                java.kill()
 
 
 def test_an_account_that_ends_under_a_member_is_told_and_its_return_is_noticed(

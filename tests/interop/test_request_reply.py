@@ -1,5 +1,7 @@
 """Requests and replies between Java's client and ours, on RocketMQ's brokers and on ours.
 
+As they come, over TLS, and of a tenant; those of accounts are in test_permissions.py.
+
 The request's topic lies on one broker and replies of Java's go to any of the two.
 """
 
@@ -7,20 +9,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ordermq import Message, MessageView, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import BrokerError, ReplyTimeout
+from ordermq.model.names import wrapped
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.java_process import JavaProcess
 from tests.interop.run import Run
 
 BROKERS = {"broker-a": 2, "broker-b": 2}  # b speaks binary headers
 TIMEOUT_MS = 20_000
+TENANT = "MQ_INST_shop"
 StartJava = Callable[..., JavaProcess]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How both sides talk: settings of ours, Java's, and options for java itself."""
+
+    ours: dict[str, Any] = field(default_factory=dict)
+    java: dict[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+    def topic_of(self, run: Run) -> str:
+        """What brokers call the run's topic."""
+        return wrapped(self.ours.get("namespace", ""), run.topic)
+
+
+WAYS = {
+    "plain": Way(),
+    "tls": Way({"tls": True, "tls_verify": "none"}, options=("-Dtls.enable=true",)),
+    "tenant": Way({"namespace": TENANT}, {"namespace": TENANT}),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    return WAYS[request.param]
 
 
 @pytest.fixture
@@ -41,10 +72,10 @@ def java(cluster: Cluster, tmp_path: Path) -> Iterator[StartJava]:
         asker.kill()
 
 
-def replying(name_servers: str, topic: str, producer: Producer) -> PushConsumer:
+def replying(name_servers: str, topic: str, producer: Producer, **settings: Any) -> PushConsumer:
     """A consumer of ours that replies "ours: " and the request's body."""
     consumer = PushConsumer(
-        "ours-reply", name_servers=name_servers, consume_from_where="first_offset"
+        "ours-reply", name_servers=name_servers, consume_from_where="first_offset", **settings
     )
     consumer.subscribe(topic)
 
@@ -57,12 +88,12 @@ def replying(name_servers: str, topic: str, producer: Producer) -> PushConsumer:
     return consumer
 
 
-def test_java_asks_and_we_reply(run: Run, java: StartJava) -> None:
-    run.cluster.put_topic(run.topic, BROKERS)
+def test_java_asks_and_we_reply(run: Run, java: StartJava, way: Way) -> None:
+    run.cluster.put_topic(way.topic_of(run), BROKERS)
     servers = run.cluster.name_servers
-    with Producer("ours-answer", name_servers=servers) as producer:
-        asker = java(servers)
-        with replying(servers, run.topic, producer):
+    with Producer("ours-answer", name_servers=servers, **way.ours) as producer:
+        asker = java(servers, options=way.options, **way.java)
+        with replying(servers, run.topic, producer, **way.ours):
             for number in range(12):
                 answer = asker.ask(f"{run.topic} n{number} {TIMEOUT_MS}")
                 assert answer["reply"] == f"ours: n{number}", answer
@@ -72,12 +103,12 @@ def test_java_asks_and_we_reply(run: Run, java: StartJava) -> None:
         assert "timeout" in failed["how"], failed
 
 
-def test_we_ask_and_java_replies(run: Run, java: StartJava) -> None:
-    run.cluster.put_topic(run.topic, {"broker-a": 1})
+def test_we_ask_and_java_replies(run: Run, java: StartJava, way: Way) -> None:
+    run.cluster.put_topic(way.topic_of(run), {"broker-a": 1})
     servers = run.cluster.name_servers
-    java(servers, replies=run.topic)
+    java(servers, replies=run.topic, options=way.options, **way.java)
     large = "large-" * 2_000
-    with Producer("ours-ask", name_servers=servers) as producer:
+    with Producer("ours-ask", name_servers=servers, **way.ours) as producer:
         for number in range(12):
             reply = producer.request(Message(run.topic, f"n{number}".encode()), TIMEOUT_MS)
             assert bytes(reply.body) == f"java: n{number}".encode()
@@ -93,6 +124,25 @@ def test_we_ask_and_java_replies(run: Run, java: StartJava) -> None:
 
         bodies = [bytes(reply.body) for reply in asyncio.run(many())]
         assert bodies == [f"java: m{number}".encode() for number in range(20)]
+
+
+def test_clients_of_one_name_get_their_own_replies_of_rocketmq(run: Run, way: Way) -> None:
+    run.cluster.put_topic(way.topic_of(run), BROKERS)
+    servers = run.cluster.name_servers
+    named = way.ours | {"instance_name": "shop"}
+    with (
+        Producer("ours-ask", name_servers=servers, **named) as first,
+        Producer("ours-ask", name_servers=servers, **named) as second,
+        replying(servers, run.topic, first, **named),
+    ):
+        for number in range(8):
+            for asker in (first, second):
+                body = f"{asker is first}-{number}".encode()
+                reply = asker.request(Message(run.topic, body), TIMEOUT_MS)
+                assert bytes(reply.body) == b"ours: " + body
+        second.close()  # takes the name from no other
+        for _ in range(4):
+            assert bytes(first.request(Message(run.topic, b"?"), TIMEOUT_MS).body) == b"ours: ?"
 
 
 def test_we_ask_and_reply_and_hear_that_nobody_waits(run: Run) -> None:

@@ -4,15 +4,19 @@ import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Each line of standard input is a request: TOPIC BODY TIMEOUT_MS; the reply is printed.
@@ -22,9 +26,12 @@ import org.apache.rocketmq.common.message.MessageExt;
 final class Asker {
     public static void main(String[] args) throws Exception {
         Map<String, String> given = Lines.arguments(args);
-        DefaultMQProducer producer = new DefaultMQProducer(given.get("group"));
+        DefaultMQProducer producer = new DefaultMQProducer(given.get("group"), signs(given));
         producer.setInstanceName("java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(given.get("name_servers"));
+        if (given.containsKey("namespace")) {
+            producer.setNamespace(given.get("namespace"));
+        }
         producer.start();
         if (given.containsKey("replies")) {
             reply(producer, given);
@@ -63,11 +70,22 @@ final class Asker {
         System.exit(0); // the client leaves threads behind
     }
 
+    private static RPCHook signs(Map<String, String> given) {
+        return given.containsKey("access_key")
+            ? new AclClientRPCHook(
+                new SessionCredentials(given.get("access_key"), given.get("secret_key")))
+            : null;
+    }
+
     private static void reply(DefaultMQProducer producer, Map<String, String> given)
         throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(given.get("group") + "-c");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            given.get("group") + "-c", signs(given), new AllocateMessageQueueAveragely());
         consumer.setInstanceName("java-c-" + ProcessHandle.current().pid());
         consumer.setNamesrvAddr(given.get("name_servers"));
+        if (given.containsKey("namespace")) {
+            consumer.setNamespace(given.get("namespace"));
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(given.get("replies"), "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
