@@ -150,6 +150,31 @@ class Message:
         return own
 
 
+def wire_texts(
+    messages: Sequence[Message], sharding_key: str | None, unique_ids: Sequence[str]
+) -> list[str]:
+    """`Message.wire_properties` of each, for less: most have none of their own.
+
+    Raises: ConfigError: as there.
+    """
+    begin = _ID_BEGIN
+    if sharding_key:
+        begin = props.encode({props.SHARDING_KEY: sharding_key}) + begin
+    is_long = len(begin) > props.MAX_BYTES // 8  # then each says for itself how long it is
+    return [
+        message.wire_properties(sharding_key, unique_id)
+        if is_long
+        or message.properties
+        or message.tags
+        or message.keys
+        or message.delay_level
+        or message.deliver_at_ms
+        or message.delay_ms
+        else f"{begin}{unique_id}{_ID_END}"
+        for message, unique_id in zip(messages, unique_ids, strict=True)
+    ]
+
+
 # What every send has; put together once, for it was a third of a message's own cost.
 _ID_BEGIN, _ID_END = props.encode_plain(props.UNIQ_KEY, "?").split("?")
 _ID_END += props.encode_plain(props.WAIT, "true")

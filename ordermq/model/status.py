@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import overload
 
 from ordermq.model.message_queue import MessageQueue
 
@@ -49,6 +51,65 @@ class SendReceipt:
     offset_message_id: str
     status: SendStatus = SendStatus.SEND_OK
     recall_handle: str | None = None
+
+
+class SendReceipts(Sequence[SendReceipt]):
+    """Those of messages that lie back to back; each is made when someone looks at it.
+
+    Args:
+        queue_offset: of the first.
+        message_ids, offset_message_ids: one of each a message.
+    """
+
+    __slots__ = (
+        "_message_ids",
+        "_message_queue",
+        "_offset_message_ids",
+        "_queue_offset",
+        "_recall_handle",
+        "_status",
+    )
+
+    def __init__(
+        self,
+        message_queue: MessageQueue,
+        queue_offset: int,
+        message_ids: Sequence[str],
+        offset_message_ids: Sequence[str],
+        status: SendStatus,
+        recall_handle: str | None,
+    ) -> None:
+        self._message_queue = message_queue
+        self._queue_offset = queue_offset
+        self._message_ids = message_ids
+        self._offset_message_ids = offset_message_ids
+        self._status = status
+        self._recall_handle = recall_handle
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} receipts of {self._message_queue} from {self._queue_offset}>"
+
+    def __len__(self) -> int:
+        return len(self._message_ids)
+
+    @overload
+    def __getitem__(self, position: int) -> SendReceipt: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[SendReceipt]: ...
+    def __getitem__(self, position: int | slice) -> SendReceipt | Sequence[SendReceipt]:
+        if isinstance(position, slice):
+            return [self[i] for i in range(*position.indices(len(self)))]
+        message_id = self._message_ids[position]
+        if position < 0:
+            position += len(self)
+        return SendReceipt(
+            self._message_queue,
+            self._queue_offset + position,
+            message_id,
+            self._offset_message_ids[position],
+            self._status,
+            self._recall_handle,
+        )
 
 
 @dataclass(slots=True, unsafe_hash=True)

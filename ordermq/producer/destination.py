@@ -17,8 +17,8 @@ from ordermq.errors import (
 )
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
-from ordermq.model.status import SendReceipt, SendStatus
-from ordermq.producer.entry import Entry
+from ordermq.model.status import SendReceipts, SendStatus
+from ordermq.producer.entry import Entry, is_single
 from ordermq.producer.faults import Faults
 from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.command import Command
@@ -89,8 +89,8 @@ class Destination:
 
     def receipts(
         self, batch: Sequence[Entry], body_bytes: int, answer: Command
-    ) -> list[SendReceipt]:
-        """What the answer to the last request says of each message.
+    ) -> list[SendReceipts]:
+        """What the answer to the last request says of each entry's messages.
 
         Raises: BrokerError: they were refused. ProtocolError: it is not an answer for these.
         """
@@ -100,24 +100,26 @@ class Destination:
         self._is_passed_by = False
         if self._faults is not None:
             self._faults.note(broker_name, self._client.clock.now_ms() - self._asked_ms)
-        ids = reply.message_id.split(",")
-        if len(ids) != len(batch):
+        places = reply.message_id.split(",")
+        count = sum(map(len, batch))
+        if len(places) != count:
             raise ProtocolError(
-                f"the broker acknowledged {len(ids)} messages of {len(batch)}",
+                f"the broker acknowledged {len(places)} messages of {count}",
                 topic=self.queue.topic,
                 broker=broker_name,
             )
-        if batch[0].is_watched:
-            for entry in batch:
-                entry.reply = reply
         queue = MessageQueue(self.queue.topic, broker_name, reply.queue_id)
-        status = _STATUS[ResponseCode(code)]
-        return [
-            SendReceipt(
-                queue, reply.queue_offset + i, entry.unique_id, ids[i], status, reply.recall_handle
+        status, handle = _STATUS[ResponseCode(code)], reply.recall_handle
+        receipts, at = [], 0
+        for entry in batch:
+            if entry.is_watched:
+                entry.reply = reply
+            end, ids = at + len(entry), entry.unique_ids
+            receipts.append(
+                SendReceipts(queue, reply.queue_offset + at, ids, places[at:end], status, handle)
             )
-            for i, entry in enumerate(batch)
-        ]
+            at = end
+        return receipts
 
     def note_failure(self, error: OrderMQError) -> None:
         """A try ended so; messages that may go to any broker shall pass by a silent one."""
@@ -143,8 +145,8 @@ class Destination:
             default_topic_queue_nums=self._config.default_topic_queue_nums,
             broker_name=queue.broker_name,
         )
-        if len(batch) == 1:
-            header.flag, header.properties = one.flag, one.properties
+        if is_single(batch):
+            header.flag, header.properties = one.flags[0], one.properties[0]
         else:
             header.batch = True
         return header

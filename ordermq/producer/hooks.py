@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -65,33 +65,48 @@ class SendHooks:
         self.errors = 0  # what hooks raised
         self._counting = threading.Lock()  # callers, and the I/O thread
 
-    def around(self, message: Message, entry: Entry) -> None:
-        """Run the hooks before `entry` is handed in, and see to those after its outcome."""
+    def around(self, messages: Sequence[Message], entry: Entry) -> None:
+        """Run the hooks before `entry` is handed in, and see to those after its outcome.
+
+        Args: messages: those the entry holds.
+        """
         if not self.hooks:
             return
-        call = SendCall(
-            self._group,
-            message,
-            entry.unique_id,
-            entry.key,
-            props.TRANSACTION_PREPARED in entry.properties,
-            at_ms=self._clock.wall_ms(),
-            spent_ms=-self._clock.now_ms(),
-        )
-        for hook in self.hooks:
-            self._run(hook.before, call, call.message.topic)
+        calls = [
+            SendCall(
+                self._group,
+                message,
+                unique_id,
+                entry.key,
+                props.TRANSACTION_PREPARED in text,
+                at_ms=self._clock.wall_ms(),
+                spent_ms=-self._clock.now_ms(),
+            )
+            for message, unique_id, text in zip(
+                messages, entry.unique_ids, entry.properties, strict=True
+            )
+        ]
+        for call in calls:
+            for hook in self.hooks:
+                self._run(hook.before, call, call.message.topic)
         entry.is_watched = True
-        entry.on_done = partial(self._after, call, entry.on_done)
+        entry.on_done = partial(self._after, calls, entry.on_done)
 
-    def _after(self, call: SendCall, on_done: Callable[[Entry], None], entry: Entry) -> None:
-        call.receipt, call.exception = entry.receipt, entry.error
-        call.spent_ms += self._clock.now_ms()
-        if entry.reply is not None:
-            call.region = entry.reply.region
-            call.is_trace_on = entry.reply.trace_on != "false"
-        where = call.message.topic if entry.receipt is None else entry.receipt.message_queue
-        for hook in self.hooks:
-            self._run(hook.after, call, where)
+    def _after(
+        self, calls: Sequence[SendCall], on_done: Callable[[Entry], None], entry: Entry
+    ) -> None:
+        for at, call in enumerate(calls):
+            where: MessageQueue | str = call.message.topic
+            call.exception = entry.error
+            if entry.receipts is not None:
+                call.receipt = entry.receipts[at]
+                where = call.receipt.message_queue
+            call.spent_ms += self._clock.now_ms()
+            if entry.reply is not None:
+                call.region = entry.reply.region
+                call.is_trace_on = entry.reply.trace_on != "false"
+            for hook in self.hooks:
+                self._run(hook.after, call, where)
         on_done(entry)
 
     def _run(

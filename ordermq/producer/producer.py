@@ -17,13 +17,13 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, StateError
-from ordermq.model.identifiers import unique_message_id, unique_message_ids
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
 from ordermq.producer.asking import Asking
+from ordermq.producer.entries import Entries
 from ordermq.producer.entry import Entry
 from ordermq.producer.faults import Faults
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
@@ -84,8 +84,7 @@ class Producer(Asking):
         self._lanes: dict[MessageQueue, QueueLane] = {}
         self._intake: Intake | None = None
         self._hooks = SendHooks(self.group, self._clock)
-        self._send_checks: list[SendCheck] = []
-        self._max_message_bytes = self.config.send.max_message_bytes
+        self._entries = Entries(self.config.send, self._hooks)
         self._traces: TraceDispatcher | None = None
 
     def __repr__(self) -> str:
@@ -135,7 +134,7 @@ class Producer(Asking):
         Nothing is sent then. Before `start`.
         """
         self._require_not_started("add_check")
-        self._send_checks.append(check)
+        self._entries.checks.append(check)
 
     def _require_not_started(self, call: str) -> None:
         if self._client is not None or self._closed:
@@ -212,9 +211,13 @@ class Producer(Asking):
         *,
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
-    ) -> list[SendReceipt]:
-        """Send messages of one topic to one queue, back to back.
+    ) -> Sequence[SendReceipt]:
+        """Send messages of one topic to one queue, back to back, and all of them or none.
 
+        Only those that one request cannot hold go in several, one after the other: more than
+        `max_batch_bytes`, and delayed ones.
+
+        Returns: a receipt a message; made when it is looked at.
         Raises: ConfigError: none, or of several topics; else as `send`.
         """
         if not messages:
@@ -263,14 +266,16 @@ class Producer(Asking):
         messages: Sequence[Message],
         key: ShardingKey | None,
         queue: MessageQueue | None,
-    ) -> list[SendReceipt]:
+    ) -> Sequence[SendReceipt]:
         if self._live().runtime.is_io_thread:
             raise StateError("a blocking send on the I/O thread: use `asend` there")
         together = Together(len(messages))
-        entries = self._entries(messages, key, together.on_done)
+        entries = self._entries.together(messages, key, together.on_done)
         self._hand_in(Parcel(messages[0], key, queue, entries))
         together.wait()
-        return [entry.outcome() for entry in entries]
+        if len(entries) == 1:
+            return entries[0].outcomes()
+        return [receipt for entry in entries for receipt in entry.outcomes()]
 
     def _hand_in(self, parcel: Parcel) -> None:
         self._live()
@@ -293,7 +298,7 @@ class Producer(Asking):
         async def work() -> None:
             await self._targets.learn(client.routes, message.topic)
             target = self._targets.choose(client.routes, message, sharding_key, queue)
-            body, sys_flag = await packed(entry.body, self.config.send)
+            body, sys_flag = await packed(entry.bodies[0], self.config.send)
             header = SendHeader(
                 producer_group=self.group,
                 topic=message.topic,
@@ -301,7 +306,7 @@ class Producer(Asking):
                 sys_flag=sys_flag,
                 born_timestamp_ms=self._clock.wall_ms(),
                 flag=message.flag,
-                properties=entry.properties,
+                properties=entry.properties[0],
                 broker_name=target.broker_name,
             )
             address = client.routes.master_of(target.broker_name)
@@ -364,57 +369,14 @@ class Producer(Asking):
 
     # On the I/O thread.
 
-    def _entries(
-        self,
-        messages: Sequence[Message],
-        key: ShardingKey | None,
-        on_done: Callable[[Entry], None],
-    ) -> list[Entry]:
-        if len(messages) == 1:
-            return [self._entry(messages[0], key, on_done)]
-        entry, ids = self._entry, unique_message_ids(len(messages))
-        return [
-            entry(message, key, on_done, None, unique_id)
-            for message, unique_id in zip(messages, ids, strict=True)
-        ]
-
     def _entry(
         self,
         message: Message,
         key: ShardingKey | None,
         on_done: Callable[[Entry], None],
         added: Mapping[str, str] | None = None,
-        unique_id: str | None = None,
     ) -> Entry:
-        for check in self._send_checks:
-            check(message)
-        body = message.body
-        if len(body) > self._max_message_bytes:
-            raise self._too_long(message)
-        if unique_id is None:
-            unique_id = unique_message_id()
-        entry = Entry(
-            body if type(body) is bytes else bytes(body),
-            message.wire_properties(None if key is None else str(key), unique_id, added),
-            unique_id,
-            message.flag,
-            key,
-            message.is_delayed,
-            on_done,
-        )
-        if entry.is_alone:
-            entry.is_timed = message.is_timed
-        if self._hooks.hooks:
-            self._hooks.around(message, entry)
-        return entry
-
-    def _too_long(self, message: Message) -> ConfigError:
-        return ConfigError(
-            f"message body of {len(message.body)} bytes: expected at most "
-            f"{self.config.send.max_message_bytes}; max_message_bytes is the setting, and the "
-            "broker has one of its own",
-            topic=message.topic,
-        )
+        return self._entries.one(message, key, on_done, added)
 
     def _lane(self, queue: MessageQueue) -> QueueLane:
         lane = self._lanes.get(queue)

@@ -86,14 +86,14 @@ async def send_reply(
     except OrderMQError as error:
         entry.finish(None, error)
         raise
-    entry.finish(receipt, None)
+    entry.finish((receipt,), None)
     return receipt
 
 
 async def _pushed(
     client: ClientInstance, group: str, reply: Reply, entry: Entry, config: SendConfig
 ) -> SendReceipt:
-    body, sys_flag = await packed(entry.body, config)
+    body, sys_flag = await packed(entry.bodies[0], config)
     first: RemotingError | RouteError | None = None
     for broker in await _brokers(client, reply.request):
         header = SendHeader(
@@ -102,7 +102,7 @@ async def _pushed(
             queue_id=0,
             sys_flag=sys_flag,
             born_timestamp_ms=client.clock.wall_ms(),
-            properties=entry.properties,
+            properties=entry.properties[0],
             broker_name=broker,
         )
         try:
@@ -114,7 +114,7 @@ async def _pushed(
             continue
         queue = MessageQueue(reply.message.topic, broker, answer.queue_id)
         return SendReceipt(
-            queue, answer.queue_offset, entry.unique_id, answer.message_id, SendStatus.SEND_OK
+            queue, answer.queue_offset, entry.unique_ids[0], answer.message_id, SendStatus.SEND_OK
         )
     assert first is not None
     raise first

@@ -86,14 +86,14 @@ class Request:
                 "of a topic's first request holds the introductions to its brokers, too",
                 topic=self.message.topic,
             )
-        receipt = self.entry.receipt if self.entry is not None else None
-        if receipt is None:
+        if self.entry is None or self.entry.receipts is None:
             return ReplyTimeout(
                 f"no broker acknowledged the request {self.correlation_id} within "
                 f"{self.timeout_ms} ms, and no reply came: it may yet arrive and be carried out. "
                 "Raise timeout_ms above send_timeout_ms, or look why the broker is slow",
                 topic=self.message.topic,
             )
+        receipt = self.entry.outcome()
         return ReplyTimeout(
             f"no reply to the request {self.correlation_id} within {self.timeout_ms} ms; the "
             "broker has it, so it may yet be carried out. Does a consumer of the topic run that "

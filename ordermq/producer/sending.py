@@ -12,7 +12,7 @@ from ordermq.config import SendConfig
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.destination import Destination
-from ordermq.producer.entry import Entry, batch_body
+from ordermq.producer.entry import Entry, batch_body, is_single
 from ordermq.producer.packing import is_packed, packed
 from ordermq.producer.selectors import ShardingKey
 from ordermq.producer.send_retry import (
@@ -103,10 +103,10 @@ class Sending(Waiting):
         """Make the body, if that need not be awaited."""
         if self._body is None:
             one = self._batch[0]
-            if len(self._batch) > 1:
+            if not is_single(self._batch):
                 self._body, self._sys_flag = batch_body(self._batch), 0  # never compressed
-            elif not is_packed(one.body, self._config):
-                self._body, self._sys_flag = one.body, one.sys_flag
+            elif not is_packed(one.bodies[0], self._config):
+                self._body, self._sys_flag = one.bodies[0], one.sys_flag
         return self._body is not None
 
     def _ask(self) -> bool:
@@ -123,7 +123,7 @@ class Sending(Waiting):
                 await self._client.clock.sleep_ms(pause_ms)
             if not self._is_body_made():
                 one = self._batch[0]
-                self._body, sys_flag = await packed(one.body, self._config)
+                self._body, sys_flag = await packed(one.bodies[0], self._config)
                 self._sys_flag = sys_flag | one.sys_flag
             try:
                 while not self._ask():
@@ -161,8 +161,8 @@ class Sending(Waiting):
             # The next request first: callers that are woken want the interpreter, too.
             self._on_end(True)
         finally:
-            for entry, receipt in zip(self._batch, receipts, strict=True):
-                entry.finish(receipt, None)
+            for entry, its_receipts in zip(self._batch, receipts, strict=True):
+                entry.finish(its_receipts, None)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:

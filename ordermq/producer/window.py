@@ -45,7 +45,7 @@ class Together:
 
     def on_done(self, entry: Entry) -> None:
         """On the I/O thread."""
-        self._left -= 1
+        self._left -= len(entry)
         if not self._left:
             self._bell.ring()
 

@@ -43,10 +43,35 @@ def entry(
     is_alone: bool = False,
     done: list[str] | None = None,
 ) -> Entry:
+    return entry_of([name], key, body=body, is_alone=is_alone, done=done)
+
+
+def entry_of(
+    names: Sequence[str],
+    key: str | None = None,
+    *,
+    body: bytes = b"x",
+    is_alone: bool = False,
+    done: list[str] | None = None,
+) -> Entry:
+    """Several messages that stay together."""
     ended: Callable[[Entry], None] = (
-        (lambda one: done.append(one.unique_id)) if done is not None else (lambda one: None)
+        (lambda one: done.extend(one.unique_ids)) if done is not None else (lambda one: None)
     )
-    return Entry(body, encode({"UNIQ_KEY": name}), name, 0, key, is_alone, ended)
+    texts = [encode({"UNIQ_KEY": name}) for name in names]
+    size = sum(len(body) + len(text) for text in texts)
+    return Entry(
+        [body] * len(names), texts, list(names), [0] * len(names), size, key, is_alone, ended
+    )
+
+
+def name_of(one: Entry) -> str:
+    (name,) = one.unique_ids
+    return name
+
+
+def names_of(batch: Sequence[Entry]) -> list[str]:
+    return [name for one in batch for name in one.unique_ids]
 
 
 def lane_of(broker: FakeBroker, config: SendConfig = CONFIG) -> QueueLane:
@@ -103,18 +128,20 @@ def test_a_batch_body_is_written_byte_for_byte_as_java_does(
         return None
 
     entries = [
-        Entry(b"aa", "TAGS\x01TagA\x02", "1", 0, None, False, nothing),
-        Entry(b"bb", "WAIT\x01true\x02", "2", 0, None, False, nothing),
+        Entry([b"aa"], ["TAGS\x01TagA\x02"], ["1"], [0], 12, None, False, nothing),
+        Entry([b"bb"], ["WAIT\x01true\x02"], ["2"], [0], 12, None, False, nothing),
     ]
+    both = ([b"aa", b"bb"], ["TAGS\x01TagA\x02", "WAIT\x01true\x02"], ["1", "2"], [0, 0])
     assert batch_body(entries) == vector("messages/batch_body")
+    assert batch_body([Entry(*both, 24, None, False, nothing)]) == vector("messages/batch_body")
 
 
 def test_a_batch_ends_before_the_message_that_would_make_it_too_big() -> None:
-    size = len(entry("1", body=b"x" * 100).body) + len(entry("1").properties)
+    size = 100 + len("UNIQ_KEY\x011\x02")
     waiting = deque(entry(str(n), body=b"x" * 100) for n in range(5))
-    assert [one.unique_id for one in take_batch(waiting, 2 * size)] == ["0", "1"]
-    assert [one.unique_id for one in take_batch(waiting, 2 * size - 1)] == ["2"]
-    assert [one.unique_id for one in take_batch(waiting, 1)] == ["3"]
+    assert names_of(take_batch(waiting, 2 * size)) == ["0", "1"]
+    assert names_of(take_batch(waiting, 2 * size - 1)) == ["2"]
+    assert names_of(take_batch(waiting, 1)) == ["3"]
     assert len(waiting) == 1
 
 
@@ -122,7 +149,7 @@ def test_a_message_that_must_be_alone_is_alone_and_keeps_its_place() -> None:
     waiting = deque([entry("1"), entry("2"), entry("3", is_alone=True), entry("4"), entry("5")])
     batches = []
     while waiting:
-        batches.append([one.unique_id for one in take_batch(waiting, 1_000)])
+        batches.append(names_of(take_batch(waiting, 1_000)))
     assert batches == [["1", "2"], ["3"], ["4", "5"]]
 
 
@@ -169,28 +196,48 @@ def test_a_receipt_tells_where_each_message_of_a_batch_lies() -> None:
         entries = [entry("a"), entry("b")]
         put(lane, *entries)
         await settled(broker, lane)
-        receipts = [one.receipt for one in entries]
-        assert [receipt and receipt.queue_offset for receipt in receipts] == [10, 11]
-        assert [receipt and receipt.message_id for receipt in receipts] == ["a", "b"]
-        assert [receipt and receipt.offset_message_id for receipt in receipts] == [
+        receipts = [one.outcome() for one in entries]
+        assert [receipt.queue_offset for receipt in receipts] == [10, 11]
+        assert [receipt.message_id for receipt in receipts] == ["a", "b"]
+        assert [receipt.offset_message_id for receipt in receipts] == [
             f"{10:032X}",
             f"{11:032X}",
         ]
         for receipt in receipts:
-            assert receipt is not None
             assert receipt.message_queue == QUEUE
             assert receipt.status is SendStatus.FLUSH_SLAVE_TIMEOUT
 
     run(work())
 
 
+def test_messages_that_stay_together_have_receipts_of_their_own() -> None:
+    broker = FakeBroker()
+    broker.stored = ["older"]
+    entries = [entry_of("ab"), entry("c"), entry_of("def")]
+    put_together(broker, lane_of(broker), entries)
+    assert broker.requests == [list("abcdef")]
+    receipts = [one for each in entries for one in each.outcomes()]
+    assert [one.message_id for one in receipts] == list("abcdef")
+    assert [one.queue_offset for one in receipts] == list(range(1, 7))
+    assert [int(one.offset_message_id, 16) for one in receipts] == list(range(1, 7))
+
+
+def test_a_failed_key_fails_all_of_a_batch() -> None:
+    broker = FakeBroker(fates("lost", "lost", "lost"))
+    lost, refused, other = entry_of("ab", "k"), entry_of("cd", "k"), entry_of("ef", "other")
+    send_all(broker, [lost, refused, other])
+    assert isinstance(lost.error, RequestTimeout)
+    assert isinstance(refused.error, KeyFailed)
+    assert broker.stored == ["e", "f"]
+
+
 def test_a_single_message_goes_as_a_plain_send() -> None:
     broker = FakeBroker()
     one = entry("a")
-    one.flag = 7
+    one.flags = [7]
     send_all(broker, [one])
     (header,) = broker.headers
-    assert (header.batch, header.flag, header.properties) == (None, 7, one.properties)
+    assert (header.batch, header.flag, header.properties) == (None, 7, one.properties[0])
     assert (header.topic, header.queue_id, header.broker_name) == ("T", 3, "broker-a")
     assert header.born_timestamp_ms == 1_700_000_000_000
 
@@ -206,8 +253,8 @@ def test_a_time_out_sends_the_same_message_again_before_any_successor() -> None:
         await settled(broker, lane)
         assert broker.requests == [["a"], ["a"], ["b"]]
         assert broker.stored == ["a", "a", "b"]
-        assert first.receipt is not None
-        assert first.receipt.queue_offset == 1
+        assert first.receipts is not None
+        assert first.outcome().queue_offset == 1
 
     run(work())
 
@@ -246,13 +293,13 @@ def test_an_unknown_outcome_fails_the_key_until_it_is_resolved() -> None:
         assert isinstance(refused.error, KeyFailed)
         assert "producer.resolve" in str(refused.error)
         assert broker.requests == [["a"], ["a"], ["a"], ["c"]]
-        assert other.receipt is not None
+        assert other.receipts is not None
         assert lane.resolve("k")
         assert not lane.resolve("k")
         again = entry("d", "k")
         put(lane, again)
         await settled(broker, lane)
-        assert again.receipt is not None
+        assert again.receipts is not None
 
     run(work())
 
@@ -280,7 +327,7 @@ def test_messages_without_a_key_fail_nobody() -> None:
     entries = [entry("a"), entry("b")]
     send_all(broker, entries)
     assert isinstance(entries[0].error, RequestTimeout)
-    assert entries[1].receipt is not None
+    assert entries[1].receipts is not None
 
 
 def test_a_refused_message_does_not_fail_its_key() -> None:
@@ -289,7 +336,7 @@ def test_a_refused_message_does_not_fail_its_key() -> None:
     send_all(broker, entries)
     assert isinstance(entries[0].error, BrokerError)
     assert broker.stored == ["b"]
-    assert entries[1].receipt is not None
+    assert entries[1].receipts is not None
 
 
 def test_a_refusal_after_a_time_out_leaves_the_outcome_unknown() -> None:
@@ -379,7 +426,7 @@ def test_an_answer_after_the_lane_stopped_changes_nothing() -> None:
             await asyncio.sleep(0)
         assert done == ["a"]
         assert isinstance(one.error, StateError)
-        assert one.receipt is None
+        assert one.receipts is None
 
     run(work())
 
@@ -393,7 +440,7 @@ def test_a_request_waits_until_the_connection_takes_bytes() -> None:
         put(lane, second)  # while the first waits: it may not pass
         await settled(broker, lane)
         assert broker.requests == [["a"], ["b"]]
-        assert first.receipt is not None
+        assert first.receipts is not None
 
     run(work())
 
@@ -450,7 +497,7 @@ def test_whoever_was_answered_is_told_even_if_the_next_request_cannot_begin(
         monkeypatch.setattr(lanes, "take_batch", broken)
         while broker.in_flight:
             await asyncio.sleep(0)
-        assert [one.receipt and one.receipt.queue_offset for one in first] == [0, 1]
+        assert [one.receipts and one.receipts[0].queue_offset for one in first] == [0, 1]
         assert isinstance(waiting.error, StateError)
         assert "was not sent" in str(waiting.error)
         assert lane.is_idle
@@ -478,7 +525,9 @@ def test_one_whose_caller_cannot_be_told_leaves_nobody_else_waiting(
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), st.sampled_from(["k1", "k2", None])),
+        st.tuples(
+            st.just("put"), st.tuples(st.sampled_from(["k1", "k2", None]), st.integers(1, 3))
+        ),
         st.tuples(st.just("let run"), st.integers(1, 30)),
         st.tuples(st.just("land"), st.none()),
         st.tuples(st.just("resolve"), st.sampled_from(["k1", "k2"])),
@@ -509,9 +558,10 @@ def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
         lane, sent, done = lane_of(broker, config), list[Entry](), list[str]()
         for step, argument in steps:
             if step == "put":
-                one = entry(f"{len(sent):03}", argument, done=done)
-                sent.append(one)
-                put(lane, one)
+                key, count = argument
+                names = [f"{len(sent):03}.{n}" for n in range(count)]
+                sent.append(entry_of(names, key, done=done))
+                put(lane, sent[-1])
             elif step == "land":
                 broker.land()
             elif step == "resolve":
@@ -524,11 +574,16 @@ def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
         await settled(broker, lane)
         broker.land()
 
-        assert sorted(done) == [one.unique_id for one in sent], "each is told once"
-        acknowledged = {one.unique_id for one in sent if one.receipt is not None}
-        assert acknowledged <= set(broker.stored)
+        assert sorted(done) == names_of(sent), "each is told once"
+        acknowledged = names_of([one for one in sent if one.receipts is not None])
+        assert set(acknowledged) <= set(broker.stored)
+        requested = {name: at for at, names in enumerate(broker.requests) for name in names}
+        for one in sent:
+            assert len({requested.get(name) for name in one.unique_ids}) == 1, "it stays whole"
+            for receipt, name in zip(one.receipts or (), one.unique_ids, strict=False):
+                assert receipt.message_id == name == broker.stored[receipt.queue_offset]
         for key in ("k1", "k2"):
-            mine = [one.unique_id for one in sent if one.key == key]
+            mine = names_of([one for one in sent if one.key == key])
             first_copies = list(dict.fromkeys(name for name in broker.stored if name in mine))
             assert first_copies == sorted(first_copies)
 
@@ -593,7 +648,7 @@ def detouring(broker: FakeBroker, taken: list[str], *, takes: bool = True) -> Qu
     def detour(queue: MessageQueue, one: Entry) -> bool:
         assert queue == QUEUE
         if takes:
-            taken.append(one.unique_id)
+            taken.extend(one.unique_ids)
             one.moves_left -= 1
             one.finish(None, None)
         return takes
@@ -631,6 +686,15 @@ def test_a_message_every_broker_would_refuse_stays_and_fails() -> None:
     put_together(broker, detouring(broker, taken), [free])
     assert taken == []
     assert isinstance(free.error, BrokerError)
+
+
+def test_a_batch_that_may_go_anywhere_goes_to_another_broker_whole() -> None:
+    broker, taken = FakeBroker(fates("busy")), list[str]()
+    together, ordered = entry_of(["1", "2", "3"]), entry_of(["4", "5"], "k")
+    together.moves_left = 1
+    put_together(broker, detouring(broker, taken), [together, ordered])
+    assert taken == ["1", "2", "3"]
+    assert broker.requests == [["1", "2", "3", "4", "5"], ["4", "5"]]
 
 
 def test_where_no_other_broker_takes_it_it_is_tried_here_again() -> None:

@@ -19,7 +19,7 @@ RECEIPT = SendReceipt(MessageQueue("T", "b", 0), 0, "id", "place")
 
 
 def entry(window: SendWindow | Together) -> Entry:
-    return Entry(b"x", "", "id", 0, None, False, window.on_done)
+    return Entry([b"x"], [""], ["id"], [0], 1, None, False, window.on_done)
 
 
 def is_rung(bell: Bell) -> bool:
@@ -35,7 +35,7 @@ def in_a_thread(work: threading.Thread) -> None:
 def test_a_ring_before_the_wait_is_not_lost() -> None:
     def work() -> None:
         together = Together(1)
-        entry(together).finish(RECEIPT, None)
+        entry(together).finish([RECEIPT], None)
         together.wait()
 
     in_a_thread(threading.Thread(target=work, daemon=True))
@@ -45,16 +45,16 @@ def test_a_caller_waits_for_all_of_its_messages() -> None:
     together, rung = Together(3), Bell.of_thread()
     entries = [entry(together) for _ in range(3)]
     for one in entries[:2]:
-        one.finish(RECEIPT, None)
+        one.finish([RECEIPT], None)
         assert not is_rung(rung)
-    entries[2].finish(RECEIPT, None)
+    entries[2].finish([RECEIPT], None)
     together.wait()
     assert not is_rung(rung)
 
 
 def test_the_ring_an_interrupted_caller_left_ends_no_later_wait() -> None:
     bell = Bell.of_thread()
-    entry(Together(1)).finish(RECEIPT, None)  # its caller never waited
+    entry(Together(1)).finish([RECEIPT], None)  # its caller never waited
     together = Together(1)
     later = entry(together)
     is_finished = threading.Event()
@@ -63,7 +63,7 @@ def test_the_ring_an_interrupted_caller_left_ends_no_later_wait() -> None:
         while is_rung(bell):  # until the left ring is taken
             os.sched_yield()
         is_finished.set()
-        later.finish(RECEIPT, None)
+        later.finish([RECEIPT], None)
 
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(finish)
@@ -75,9 +75,9 @@ def test_the_ring_an_interrupted_caller_left_ends_no_later_wait() -> None:
 def test_a_window_waits_for_the_oldest_message_whatever_else_is_done() -> None:
     window = SendWindow()
     first, second = entry(window), entry(window)
-    second.finish(RECEIPT, None)
+    second.finish([RECEIPT], None)
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(first.finish, RECEIPT, None)
+        done = pool.submit(first.finish, [RECEIPT], None)
         assert window.receipt(first) is RECEIPT
         done.result(5)
     assert window.receipt(second) is RECEIPT
