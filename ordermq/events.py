@@ -37,6 +37,7 @@ from typing import Any, Protocol
 
 from ordermq.clock import CLOCK_ID
 from ordermq.closing import Closing
+from ordermq.errors import ConfigError
 
 
 class EventType(StrEnum):
@@ -110,6 +111,7 @@ class History(Closing):
     Args:
         path: the file; created, or appended to by a later incarnation.
         process: name of this incarnation, unique in the run (the client id).
+    Raises: ConfigError: the file cannot be written.
 
     Any thread may record; lines are whole and in program order.
     """
@@ -121,7 +123,13 @@ class History(Closing):
         self.process = process
         self._lock = threading.Lock()
         self._sequence = 0
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"history={str(path)!r} cannot be written ({error.strerror}): give a file in a "
+                "folder that exists"
+            ) from error
         self.record(EventType.OPEN)
 
     def record(

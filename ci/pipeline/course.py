@@ -58,7 +58,7 @@ def play(data: Path, folder: Path, say: Say) -> Course:
     course, started = Course(folder), time.monotonic()
     broker = Process(
         "the broker",
-        "ordermq.cli",
+        "ordermq",
         ["broker", "--json", "--data", data, "--port", "0", "--lease-ms", LEASE_MS,
          "--queues", "8", "--history", course.history],
         folder / "broker.log",

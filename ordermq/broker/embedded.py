@@ -13,7 +13,7 @@ from ordermq.broker.store import Store
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import BrokerConfig
-from ordermq.errors import ConnectFailed, StateError
+from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
 from ordermq.remoting.event_loop import new_event_loop
 
@@ -31,6 +31,7 @@ class EmbeddedBroker(Starting):
         port: 0 takes a free one.
         clock: for leases, delays and waiting pulls; tests pass a ManualClock.
         history: where the events of semantics section 11 go.
+    Raises: ConfigError: there is no such port.
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class EmbeddedBroker(Starting):
         clock: Clock | None = None,
         history: Recorder | None = None,
     ) -> None:
+        if not 0 <= port <= 65_535:  # the system would take a higher one modulo 65,536
+            raise ConfigError(f"port={port}: expected 1..65535, or 0 for a free one")
         self._path = path
         self._host = host
         self._wanted_port = port

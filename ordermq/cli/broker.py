@@ -112,7 +112,7 @@ def _serve(
 ) -> None:
     try:
         if data is not None:
-            data.mkdir(parents=True, exist_ok=True)
+            _make_folder(data)
         # A restarted broker is another process of the history, even under the same pid.
         recorder = (
             NoHistory() if history is None else History(history, f"broker-{os.getpid()}-{_now()}")
@@ -121,7 +121,7 @@ def _serve(
         server.start()
     except ConnectFailed as error:
         fail(str(error), ExitCode.UNREACHABLE)
-    except OSError as error:
+    except ConfigError as error:
         fail(str(error), ExitCode.USAGE)
     except StoreError as error:
         fail(str(error))
@@ -132,6 +132,16 @@ def _serve(
     if not as_json:
         counts = server.statistics
         note(f"stopped; {counts.messages_stored:,} messages stored in this run")
+
+
+def _make_folder(data: Path) -> None:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(
+            f"--data {data}: no folder can be made there ({error.strerror}): give another",
+            ExitCode.USAGE,
+        )
 
 
 @contextlib.contextmanager

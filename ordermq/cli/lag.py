@@ -32,8 +32,7 @@ def lag(
     """
     with explained(), GroupInspector(**servers.settings()) as inspector:
         state = inspector.look(group, topics, ask_members=False)
-    if not state.progress and not state.members:
-        fail(f"group {group!r} has no member and no offset: check its name, or name a topic")
+    require_known(state)
     now_ms = time.time_ns() // 1_000_000
     if as_json:
         print_json(_document(state, now_ms))
@@ -46,6 +45,12 @@ def lag(
         print_table(title, ["queue", "committed", "end", "lag", "behind"], rows)
     if at_most is not None and state.lag > at_most:
         fail(f"{group} is {state.lag:,} messages behind, more than {at_most:,}")
+
+
+def require_known(state: GroupState) -> None:
+    """End the command where brokers know nothing of the group."""
+    if not state.progress and not state.members:
+        fail(f"group {state.group!r} has no member and no offset: check its name, or name a topic")
 
 
 def behind(done: QueueProgress, now_ms: int) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ordermq.cli.connecting import Servers, explained, servers_options
+from ordermq.cli.lag import require_known
 from ordermq.cli.output import EXIT_CODES, fail, json_option, note, print_json, print_table
 from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.model.message_queue import MessageQueue
@@ -41,6 +42,7 @@ def locks(group: str, topics: tuple[str, ...], servers: Servers, as_json: bool) 
     """
     with explained(), GroupInspector(**servers.settings()) as inspector:
         state = inspector.look(group, topics)
+    require_known(state)
     rows = [_row(state, queue) for queue in state.progress]
     if as_json:
         print_json({"group": group, "queues": rows, "silent": state.silent})

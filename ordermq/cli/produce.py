@@ -18,6 +18,7 @@ from ordermq.cli.output import (
     ExitCode,
     fail,
     json_option,
+    note,
     print_json,
     print_table,
     progress_bar,
@@ -80,6 +81,8 @@ def produce(
         print_json(tally.to_dict())
     elif tally.stored:
         _show(topic, tally)
+    elif tally.error is None:
+        note(f"0 messages stored in {topic}: the input has none" + " after --skip" * bool(skip))
     if tally.error is not None:
         _explain(tally, in_flight)
 
@@ -193,7 +196,11 @@ def _show(topic: str, tally: _Tally) -> None:
 
 def _explain(tally: _Tally, in_flight: int) -> None:
     error, reached = tally.error, tally.first + tally.stored
-    reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    reason = str(error)
+    if isinstance(error, KeyboardInterrupt):
+        reason = "interrupted"
+    elif isinstance(error, UnicodeDecodeError):
+        reason = f"the input is no UTF-8 text ({error}): convert it, as with iconv -t UTF-8"
     if tally.stored == 0 and isinstance(error, ConnectFailed | ConnectionLost | RouteError):
         fail(reason, ExitCode.UNREACHABLE)
     if tally.stored == 0 and isinstance(error, ConfigError | UnicodeDecodeError | csv.Error):

@@ -236,7 +236,9 @@ class Member:
             self._releasing.cancel()
 
     async def _join(self) -> None:
-        for topic in self.subscriptions.topics():
+        retry = retry_topic(self._group)
+        # The caller's own topics first: an error names one of them.
+        for topic in sorted(self.subscriptions.topics(), key=lambda topic: topic == retry):
             await self._client.routes.get(topic)
         if not self._client.routes.masters():
             # No topic exists yet. The brokers that will create it are known by this one, and
@@ -244,7 +246,7 @@ class Member:
             await self._client.routes.get(AUTO_CREATE_TOPIC)
         await self.subscriptions.check()
         await self._client.heartbeats.introduce()
-        if self.subscriptions.of(retry := retry_topic(self._group)) is not None:
+        if self.subscriptions.of(retry) is not None:
             # The heartbeat created it at the broker; now its route exists.
             await self._client.routes.get(retry)
         self._client.start_loops()

@@ -17,7 +17,7 @@ RANKS = (
     {"client"},
     {"consumer", "producer"},
     {"rocketmq"},
-    {"broker", "spark", "cli", "audit", "metrics", "pytest_plugin"},
+    {"broker", "spark", "cli", "audit", "metrics", "pytest_plugin", "__main__"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 HEAVY = {"numpy", "pandas", "pyarrow", "pyspark", "click", "rich", "matplotlib"}
@@ -57,7 +57,7 @@ def is_allowed(room: str, module: str) -> bool:
         return other == "errors"
     if room == "broker":
         return RANK[other] <= 3
-    if room in ("cli", "pytest_plugin"):
+    if room in ("cli", "pytest_plugin", "__main__"):
         return other in RANK
     return RANK[other] < RANK[room] or RANK[room] == RANK[other] == 0
 

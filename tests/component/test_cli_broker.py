@@ -103,6 +103,18 @@ def test_a_row_that_is_too_short_says_where_to_go_on(name_servers: str) -> None:
     assert "Go on with --skip" in result.stderr
 
 
+def test_an_input_that_is_no_text_or_empty_is_told(name_servers: str, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"fine\n\xfc\n")
+    result = ordermq("produce", "orders", str(file), "--name-servers", name_servers)
+    assert result.exit_code in (1, 2)  # the first line may be stored by then
+    assert "no UTF-8 text" in result.stderr
+    assert "iconv" in result.stderr
+    result = produce(name_servers, "--key", "k", text="")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "0 messages stored in orders" in result.stderr
+
+
 def test_lines_may_be_skipped_to_go_on(name_servers: str) -> None:
     result = produce(name_servers, "--key", "k", "--skip", "2", "--json", text="1\n2\n3\n")
     assert json.loads(result.stdout)["stored"] == 1
@@ -113,10 +125,11 @@ def test_no_broker_ends_with_3(nowhere: str) -> None:
     for result in (produce(nowhere), consume(nowhere)):
         assert result.exit_code == 3
         assert "no name server answers" in result.stderr
+        assert "topic='orders'" in result.stderr, "not a topic that nobody named"
 
 
 def start_broker(*options: str) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "ordermq.cli", "broker", "--json", "--port", "0", *options]
+    command = [sys.executable, "-m", "ordermq", "broker", "--json", "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, json.loads(process.stdout.readline())["name_servers"]
@@ -146,6 +159,33 @@ def test_a_port_that_is_taken_ends_with_3(name_servers: str) -> None:
     result = ordermq("broker", "--port", name_servers.rpartition(":")[2])
     assert result.exit_code == 3
     assert "the broker cannot listen" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--port", "99999"], "port=99999: expected 1..65535"),
+        (["--tls-certificate", "{file}"], "tls_certificate="),
+        (["--history", "{file}/none.jsonl"], "cannot be written"),
+        (["--data", "{file}"], "give another"),
+    ],
+    ids=["port", "certificate", "history", "data"],
+)
+def test_what_a_broker_cannot_serve_with_is_a_wrong_usage(
+    options: list[str], told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("neither a certificate nor a folder")
+    given = [option.format(file=file) for option in options]
+    result = ordermq("broker", "--port", "0", *given)
+    assert result.exit_code == 2, result.output
+    assert told in result.stderr
+
+
+def test_a_history_that_cannot_be_written_is_named_by_a_consumer(name_servers: str) -> None:
+    result = consume(name_servers, "--history", "/nowhere/at/all.jsonl", "--timeout", "0.1")
+    assert result.exit_code == 2, result.output
+    assert "history='/nowhere/at/all.jsonl' cannot be written" in result.stderr
 
 
 def test_a_lease_out_of_range_is_a_wrong_usage() -> None:

@@ -85,9 +85,10 @@ def test_too_great_a_lag_is_an_exit_code(broker: EmbeddedBroker) -> None:
 
 
 def test_a_group_nobody_knows_is_an_error_that_says_what_to_do(broker: EmbeddedBroker) -> None:
-    got = ordermq("lag", "nobody", "--name-servers", broker.name_servers)
-    assert got.exit_code == 1
-    assert "no member and no offset" in got.stderr
+    for command in ("lag", "locks"):
+        got = ordermq(command, "nobody", "--name-servers", broker.name_servers)
+        assert got.exit_code == 1
+        assert "no member and no offset" in got.stderr
     got = ordermq("lag", "late", "no-such-topic", "--name-servers", broker.name_servers)
     assert got.exit_code == 3
     assert "no-such-topic" in got.stderr

@@ -143,7 +143,7 @@ class Run:
         port = self._address.rpartition(":")[2] or "0"
         self._broker = Process(
             "the broker",
-            "ordermq.cli",
+            "ordermq",
             [
                 *("broker", "--json", "--data", self._folder / "broker", "--port", port),
                 *("--lease-ms", LEASE_MS, "--queues", QUEUES),

@@ -1,4 +1,4 @@
-"""`python -m ordermq.cli` is `ordermq`."""
+"""`python -m ordermq` is `ordermq`."""
 
 from ordermq.cli.main import main
 
