@@ -30,6 +30,22 @@ _NO_SUCH_TOPIC = (
     "no broker has this topic; we wait for it. Is the name right? Then create it (mqadmin "
     "updateTopic), or send to it where brokers create topics themselves"
 )
+_NOT_READABLE = (
+    "no queue of this topic may be read, so nothing of it comes: have an admin allow it (mqadmin "
+    "updateTopicPerm -p 6), or subscribe another"
+)
+
+
+def why_nothing_comes(topic: str, route: TopicRoute | None) -> str:
+    """What to tell where a topic has no queue for anybody; empty where it has.
+
+    A retry topic without queues is nothing to tell: brokers make it when they need it.
+    """
+    if topic.startswith(RETRY_PREFIX):
+        return ""
+    if route is None:
+        return _NO_SUCH_TOPIC
+    return "" if subscribe_queues(topic, route) else _NOT_READABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +224,7 @@ class Rebalancer:
         if None in routes.values():
             self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
         for topic, route in routes.items():
-            is_awaited = route is None and not topic.startswith(RETRY_PREFIX)
-            self._complain(topic, _NO_SUCH_TOPIC if is_awaited else "")
+            self._complain(topic, why_nothing_comes(topic, route))
         await asyncio.gather(
             *(
                 self._balance(topic, share)

@@ -16,7 +16,7 @@ from ordermq.client.routes import subscribe_queues
 from ordermq.client.timers import wait_until_set
 from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
-from ordermq.consumer.rebalance import plan
+from ordermq.consumer.rebalance import plan, why_nothing_comes
 from ordermq.consumer.strategies import allocate
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
@@ -57,7 +57,7 @@ class Shares:
         self._passing = asyncio.Lock()
         self._is_closing = False
         self._next_pass_ms = self._config.rebalance_interval_ms
-        self._complaint = ""
+        self._complaints: dict[str, str] = {}
 
     def wake(self) -> None:
         """Run a pass now: members or routes may have changed."""
@@ -79,10 +79,10 @@ class Shares:
             self._next_pass_ms = self._config.rebalance_interval_ms
             try:
                 await self._balance()
-                self._complaint = ""
+                self._complain(f"group {self._group}", "")
             except OrderMQError as error:
                 self._next_pass_ms = _RETRY_MS
-                self._complain(f"queues not shared out: {error}")
+                self._complain(f"group {self._group}", f"queues not shared out: {error}")
 
     async def close(self) -> None:
         """Release everything; no pass takes anything any more."""
@@ -109,6 +109,8 @@ class Shares:
 
     async def _share(self) -> set[MessageQueue]:
         routes = {topic: await self._client.routes.get(topic) for topic in sorted(self.topics)}
+        for topic, route in routes.items():
+            self._complain(topic, why_nothing_comes(topic, route))
         members = await self._member_ids()
         if self._client.client_id not in members:
             # We keep what we hold, introduce ourselves again, and ask later: one broker that
@@ -143,8 +145,8 @@ class Shares:
             return [self._client.client_id]  # whoever else there is takes nothing away from us
         return await self._client.group_members(self._group)
 
-    def _complain(self, problem: str) -> None:
+    def _complain(self, what: str, problem: str) -> None:
         # Once: a broker that is away for a minute would otherwise fill the log.
-        if self._complaint != problem:
-            _log.warning("group %s: %s", self._group, problem)
-        self._complaint = problem
+        if problem and self._complaints.get(what) != problem:
+            _log.warning("%s: %s", what, problem)
+        self._complaints[what] = problem

@@ -95,6 +95,20 @@ def assert_says(error: OrderMQError, *words: str) -> None:
         assert word in str(error), str(error)
 
 
+def is_told(caplog: pytest.LogCaptureFixture, *words: str) -> bool:
+    return any(all(word in record.message for word in words) for record in caplog.records)
+
+
+def consumers_of(servers: str, topic: str) -> list[PushConsumer | LitePullConsumer]:
+    """One of each kind that shares a topic, not started."""
+    push = PushConsumer("g-push", name_servers=servers)
+    push.subscribe(topic)
+    push.orderly(lambda messages, context: None)
+    lite = LitePullConsumer("g-lite", name_servers=servers)
+    lite.subscribe(topic)
+    return [push, lite]
+
+
 def test_a_topic_that_no_broker_has_or_makes(
     strict: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,17 +116,13 @@ def test_a_topic_that_no_broker_has_or_makes(
     assert isinstance(error, RouteError)
     assert_says(error, "topic='unknown'", "no broker has this topic", "create it")
     caplog.set_level(logging.WARNING, "ordermq.consumer")
-    consumer = PushConsumer("g", name_servers=strict.name_servers)
-    consumer.subscribe("unknown")
-    consumer.orderly(lambda messages, context: None)
-    with consumer:
-        eventually(
-            lambda: any(
-                "unknown" in record.message and "create it" in record.message
-                for record in caplog.records
-            ),
-            "the log says that it waits, and for what",
-        )
+    for consumer in consumers_of(strict.name_servers, "unknown"):
+        caplog.clear()
+        with consumer:
+            eventually(
+                lambda: is_told(caplog, "unknown", "create it"),
+                f"{consumer} says that it waits, and for what",
+            )
 
 
 def test_a_message_over_the_brokers_limit_and_one_over_ours(strict: Cluster) -> None:
@@ -179,18 +189,39 @@ def test_tls_to_servers_that_speak_none(strict: Cluster) -> None:
     assert_says(error, strict.name_servers, "does the server speak TLS there?", "tls=False")
 
 
-def test_no_tls_to_a_broker_that_speaks_nothing_else(secret: Cluster) -> None:
+def test_no_tls_to_a_broker_that_speaks_nothing_else(
+    secret: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     error = refusal(secret.name_servers, "orders")
     assert_says(error, secret.addresses["broker-a"], "tls=True")
-    consumer = PushConsumer("g", name_servers=secret.name_servers)
-    consumer.subscribe("orders")
-    consumer.orderly(lambda messages, context: None)
+    caplog.set_level(logging.WARNING)
+    for consumer in consumers_of(secret.name_servers, "orders"):
+        caplog.clear()
+        with consumer:
+            eventually(
+                lambda: is_told(caplog, secret.addresses["broker-a"], "tls=True"),
+                f"{consumer} says what to set",
+            )
 
 
-def test_a_topic_that_may_not_be_written_or_read(run: Run) -> None:
+def test_a_topic_that_may_not_be_written_or_read(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = run.cluster.name_servers
     run.cluster.put_topic(run.topic, {"broker-a": 2}, perm=4)
-    error = refusal(run.cluster.name_servers, run.topic)
+    error = refusal(servers, run.topic)
     assert_says(error, run.topic, "no writable queue")
+    run.cluster.put_topic(run.topic, {"broker-a": 2}, perm=2)
+    with Producer("p", name_servers=servers) as producer:
+        producer.send(Message(run.topic, b"x"))
+    caplog.set_level(logging.WARNING, "ordermq.consumer")
+    for consumer in consumers_of(servers, run.topic):
+        caplog.clear()
+        with consumer:
+            eventually(
+                lambda: is_told(caplog, run.topic, "may be read", "updateTopicPerm"),
+                f"{consumer} says why nothing comes",
+            )
 
 
 def test_characters_that_properties_cannot_hold_are_refused_before_they_are_sent(run: Run) -> None:
