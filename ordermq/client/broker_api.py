@@ -101,16 +101,17 @@ class BrokerApi:
     ) -> bool:
         """Put a send on the wire now; `waiting` is told what came of it, `stored` reads that.
 
-        Returns: False if nothing was sent: the connection is not open, or takes no bytes yet;
-            await `writable`.
+        From any thread.
+
+        Returns: False if nothing was sent: the connection is not open, or takes no bytes yet
+            (await `writable`), or not from this thread.
         """
         connection = self._connections.writable_now(address)
         if connection is None:
             return False
         command = self._send_command(header, body)
         waiting.code = command.code
-        connection.ask(command.opaque, connection.frame(command), waiting, timeout_ms)
-        return True
+        return connection.ask(command.opaque, connection.frame(command), waiting, timeout_ms)
 
     async def writable(self, address: str) -> None:
         """Return once the connection to a broker is open and takes bytes.

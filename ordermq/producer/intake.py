@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ordermq.client.instance import ClientInstance
@@ -44,8 +45,11 @@ class Parcel:
 class Intake:
     """First come, first served: also while the first still waits for its topic's route.
 
+    A message that finds the producer idle is sent by its caller's thread.
+
     Args:
         lane_of: the lane of a queue.
+        under_way: lanes with a request under way.
     """
 
     def __init__(
@@ -53,18 +57,29 @@ class Intake:
         client: ClientInstance,
         targets: Targets,
         lane_of: Callable[[MessageQueue], QueueLane],
+        under_way: Collection[QueueLane],
     ) -> None:
         self._client = client
         self._targets = targets
         self._lane_of = lane_of
+        self._under_way = under_way
+        self._lock = threading.Lock()  # of who lets messages enter; no caller waits for it
         self._handed_in: deque[Parcel] = deque()
         self._entered: dict[QueueLane, None] = {}  # lanes that have not begun with what came
         self._is_woken = False
         self._asking: asyncio.Task[None] | None = None
         self._refusal: BaseException | None = None
 
-    def hand_in(self, parcel: Parcel) -> None:
-        """Take messages, from any thread; each entry's `on_done` tells what became of it."""
+    def hand_in(self, parcel: Parcel, *, is_awaited: bool) -> None:
+        """Take messages, from any thread; each entry's `on_done` tells what became of it.
+
+        Args:
+            is_awaited: the caller waits for these before it hands in more. It may as well send
+                them itself, which spares waking the I/O thread, unless that is at it anyway:
+                then what gathers leaves in one write, and of one queue in one request.
+        """
+        if is_awaited and self._is_sent(parcel):
+            return
         self._handed_in.append(parcel)
         if self._refusal is not None:  # closed since the caller looked: nobody would come for it
             self._turn_away(self._refusal)
@@ -74,6 +89,22 @@ class Intake:
             self._is_woken = True
             self._client.runtime.post(self._look)
 
+    def _is_sent(self, parcel: Parcel) -> bool:
+        if self._under_way or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            topic = parcel.message.topic
+            if self._handed_in or self._refusal or not self._client.routes.is_known(topic):
+                return False
+            try:
+                lane = self._lane_for(parcel)
+            except Exception:  # noqa: BLE001 - the I/O thread meets it, too, and tells
+                return False
+            lane.send(parcel.entries)
+            return True
+        finally:
+            self._lock.release()
+
     # On the I/O thread.
 
     @property
@@ -82,7 +113,8 @@ class Intake:
 
     def close(self, error: BaseException) -> None:
         """Turn away what has not entered its lane."""
-        self._refusal = error
+        with self._lock:  # what a caller sends itself is in its lane by now, and ends with that
+            self._refusal = error
         if self._asking is not None:
             self._asking.cancel()
         self._turn_away(error)
@@ -102,8 +134,7 @@ class Intake:
                 self._asking = self._client.runtime.spawn(self._ask_first(parcel), name)
                 self._asking.add_done_callback(self._asked)
                 break
-            self._handed_in.popleft()
-            self._enter(parcel)
+            self._enter_first()
         # Not sooner: what came together goes together.
         while self._entered:
             self._entered.popitem()[0].begin()
@@ -115,22 +146,27 @@ class Intake:
             self._handed_in.popleft()
             parcel.fail(error)
         else:
-            self._handed_in.popleft()
-            self._enter(parcel)
+            self._enter_first()
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         self._asking = None
         if not task.cancelled():
             self._look()
 
-    def _enter(self, parcel: Parcel) -> None:
-        try:
-            target = self._targets.choose(
-                self._client.routes, parcel.message, parcel.key, parcel.queue
-            )
-        except Exception as error:  # noqa: BLE001 - raised where its receipt is read
-            parcel.fail(error)
-            return
-        lane = self._lane_of(target)
-        lane.put(parcel.entries)
-        self._entered[lane] = None
+    def _enter_first(self) -> None:
+        with self._lock:  # else its caller's next message could overtake it
+            parcel = self._handed_in.popleft()
+            try:
+                lane = self._lane_for(parcel)
+            except Exception as error:  # noqa: BLE001 - raised where its receipt is read
+                refusal = error
+            else:
+                lane.put(parcel.entries)
+                self._entered[lane] = None
+                return
+        parcel.fail(refusal)
+
+    def _lane_for(self, parcel: Parcel) -> QueueLane:
+        routes = self._client.routes
+        target = self._targets.choose(routes, parcel.message, parcel.key, parcel.queue)
+        return self._lane_of(target)

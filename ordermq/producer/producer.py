@@ -82,6 +82,7 @@ class Producer(Asking):
         self._client: ClientInstance | None = None
         self._closed = False
         self._lanes: dict[MessageQueue, QueueLane] = {}
+        self._under_way: set[QueueLane] = set()
         self._intake: Intake | None = None
         self._hooks = SendHooks(self.group, self._clock)
         self._entries = Entries(self.config.send, self._hooks)
@@ -111,7 +112,7 @@ class Producer(Asking):
 
         runtime.call(begin())
         self._client = client
-        self._intake = Intake(client, self._targets, self._lane)
+        self._intake = Intake(client, self._targets, self._lane, self._under_way)
         self._begin_asking(client, self._targets)
         if self.config.trace.enable_msg_trace:
             self._begin_traces(client)
@@ -253,7 +254,7 @@ class Producer(Asking):
                 refused = error  # after the receipts of those before it
                 break
             under_way.append(entry)
-            self._hand_in(Parcel(message, key, None, [entry]))
+            self._hand_in(Parcel(message, key, None, [entry]), is_awaited=False)
             while under_way and (len(under_way) >= max_in_flight or under_way[0].is_done):
                 yield window.receipt(under_way.popleft())
         while under_way:
@@ -277,12 +278,12 @@ class Producer(Asking):
             return entries[0].outcomes()
         return [receipt for entry in entries for receipt in entry.outcomes()]
 
-    def _hand_in(self, parcel: Parcel) -> None:
+    def _hand_in(self, parcel: Parcel, *, is_awaited: bool = True) -> None:
         self._live()
         if parcel.is_free:
             self._let_move(parcel.entries[0])
         assert self._intake is not None
-        self._intake.hand_in(parcel)
+        self._intake.hand_in(parcel, is_awaited=is_awaited)
 
     def send_oneway(
         self,
@@ -349,7 +350,7 @@ class Producer(Asking):
 
         async def work() -> bool:
             # In every lane: if queues changed, the key may have failed in several.
-            lanes = [lane for queue, lane in self._lanes.items() if queue.topic == topic]
+            lanes = [lane for queue, lane in list(self._lanes.items()) if queue.topic == topic]
             return sum(lane.resolve(sharding_key) for lane in lanes) > 0
 
         return client.runtime.call(work())
@@ -382,9 +383,16 @@ class Producer(Asking):
         lane = self._lanes.get(queue)
         if lane is None:
             assert self._client is not None
-            lane = self._lanes[queue] = QueueLane(
-                self._client, self.group, queue, self.config.send, self._detour, self._faults
+            lane = QueueLane(
+                self._client,
+                self.group,
+                queue,
+                self.config.send,
+                self._detour,
+                self._faults,
+                self._under_way,
             )
+            lane = self._lanes.setdefault(queue, lane)  # two threads may want its first
         return lane
 
     def _detour(self, queue: MessageQueue, entry: Entry) -> bool:
@@ -405,7 +413,7 @@ class Producer(Asking):
 
     async def _flush(self) -> None:
         assert self._intake is not None
-        while not self._intake.is_empty or not all(lane.is_idle for lane in self._lanes.values()):
+        while not (self._intake.is_empty and all(lane.is_idle for lane in [*self._lanes.values()])):
             await self._clock.sleep_ms(_FLUSH_TICK_MS)
 
     async def _leave(self, client: ClientInstance) -> None:
@@ -413,7 +421,7 @@ class Producer(Asking):
         self._stop_asking()
         assert self._intake is not None
         self._intake.close(self._not_running())
-        await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
+        await asyncio.gather(*(lane.stop() for lane in [*self._lanes.values()]))
         for address in client.routes.masters():
             try:
                 await client.api.unregister(address, producer_group=self.group)

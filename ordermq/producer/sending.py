@@ -29,7 +29,7 @@ _log = logging.getLogger("ordermq.producer")
 
 
 class Sending(Waiting):
-    """One batch of a lane; on the I/O thread.
+    """One batch of a lane; on the I/O thread, but for `start_from_caller`.
 
     Its request is sent where it starts and its answer read where it arrives. A task is made
     only for what must be awaited: a connection, compression, the pause before another try.
@@ -82,7 +82,17 @@ class Sending(Waiting):
 
     def start(self) -> None:
         """Send, now if nothing must be awaited before."""
-        self._guarded(self._start)
+        if not self._is_over:
+            self._guarded(self._start)
+
+    def start_from_caller(self) -> None:
+        """Send from another thread, where that can be done at once; else the I/O thread starts."""
+        try:
+            is_asked = self._is_body_made() and self._ask()
+        except Exception:  # noqa: BLE001 - the I/O thread meets it, too, and knows what to do
+            is_asked = False
+        if not is_asked:
+            self._client.runtime.post(self.start)
 
     async def stop(self) -> None:
         """Give up now; whether it arrives is unknown."""

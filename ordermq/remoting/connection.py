@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -23,6 +24,7 @@ from ordermq.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
 from ordermq.remoting.framing import Framer, encode
 from ordermq.remoting.header_codec import make_binary
 from ordermq.remoting.namespaces import Namespaces
+from ordermq.remoting.shared_socket import SharedSocket
 from ordermq.remoting.signing import Credentials
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words_for_silence
 
@@ -107,7 +109,7 @@ class _Answer(Waiting):
 
 
 class Connection(asyncio.Protocol):
-    """One TCP connection to a broker or name server; use it on its loop's thread only.
+    """One TCP connection to a broker or name server; use it on its loop's thread, but for `ask`.
 
     Make one with `Connection.open`.
     """
@@ -127,13 +129,16 @@ class Connection(asyncio.Protocol):
         self._config = config
         self._framer = Framer(config.max_frame_bytes)
         self._pending: dict[int, Waiting] = {}
+        self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
+        self._socket: SharedSocket | None = None
         self._out: list[bytes] = []
         self._is_reading = False
         self._after_read: list[Callable[[], object]] = []
         self._writable = asyncio.Event()
         self._writable.set()
         self._expiry: asyncio.Task[None] | None = None
+        self._was_asked = False  # since the last tick of the expiry
         self._heard_bytes = 0
         self._error: Exception | None = None
         self._is_closing = False
@@ -198,22 +203,42 @@ class Connection(asyncio.Protocol):
         self.ask(command.opaque, frame, _Answer(command.code, answer), timeout_ms)
         return answer
 
-    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> None:
-        """Put a request on the wire that is framed already.
+    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> bool:
+        """Put a request on the wire that is framed already; from any thread.
 
         Args:
             opaque: the frame's own.
             waiting: told what came of it, at once if the connection is closed; its `code` is set.
+        Returns: False if nothing was done, for only the loop's thread can do it now.
         """
         waiting.deadline_ms = self._clock.now_ms() + timeout_ms
         waiting.heard_bytes = self._heard_bytes
+        if threading.get_ident() != self._loop_thread:
+            return self._ask_from_outside(opaque, frame, waiting)
         if not self.is_open:
             waiting.failed(self._closed_error(ConnectFailed))
-            return
+            return True
         self._pending[opaque] = waiting
+        self._was_asked = True
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().create_task(self._expire())
         self._write(frame)
+        return True
+
+    def _ask_from_outside(self, opaque: int, frame: bytes, waiting: Waiting) -> bool:
+        shared = self._socket
+        if shared is None:
+            return False
+        with shared.lock:  # the connection does not end meanwhile, nor does the expiry
+            if self._expiry is None or not shared.is_free:
+                return False
+            self._was_asked = True
+            self._pending[opaque] = waiting  # first: the answer may come before `send` returns
+            try:
+                shared.send(frame)
+            except OSError as error:
+                shared.loop.call_soon_threadsafe(self.abort, error)
+        return True
 
     def send_oneway(self, command: Command) -> None:
         """Send without an answer.
@@ -267,8 +292,8 @@ class Connection(asyncio.Protocol):
         self._after_read.append(action)
 
     def _flush(self) -> None:
-        if self._transport is not None and self._out and self.is_open:
-            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        if self._socket is not None and self._out and self.is_open:
+            self._socket.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._out.clear()
 
     async def close(self) -> None:
@@ -276,6 +301,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._is_closing = True
             self._flush()
+            if self._socket is not None:
+                self._socket.flush()
             self._transport.close()
             await self._ended.wait()
 
@@ -289,6 +316,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # not so by type in uvloop
+        self._socket = SharedSocket(self._transport)
 
     def data_received(self, data: bytes) -> None:
         is_first = not self._heard_bytes
@@ -333,6 +361,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._error = self._error or self._explained(error)
         self._writable.set()
+        if self._socket is not None:
+            self._socket.close()
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -370,13 +400,21 @@ class Connection(asyncio.Protocol):
 
     async def _expire(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            while self._pending:
+            while self._goes_on_expiring():
                 await self._clock.sleep_ms(_EXPIRY_TICK_MS)
                 self._expire_due(self._clock.now_ms())
-            self._expiry = None
+
+    def _goes_on_expiring(self) -> bool:
+        assert self._socket is not None
+        with self._socket.lock:  # another thread may be asking
+            if not self._pending and not self._was_asked:
+                self._expiry = None
+            self._was_asked = False
+            return self._expiry is not None
 
     def _expire_due(self, now_ms: int) -> None:
-        due = [opaque for opaque, item in self._pending.items() if item.deadline_ms <= now_ms]
+        pending = list(self._pending.items())  # in one go: other threads may add to it
+        due = [opaque for opaque, item in pending if item.deadline_ms <= now_ms]
         for opaque in due:
             waiting = self._pending.pop(opaque)
             if waiting.is_over:  # its caller was cancelled

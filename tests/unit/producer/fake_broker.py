@@ -112,7 +112,7 @@ class FakeBroker:
         self._framed = command
         return b""
 
-    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> None:
+    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> bool:
         header, body = SendHeader.from_ext(self._framed.ext), self._framed.body
         assert (self._framed.code == RequestCode.SEND_BATCH_MESSAGE) is bool(header.batch)
         ids = [properties["UNIQ_KEY"] for properties in members(header, body)]
@@ -124,6 +124,7 @@ class FakeBroker:
         serving = asyncio.get_running_loop().create_task(self._serve(ids, header, waiting))
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
+        return True
 
     async def _serve(self, ids: list[str], header: SendHeader, waiting: Waiting) -> None:
         await self.gate.wait()

@@ -1,0 +1,93 @@
+"""A producer that is idle lets its caller write the request; the order stays (semantics 8, I15)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ordermq import Message, Producer, SendReceipt
+from ordermq.producer.lanes import QueueLane
+from ordermq.remoting.connection import Connection
+
+ROUNDS = 60
+
+
+def message(number: int) -> Message:
+    return Message("orders", str(number).encode())
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that put requests of the producer's lanes on the wire."""
+    names: list[str] = []
+    ask = Connection.ask
+
+    def noting(self: Connection, *arguments: object) -> bool:
+        is_asked = ask(self, *arguments)  # type: ignore[arg-type]
+        if is_asked:
+            names.append(threading.current_thread().name)
+        return is_asked
+
+    monkeypatch.setattr(Connection, "ask", noting)
+    return names
+
+
+def test_whoever_sends_alone_writes_the_request(producer: Producer, written: list[str]) -> None:
+    for number in range(20):
+        producer.send(message(number), sharding_key="k")
+    mine = written.count(threading.current_thread().name)
+    assert mine >= 10, written  # the first opens the connection, which is the I/O thread's to do
+
+
+def test_what_was_handed_in_before_is_stored_before_however_it_was_handed_in(
+    producer: Producer,
+) -> None:
+    receipts: list[SendReceipt] = []
+    for _ in range(ROUNDS):
+        ahead = producer.send_many([(message(n), "k") for n in range(3)], max_in_flight=2)
+        receipts.append(next(ahead))  # the second is on its way, the third not handed in
+        between = producer.send(message(3), sharding_key="k")
+        second = next(ahead)
+        receipts += [second, between, *ahead]
+    assert [receipt.queue_offset for receipt in receipts] == list(range(4 * ROUNDS))
+
+
+def test_coroutines_that_begin_in_turn_are_stored_in_turn(producer: Producer) -> None:
+    async def work() -> list[SendReceipt]:
+        found: list[SendReceipt] = []
+        for _ in range(ROUNDS):
+            together = [producer.asend(message(n), sharding_key="k") for n in range(5)]
+            found += await asyncio.gather(*together)
+        return found
+
+    receipts = asyncio.run(work())
+    assert [receipt.queue_offset for receipt in receipts] == list(range(5 * ROUNDS))
+
+
+def test_threads_keep_their_keys_in_order_and_one_request_a_queue_under_way(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice: list[str] = []
+    begun = QueueLane._next
+
+    def checked(self: QueueLane, batch: object) -> object:
+        if self._sending is not None:
+            twice.append(str(self.queue))
+        return begun(self, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(QueueLane, "_next", checked)
+
+    def send(key: int) -> list[SendReceipt]:
+        return [producer.send(message(n), sharding_key=f"k{key}") for n in range(ROUNDS)]
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(send, range(6)))
+    for receipts in found:
+        offsets = [receipt.queue_offset for receipt in receipts]
+        assert offsets == sorted(set(offsets))
+    assert not twice
+    everything = [(r.message_queue, r.queue_offset) for receipts in found for r in receipts]
+    assert len(set(everything)) == 6 * ROUNDS
