@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import struct
+import threading
 import time
 from datetime import datetime
 from typing import NamedTuple
@@ -13,7 +13,8 @@ from typing import NamedTuple
 _PROCESS_PART = struct.Struct(">4sHi")
 _HOUR_MS = 3_600_000
 _LOOPBACK = bytes((127, 0, 0, 1))
-_counter = itertools.count()
+_given = 0  # numbers, by `_numbers`
+_giving = threading.Lock()
 _HEX = [f"{number:02X}" for number in range(256)]  # formatting took twice the time of a look
 _IDS_A_MOMENT = 4_096  # the clock is read again long before 65,536, when the counter repeats
 # Java puts its class loader's hash here; any number that differs between processes does.
@@ -53,7 +54,7 @@ def unique_message_id(now: float | None = None) -> str:
         now: seconds since 1970; only the time since the first of the month goes in.
     """
     now_ms = time.time_ns() // 1_000_000 if now is None else int(now * 1000)
-    return f"{_beginning(now_ms)}{next(_counter) & 0xFFFF:04X}"
+    return f"{_beginning(now_ms)}{_numbers(1) & 0xFFFF:04X}"
 
 
 def unique_message_ids(count: int) -> list[str]:
@@ -61,9 +62,27 @@ def unique_message_ids(count: int) -> list[str]:
     ids: list[str] = []
     for done in range(0, count, _IDS_A_MOMENT):
         beginning = _beginning(time.time_ns() // 1_000_000)
-        numbers = itertools.islice(_counter, min(count - done, _IDS_A_MOMENT))
-        ids += [beginning + _HEX[number >> 8 & 0xFF] + _HEX[number & 0xFF] for number in numbers]
+        ids += _numbered(beginning, min(count - done, _IDS_A_MOMENT))
     return ids
+
+
+def _numbered(beginning: str, count: int) -> list[str]:
+    ids: list[str] = []
+    first = _numbers(count)
+    while (left := count - len(ids)) > 0:
+        number = first + len(ids)
+        shared, low = beginning + _HEX[number >> 8 & 0xFF], number & 0xFF
+        ids += [shared + digits for digits in _HEX[low : low + left]]
+    return ids
+
+
+def _numbers(count: int) -> int:
+    """The first of so many numbers in a row, which nobody else gets."""
+    global _given
+    with _giving:
+        first = _given
+        _given += count
+    return first
 
 
 @functools.lru_cache(1)  # several are given in a millisecond
@@ -76,7 +95,13 @@ def _beginning(now_ms: int) -> str:
     return f"{process}{(now_ms - _month.began_ms) & 0xFFFFFFFF:08X}"
 
 
-os.register_at_fork(after_in_child=_beginning.cache_clear)  # the child has a number of its own
+def _forget() -> None:
+    global _giving
+    _beginning.cache_clear()  # the child has a number of its own
+    _giving = threading.Lock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def unique_instance() -> str:

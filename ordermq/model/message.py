@@ -119,12 +119,7 @@ class Message:
             if added:
                 own |= added
             text = props.encode(own) + text
-        if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
-            raise ConfigError(
-                f"message properties take {len(text.encode())} bytes: expected at most "
-                f"{props.MAX_BYTES}",
-                topic=self.topic,
-            )
+            _require_short(text, self.topic)
         return text
 
     def _own_properties(self) -> dict[str, str]:
@@ -150,29 +145,39 @@ class Message:
         return own
 
 
-def wire_texts(
-    messages: Sequence[Message], sharding_key: str | None, unique_ids: Sequence[str]
-) -> list[str]:
-    """`Message.wire_properties` of each, for less: most have none of their own.
-
-    Raises: ConfigError: as there.
-    """
-    begin = _ID_BEGIN
-    if sharding_key:
-        begin = props.encode({props.SHARDING_KEY: sharding_key}) + begin
-    is_long = len(begin) > props.MAX_BYTES // 8  # then each says for itself how long it is
+def marked(messages: Sequence[Message]) -> list[Message]:
+    """Those with properties of their own; delayed ones are among them."""
     return [
-        message.wire_properties(sharding_key, unique_id)
-        if is_long
-        or message.properties
+        message
+        for message in messages
+        if message.properties
         or message.tags
         or message.keys
         or message.delay_level
         or message.deliver_at_ms
         or message.delay_ms
-        else f"{begin}{unique_id}{_ID_END}"
-        for message, unique_id in zip(messages, unique_ids, strict=True)
     ]
+
+
+def plain_texts(topic: str, sharding_key: str | None, unique_ids: Sequence[str]) -> list[str]:
+    """`Message.wire_properties` of messages of which none is `marked`.
+
+    Raises: ConfigError: as there.
+    """
+    begin, end = _ID_BEGIN, _ID_END
+    if sharding_key:
+        begin = props.encode({props.SHARDING_KEY: sharding_key}) + begin
+        _require_short(f"{begin}{unique_ids[0]}{end}", topic)
+    return [f"{begin}{unique_id}{end}" for unique_id in unique_ids]
+
+
+def _require_short(text: str, topic: str) -> None:
+    if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
+        raise ConfigError(
+            f"message properties take {len(text.encode())} bytes: expected at most "
+            f"{props.MAX_BYTES}",
+            topic=topic,
+        )
 
 
 # What every send has; put together once, for it was a third of a message's own cost.

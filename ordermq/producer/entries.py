@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError
 from ordermq.model.identifiers import unique_message_id, unique_message_ids
-from ordermq.model.message import Message, wire_texts
+from ordermq.model.message import Message, marked, plain_texts
 from ordermq.producer.entry import Entry
 from ordermq.producer.hooks import SendCheck, SendHooks
 from ordermq.producer.selectors import ShardingKey
@@ -76,37 +76,55 @@ class Entries:
             raise self._too_long(max(messages, key=lambda message: len(message.body)))
         bodies = [body if type(body) is bytes else bytes(body) for body in bodies]
         ids = unique_message_ids(len(messages))
-        texts = wire_texts(messages, None if key is None else str(key), ids)
+        named = None if key is None else str(key)
+        with_own = marked(messages)
+        if with_own:
+            texts = [
+                message.wire_properties(named, unique_id)
+                for message, unique_id in zip(messages, ids, strict=True)
+            ]
+        else:
+            texts = plain_texts(messages[0].topic, named, ids)
         flags = [message.flag for message in messages]
         entries = []
-        for part, size, is_alone in self._parts(messages, bodies, texts):
+        for part, size in self._parts(bodies, texts, _alone(messages, with_own)):
+            first = messages[part.start]
             entry = Entry(
-                bodies[part], texts[part], ids[part], flags[part], size, key, is_alone, on_done
+                bodies[part],
+                texts[part],
+                ids[part],
+                flags[part],
+                size,
+                key,
+                first.is_delayed,
+                on_done,
+                is_timed=first.is_timed,
             )
-            if is_alone:
-                entry.is_timed = messages[part.start].is_timed
             entries.append(entry)
             if self._hooks.hooks:
                 self._hooks.around(messages[part], entry)
         return entries
 
     def _parts(
-        self, messages: Sequence[Message], bodies: Sequence[bytes], texts: Sequence[str]
-    ) -> Iterator[tuple[slice, int, bool]]:
-        """Where to cut: the messages, bytes and whether alone of each part, in order."""
-        sizes = list(map(int.__add__, map(len, bodies), map(len, texts)))
-        delayed = [
-            message.delay_level or message.deliver_at_ms or message.delay_ms for message in messages
-        ]
-        begin = size = 0
-        if any(delayed) or sum(sizes) > self._max_batch_bytes:
-            for at in range(1, len(sizes)):
-                size += sizes[at - 1]
-                is_full = size + sizes[at] > self._max_batch_bytes
-                if is_full or delayed[at] or delayed[at - 1]:
-                    yield slice(begin, at), size, bool(delayed[begin])
-                    begin, size = at, 0
-        yield slice(begin, len(sizes)), sum(sizes[begin:]), bool(delayed[begin])
+        self, bodies: Sequence[bytes], texts: Sequence[str], alone: Sequence[int]
+    ) -> Iterator[tuple[slice, int]]:
+        """Where to cut: the messages and bytes of each part, in order.
+
+        Args: alone: which messages no request may hold with others, ascending.
+        """
+        whole = sum(map(len, bodies)) + sum(map(len, texts))
+        if whole <= self._max_batch_bytes and not alone:
+            yield slice(0, len(bodies)), whole
+            return
+        sizes = [len(body) + len(text) for body, text in zip(bodies, texts, strict=True)]
+        borders = {at + side for at in alone for side in (0, 1)}
+        begin, size = 0, sizes[0]
+        for at in range(1, len(sizes)):
+            if at in borders or size + sizes[at] > self._max_batch_bytes:
+                yield slice(begin, at), size
+                begin, size = at, 0
+            size += sizes[at]
+        yield slice(begin, len(sizes)), size
 
     def _too_long(self, message: Message) -> ConfigError:
         return ConfigError(
@@ -115,3 +133,10 @@ class Entries:
             "broker has one of its own",
             topic=message.topic,
         )
+
+
+def _alone(messages: Sequence[Message], with_own: Sequence[Message]) -> list[int]:
+    """Which of the messages are delayed; those can only be among the ones with properties."""
+    if not any(message.is_delayed for message in with_own):
+        return []
+    return [at for at, message in enumerate(messages) if message.is_delayed]

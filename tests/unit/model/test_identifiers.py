@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
@@ -30,7 +31,7 @@ def test_the_producers_id_is_laid_out_as_in_v6(monkeypatch: pytest.MonkeyPatch) 
     month_ms, pid, salt, address = 0xABCD, 1234, 5, bytes((10, 0, 0, 1))
     monkeypatch.setattr(identifiers, "_LOOPBACK", address)
     monkeypatch.setattr(identifiers, "_PROCESS_SALT", salt)
-    monkeypatch.setattr(identifiers, "_counter", iter([7]))
+    monkeypatch.setattr(identifiers, "_given", 7)
     monkeypatch.setattr(identifiers.os, "getpid", lambda: 0x50000 + pid)
     first = datetime(2026, 11, 1).timestamp()
     assert unique_message_id(first + month_ms / 1000) == "0A00000104D2000000050000ABCD0007"
@@ -74,6 +75,24 @@ def test_ids_given_together_are_like_others_and_differ() -> None:
 
 
 def test_the_counter_of_an_id_wraps_at_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identifiers, "_counter", iter([65_535, 65_536]))
+    monkeypatch.setattr(identifiers, "_given", 65_535)
     counters = [struct.unpack(">H", bytes.fromhex(unique_message_id())[14:]) for _ in range(2)]
     assert counters == [(65_535,), (0,)]
+
+
+@pytest.mark.parametrize("given", [0, 250, 65_530])
+@pytest.mark.parametrize("count", [1, 5, 6, 7, 300, 5_000])
+def test_ids_given_together_are_numbered_in_a_row(
+    monkeypatch: pytest.MonkeyPatch, given: int, count: int
+) -> None:
+    monkeypatch.setattr(identifiers, "_given", given)
+    ids = [*unique_message_ids(count), unique_message_id()]
+    assert [int(text[28:], 16) for text in ids] == [
+        (given + number) % 65_536 for number in range(count + 1)
+    ]
+
+
+def test_threads_are_given_different_ids() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        given = list(pool.map(lambda _: unique_message_ids(100), range(200)))
+    assert len({text[20:] for ids in given for text in ids}) == 20_000
