@@ -245,6 +245,14 @@ class AssignedQueue:
             self._on_lapse(self, reason)
         self._tell(False, drained, False)
 
+    def has_more(self) -> bool:
+        """Whether the request that claimed last must have a successor; else it was the last."""
+        with self._lock:
+            if self.process_queue.pending_count:
+                return True
+            self.process_queue.end_dispatch()
+            return False
+
     def _is_valid(self, now_ms: int) -> bool:
         return self._lease is not None and self._lease.is_valid(now_ms)
 
@@ -278,14 +286,6 @@ class AssignedQueue:
         self.process_queue.clear()
 
     # The worker's side in a concurrent group: many claims at once, finished in any order.
-
-    def has_more(self) -> bool:
-        """Whether the request that just claimed must have a successor; else it was the last."""
-        with self._lock:
-            if self.process_queue.pending_count:
-                return True
-            self.process_queue.end_dispatch()
-            return False
 
     def finish(self, claim: Claim, offsets: Collection[int]) -> None:
         """End a claim: these offsets of it are done, all others stay out (`bring_back`)."""

@@ -167,6 +167,8 @@ class OrderlyService:
                     yield OnIoThread(self._offsets.commit(assigned))
                     now_ms = clock_ms()  # a slow commit must not stretch the lease
                 if not self._pool.goes_on(calls.batches):
+                    if not assigned.has_more():
+                        return  # a turn to find that out costs as much as a pull's messages
                     break
             self.submit(assigned)  # other queues wait for this thread; the flag stays set
         finally:

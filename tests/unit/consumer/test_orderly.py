@@ -63,8 +63,12 @@ class Consumption:
             GroupHistory(NoHistory(), "G"),
             self.statistics,
         )
+        self.others_wait = False
         self.service._pool = cast(
-            Any, SimpleNamespace(submit=self.submitted.append, goes_on=lambda calls: True)
+            Any,
+            SimpleNamespace(
+                submit=self.submitted.append, goes_on=lambda calls: not self.others_wait
+            ),
         )
         self.commits = 0
 
@@ -110,6 +114,22 @@ def test_a_quick_listener_is_called_one_by_one_out_of_claims_that_grow() -> None
     assert consumption.claimed == [1, 2, 4, 8, 16, 32, 64, 73]
     assert consumption.assigned.done_offset == 200
     assert consumption.statistics["batches"] == consumption.statistics["messages_done"] == 200
+
+
+def test_a_queue_has_another_turn_after_the_others_only_while_it_has_messages() -> None:
+    consumption = Consumption()
+    consumption.assigned.burst = consumption.service._most_burst
+    consumption.others_wait = True
+    consumption.assigned.accept(0, batch(range(200, 300)), 300)
+    consumption.run(lambda messages, context: ConsumeResult.SUCCESS)
+    assert consumption.seen == list(range(256))
+    assert consumption.submitted == [consumption.assigned]
+    assert consumption.assigned.process_queue.is_dispatched
+    consumption.run(lambda messages, context: ConsumeResult.SUCCESS)
+    assert consumption.seen == list(range(300))
+    assert consumption.submitted == [consumption.assigned], "once more would find nothing"
+    assert not consumption.assigned.process_queue.is_dispatched
+    assert consumption.assigned.accept(0, batch(range(300, 301)), 301), "its next has one again"
 
 
 def test_a_slow_listener_has_each_of_its_messages_done_as_it_returns() -> None:
