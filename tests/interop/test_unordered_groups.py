@@ -14,6 +14,7 @@ from ordermq.client.broker_api import BrokerApi
 from ordermq.errors import BrokerError
 from ordermq.model.names import dead_letter_topic
 from tests.interop.cluster import eventually
+from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.run import Run
 
 Make = Callable[..., PushConsumer]
@@ -109,3 +110,53 @@ def test_every_broadcasting_member_gets_everything_and_goes_on_where_it_was(
     make(seen["a"].take, instance_name="a", **settings)
     for name in seen:
         eventually(lambda name=name: seen[name].counts() == Counter(range(120)), f"all at {name}")
+
+
+def test_a_broadcasting_member_goes_on_from_javas_offset_file_and_java_from_ours(
+    run: Run, make: Make
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
+    folder = run.folder / "offsets"
+
+    def java_takes(count: int) -> str:
+        """What Java's member takes until it leaves; its client id."""
+        process = JavaProcess(
+            run.cluster.version,
+            "Member",
+            run.folder,
+            options=[f"-Drocketmq.client.localOffsetStoreDir={folder}"],
+            mode="concurrent",
+            broadcasting="true",
+            instance="till-1",
+            group=run.group,
+            topic=run.topic,
+            name_servers=run.cluster.name_servers,
+            history=run.folder / "java.jsonl",
+            to_boot_time_ns=to_boot_time_ns(),
+        )
+        try:
+            taken = [int(process.read()["body"]) for _ in range(count)]
+            client_id: str = process.ready
+            process.leave()
+            assert process.read() == {"left": True}, "it took more than that"
+        finally:
+            process.kill()
+        assert sorted(taken) == list(range(run.sent - count, run.sent))
+        return client_id
+
+    run.send(60)
+    client_id = java_takes(60)
+    run.send(40)
+    seen = Seen()
+    member = make(
+        seen.take,
+        message_model="broadcasting",
+        local_offset_store_dir=str(folder),
+        instance_name="till-1",
+        client_ip=client_id.partition("@")[0],
+    )
+    assert member.client_id == client_id
+    eventually(lambda: seen.counts() == Counter(range(60, 100)), "what Java had not taken")
+    assert member.close(10)
+    run.send(20)
+    java_takes(20)

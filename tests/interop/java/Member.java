@@ -15,7 +15,8 @@ final class Member {
     public static void main(String[] args) throws Exception {
         Map<String, String> given = Lines.arguments(args);
         String group = given.get("group");
-        String instance = "java-" + ProcessHandle.current().pid();
+        String instance =
+            given.getOrDefault("instance", "java-" + ProcessHandle.current().pid());
         long fails = Long.parseLong(given.getOrDefault("fails", "0"));
         long pauseMs = Long.parseLong(given.getOrDefault("listener_ms", "0"));
 
@@ -29,6 +30,10 @@ final class Member {
         consumer.setNamesrvAddr(given.get("name_servers"));
         if (given.containsKey("namespace")) {
             consumer.setNamespace(given.get("namespace"));
+        }
+        if (given.containsKey("broadcasting")) {
+            var clustering = consumer.getMessageModel(); // 4.9 and 5.x have it in other packages
+            consumer.setMessageModel(clustering.valueOf("BROADCASTING"));
         }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(Integer.parseInt(given.getOrDefault("batch", "4")));
