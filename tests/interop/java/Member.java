@@ -35,7 +35,11 @@ final class Member {
             var clustering = consumer.getMessageModel(); // 4.9 and 5.x have it in other packages
             consumer.setMessageModel(clustering.valueOf("BROADCASTING"));
         }
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
+            given.getOrDefault("where", "CONSUME_FROM_FIRST_OFFSET")));
+        if (given.containsKey("timestamp")) {
+            consumer.setConsumeTimestamp(given.get("timestamp"));
+        }
         consumer.setConsumeMessageBatchMaxSize(Integer.parseInt(given.getOrDefault("batch", "4")));
         consumer.setAwaitTerminationMillisWhenShutdown(10_000);
         consumer.subscribe(given.get("topic"), given.getOrDefault("tags", "*"));

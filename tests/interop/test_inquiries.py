@@ -1,0 +1,112 @@
+"""What RocketMQ's admin tool asks our members, through RocketMQ's own brokers.
+
+The same at the embedded broker is in test_admin_tool.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from ordermq import Message, PushConsumer
+from tests.interop.cluster import Cluster, eventually
+from tests.interop.java_process import JavaProcess
+from tests.interop.run import Run
+
+
+class AdminTool:
+    """Runs commands of the tool; one Java process for all."""
+
+    def __init__(self, process: JavaProcess, name_servers: str) -> None:
+        self._process = process
+        self._name_servers = name_servers
+
+    def __call__(self, command: str) -> str:
+        """What the tool prints; where that is nothing, the end of its errors."""
+        told: str = self._process.ask(f"{command} -n {self._name_servers}")["told"]
+        return told if told.strip() else self._process.errors()
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminTool]:
+    folder = tmp_path_factory.mktemp("tool")
+    (folder / "conf").mkdir()
+    (folder / "conf" / "logback_tools.xml").write_text("<configuration/>")  # 4.9 asks for it
+    home = [f"-Drocketmq.home.dir={folder}"]
+    process = JavaProcess(cluster.version, "Admin", folder, options=home)
+    yield AdminTool(process, cluster.name_servers)
+    process.kill()
+
+
+class Members:
+    """Our members of one group, and the bodies they took."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self.bodies: list[bytes] = []
+
+    def take(self, messages: Sequence[Any], context: object) -> None:
+        with self._lock:
+            self.bodies += [bytes(message.body) for message in messages]
+
+    def one(self, way: str, instance_name: str) -> PushConsumer:
+        consumer = PushConsumer(
+            self._run.group,
+            name_servers=self._run.cluster.name_servers,
+            consume_from_where="first_offset",
+            commit_interval_ms=100,
+            instance_name=instance_name,
+            broker_suspend_ms=1_000,  # 5.x tells of a reset by the next pull
+        )
+        consumer.subscribe(self._run.topic)
+        getattr(consumer, way)(self.take)
+        return consumer
+
+
+def rows(told: str, *words: str) -> list[list[str]]:
+    """The lines of a table that hold all of these words, cut at blanks."""
+    lines = [line.split() for line in told.splitlines()]
+    return [line for line in lines if set(words) <= set(line)]
+
+
+@pytest.mark.parametrize("way", ["orderly", "concurrently"])
+def test_rocketmqs_tool_sees_a_member_of_ours_and_has_it_reset_and_consume(
+    run: Run, admin: AdminTool, way: str
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 2})
+    receipts = [
+        run.producer.send(Message(run.topic, str(number).encode()), sharding_key="k")
+        for number in range(20)
+    ]
+    members = Members(run)
+    with members.one(way, "till-1") as consumer:
+        eventually(lambda: len(members.bodies) == 20, "everything")
+        # Known under the name it was given.
+        assert consumer.client_id.endswith("@till-1")
+        eventually(
+            lambda: rows(admin(f"consumerConnection -g {run.group}"), consumer.client_id, "PYTHON"),
+            "the member is listed",
+        )
+        # Running info, with stacks.
+        told = admin(f"consumerStatus -g {run.group} -s -i {consumer.client_id}")
+        assert rows(told, "PROP_CONSUMEORDERLY", "true" if way == "orderly" else "false"), told
+        assert rows(told, run.topic, "broker-a"), told
+        assert "ordermq-io" in told, "its threads' stacks"
+        # A message to consume directly: served, or refused with a reason.
+        topic = "" if run.cluster.version < "5" else f"-t {run.topic} "
+        asked = f"{topic}-i {receipts[3].offset_message_id} -g {run.group} -d {consumer.client_id}"
+        told = admin(f"queryMsgById {asked}")
+        if way == "orderly":
+            assert members.bodies.count(b"3") == 1
+            assert "an orderly listener of ordermq is called for messages of the queues" in told
+        else:
+            assert "CR_SUCCESS" in told, told
+            assert members.bodies.count(b"3") == 2
+        # A reset.
+        before = len(members.bodies)
+        admin(f"resetOffsetByTime -g {run.group} -t {run.topic} -s 0")
+        eventually(lambda: len(members.bodies) == before + 20, "everything again")

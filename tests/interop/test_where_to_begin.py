@@ -1,0 +1,115 @@
+"""Where a group begins on RocketMQ's brokers: as Java's, and where the broker's end is if not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ordermq import Message, PushConsumer
+from ordermq.remoting.codes import RequestCode
+from tests.interop.cluster import eventually
+from tests.interop.java_process import JavaProcess, to_boot_time_ns
+from tests.interop.run import Run
+
+WAYS = ("orderly", "concurrently")
+
+
+def consumer_of(run: Run, group: str, way: str, bodies: list[int], **settings: Any) -> PushConsumer:
+    consumer = PushConsumer(
+        group, name_servers=run.cluster.name_servers, commit_interval_ms=100, **settings
+    )
+    consumer.subscribe(run.topic)
+    lock = threading.Lock()
+
+    def take(messages: Sequence[Any], context: object) -> None:
+        with lock:
+            bodies.extend(int(bytes(message.body)) for message in messages)
+
+    getattr(consumer, way)(take)
+    return consumer
+
+
+def send(run: Run, *numbers: int) -> None:
+    for number in numbers:
+        run.producer.send(Message(run.topic, str(number).encode()), sharding_key="k")
+
+
+@pytest.mark.parametrize("where", ["first_offset", "last_offset", "timestamp"])
+def test_a_new_group_begins_where_javas_does(run: Run, where: str) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 1})
+    send(run, 0, 1, 2)
+    # Java's setting has seconds.
+    middle_s = int(time.time()) + 1
+    eventually(lambda: time.time() > middle_s, "the second between both halves")
+    send(run, 3, 4)
+    java = JavaProcess(
+        run.cluster.version,
+        "Member",
+        run.folder,
+        mode="orderly",
+        group=f"{run.group}-java",
+        topic=run.topic,
+        name_servers=run.cluster.name_servers,
+        history=run.folder / "java.jsonl",
+        to_boot_time_ns=to_boot_time_ns(),
+        where=f"CONSUME_FROM_{where.upper()}",
+        timestamp=time.strftime("%Y%m%d%H%M%S", time.localtime(middle_s)),
+    )
+    ours: list[int] = []
+    try:
+        with consumer_of(
+            run, run.group, "orderly", ours,
+            consume_from_where=where, consume_timestamp_ms=middle_s * 1_000,
+        ) as consumer:  # fmt: skip
+            eventually(
+                lambda: any(q.topic == run.topic for q in consumer.assigned_queues()), "its queue"
+            )
+            eventually(lambda: javas_offset(run) is not None, "Java's begins")
+            send(run, 5)
+            eventually(lambda: 5 in ours, "what came last")
+        theirs = [int(java.read()["body"])]
+        while theirs[-1] != 5:
+            theirs.append(int(java.read()["body"]))
+    finally:
+        java.kill()
+    assert ours == theirs
+
+
+def javas_offset(run: Run) -> int | None:
+    """What Java's group has committed, as soon as it has."""
+    ext = {"consumerGroup": f"{run.group}-java", "topic": run.topic, "queueId": "0"}
+    ext |= {"setZeroIfNotFound": "false"}
+    answer = run.cluster.ask("broker-a", RequestCode.QUERY_CONSUMER_OFFSET, ext)
+    return int(answer.ext["offset"]) if answer.code == 0 else None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_offset_rocketmq_does_not_have_becomes_its_end(
+    run: Run, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a broker that lost its last messages: the group is further than the queue."""
+    caplog.set_level(logging.WARNING, "ordermq.consumer")
+    run.cluster.put_topic(run.topic, {"broker-a": 1})
+    send(run, 0, 1, 2)
+    bodies: list[int] = []
+    settings = {"consume_from_where": "first_offset"}
+    with consumer_of(run, run.group, way, bodies, **settings):
+        eventually(lambda: bodies == [0, 1, 2], "all there is")
+    ext = {"consumerGroup": run.group, "topic": run.topic, "queueId": "0", "commitOffset": "500"}
+    assert run.cluster.ask("broker-a", RequestCode.UPDATE_CONSUMER_OFFSET, ext).code == 0
+    with consumer_of(run, run.group, way, bodies, **settings):
+        eventually(
+            lambda: any("offsets 0..3, not 500" in text for text in caplog.messages),
+            "the log says what is there, and what is not",
+        )
+        send(run, 3, 4)
+        eventually(lambda: len(bodies) >= 5, "what came after")
+    assert bodies == [0, 1, 2, 3, 4]
+    ext = {"consumerGroup": run.group, "topic": run.topic, "queueId": "0"}
+    answer = run.cluster.ask("broker-a", RequestCode.QUERY_CONSUMER_OFFSET, ext)
+    assert answer.ext["offset"] == "5"
