@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.bodies import TopicRoute
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
@@ -113,6 +115,14 @@ class Cluster:
             if of_group == group:
                 found[topic] = {int(queue): offset for queue, offset in offsets.items()}
         return found
+
+    def stored(self, queue: MessageQueue, offset_message_id: str) -> StoredMessage:
+        """A message as its broker has it, by the id the broker gave it."""
+        offset = str(int(offset_message_id[16:], 16))
+        ext = {"topic": queue.topic, "offset": offset}
+        answer = self.ask(queue.broker_name, RequestCode.VIEW_MESSAGE_BY_ID, ext)
+        assert answer.code == 0, answer.remark
+        return StoredMessage.read(answer.body)
 
     def _script(self, command: str, *arguments: str) -> str:
         line = ["ci/rocketmq.sh", command, self.version, f"--folder={self.folder}", *arguments]

@@ -5,6 +5,8 @@ What we compress is read by Java's in test_mixed_groups.py.
 
 from __future__ import annotations
 
+from ordermq.core.compression import COMPRESSED
+from ordermq.model.message_queue import MessageQueue
 from tests.interop.java_process import JavaProcess
 from tests.interop.run import Run
 
@@ -23,9 +25,15 @@ def test_ours_reads_the_bodies_java_compressed(run: Run) -> None:
             options=[f"-Drocketmq.message.compressType={kind}"],
         )
         try:
-            assert len(sender.ask(f"large {run.topic} 0 2 2 {kind}")["sent"]) == 2
+            sent = sender.ask(f"large {run.topic} 0 2 2 {kind}")["sent"]
+            assert len(sent) == 2
         finally:
             sender.kill()
+        for receipt in sent:
+            queue = MessageQueue(run.topic, receipt["broker"], receipt["queue"])
+            stored = run.cluster.stored(queue, receipt["stored_id"])
+            assert stored.sys_flag & COMPRESSED, "Java did compress it"
+            assert len(stored.body) < len(BODY) / 10
     run.member("one")
     run.wait_for(lambda seen: len(seen) == 2 * len(kinds), "everything")
     assert {delivery.body for delivery in run.deliveries} == {BODY}

@@ -14,6 +14,7 @@ import pytest
 from ordermq import Message, Producer
 from ordermq.audit import AuditReport
 from ordermq.audit.report import Cause
+from ordermq.core.compression import COMPRESSED
 from ordermq.events import EventType
 from tests.interop.cluster import DEADLINE_S
 from tests.interop.run import Run
@@ -75,7 +76,10 @@ def test_java_reads_the_bodies_we_compressed(run: Run) -> None:
         with Producer(
             f"producer-{run.group}", name_servers=run.cluster.name_servers, compress_type=kind
         ) as producer:
-            producer.send(Message(run.topic, kind.encode() + body), sharding_key="k")
+            receipt = producer.send(Message(run.topic, kind.encode() + body), sharding_key="k")
+        stored = run.cluster.stored(receipt.message_queue, receipt.offset_message_id)
+        assert stored.sys_flag & COMPRESSED
+        assert len(stored.body) < len(body) / 10
     run.java_member("theirs")
     run.wait_for(lambda seen: len(seen) == len(kinds), "what was sent compressed")
     assert [d.body for d in run.deliveries] == [kind.encode() + body for kind in kinds]

@@ -199,7 +199,7 @@ def test_the_namespace_of_rocketmq_5_and_units_are_told_and_disturb_nobody(
     told = {"namespace_v2": "tenant", "unit_name": "east", "unit_mode": True}
     send(run, 3, **told)
     seen = Seen()
-    member = make(seen.take, **told)
+    member = make(seen.take, instance_name="till-1", **told)
     eventually(lambda: seen.bodies() == [0, 1, 2], "all")
-    assert member.client_id.endswith("@east")
+    assert member.client_id.endswith("@till-1@east")
     assert member.client_id.encode() in members(run.cluster, run.group)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ordermq import Message
+from ordermq import Message, Producer
 from ordermq.remoting.trace import TRACE_TOPIC, Published, TraceRecord, read
 from tests.component.broker.wire_client import records
 from tests.interop.cluster import Cluster, eventually
@@ -31,9 +31,11 @@ def admin(cluster: Cluster, tmp_path: Path) -> Iterator[JavaProcess]:
 def test_rocketmqs_admin_tool_shows_what_we_sent_and_consumed(run: Run, admin: JavaProcess) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     run.producer_settings = dict(TRACED)
+    with Producer("silent", name_servers=run.cluster.name_servers) as silent:
+        untraced = silent.send(Message(run.topic, b"0"))
     receipt = run.producer.send(Message(run.topic, b"1", tags="t", keys=["o-1"]))
     run.member("m", **TRACED)
-    run.wait_for(lambda seen: len(seen) == 1, "the message")
+    run.wait_for(lambda seen: len(seen) == 2, "both messages")
     line = f"queryMsgTraceById -n {run.cluster.name_servers} -i {receipt.message_id}"
     told = ""
 
@@ -46,6 +48,8 @@ def test_rocketmqs_admin_tool_shows_what_we_sent_and_consumed(run: Run, admin: J
     group = f"producer-{run.group}"
     assert re.search(rf"^Pub +{group} .* success", told, re.M), told
     assert re.search(rf"^Sub +{run.group} .* success", told, re.M), told
+    # Its trace would have been there before the other's: it is off unless it is asked for.
+    assert not any(isinstance(r, Published) for r in traced(run.cluster, untraced.message_id))
 
 
 def test_we_read_the_traces_of_rocketmqs_client(run: Run, cluster: Cluster, tmp_path: Path) -> None:
