@@ -76,7 +76,8 @@ class Intake:
         Args:
             is_awaited: the caller waits for these before it hands in more. It may as well send
                 them itself, which spares waking the I/O thread, unless that is at it anyway:
-                then what gathers leaves in one write, and of one queue in one request.
+                then what gathers leaves in one write, and of one queue in one request. Not so
+                a batch: it is a request of its own anyhow.
         """
         if is_awaited and self._is_sent(parcel):
             return
@@ -90,7 +91,8 @@ class Intake:
             self._client.runtime.post(self._look)
 
     def _is_sent(self, parcel: Parcel) -> bool:
-        if self._under_way or not self._lock.acquire(blocking=False):
+        joins_others = self._under_way and len(parcel.entries[0]) == 1
+        if joins_others or not self._lock.acquire(blocking=False):
             return False
         try:
             topic = parcel.message.topic

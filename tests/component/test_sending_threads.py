@@ -42,6 +42,21 @@ def test_whoever_sends_alone_writes_the_request(producer: Producer, written: lis
     assert mine >= 10, written  # the first opens the connection, which is the I/O thread's to do
 
 
+def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_joins_them(
+    producer: Producer, written: list[str]
+) -> None:
+    me, queue = threading.current_thread().name, producer.queues("orders")[0]
+    producer.send(message(0), queue=queue)
+    producer._under_way.add(producer._lane(producer.queues("orders")[1]))
+    written.clear()
+    for number in range(20):
+        producer.send(message(number), queue=queue)
+    assert me not in written
+    for number in range(20):
+        producer.send_batch([message(number), message(number)], queue=queue)
+    assert written.count(me) >= 10, written
+
+
 def test_what_was_handed_in_before_is_stored_before_however_it_was_handed_in(
     producer: Producer,
 ) -> None:
