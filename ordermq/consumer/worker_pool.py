@@ -92,8 +92,8 @@ class WorkerPool:
     thread does, and fight for the lock with the I/O thread. So one worker is *on duty* and
     serves queue after queue while the listener is quick. As soon as it is not, each queue that
     waits gets a thread: a worker that was told of a slow call goes off duty with its queue, and
-    one whose listener does not return is taken off duty by a look after a millisecond. A worker
-    off duty keeps its queue until the listener is quick again.
+    one whose listener does not return is taken off duty by a look, a millisecond after something
+    began to wait for it. A worker off duty keeps its queue until the listener is quick again.
 
     Args:
         run: consumes one queue until it is empty, revoked, out of its time slice, or `goes_on`
@@ -131,6 +131,8 @@ class WorkerPool:
             self._work.append(assigned)
             if self._on_duty is None:
                 self._hire(1)
+            else:
+                self._look_after()
 
     def goes_on(self, calls: int) -> bool:
         worker = self._workers[threading.get_ident()]
@@ -148,7 +150,8 @@ class WorkerPool:
             return len(self._threads) <= self._size
         with self._lock:
             if self._on_duty is None:
-                self._put_on_duty(worker)
+                self._on_duty = worker
+                self._look_after()
             return worker is self._on_duty and not self._work
 
     def resize(self, size: int) -> None:
@@ -158,6 +161,7 @@ class WorkerPool:
                 worker.wake.release()  # it looks for work, finds none, and retires
                 self._idle.remove(worker)
             self._hire(len(self._work))
+            self._look_after()
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
         return stacks.of_thread(thread)
@@ -186,7 +190,7 @@ class WorkerPool:
                 return  # all are with slow listeners: the first to end looks for work
             worker.is_hired = True
             if self._on_duty is None:
-                self._put_on_duty(worker)
+                self._on_duty = worker
 
     def _start(self) -> _Worker:
         worker = _Worker()
@@ -196,9 +200,9 @@ class WorkerPool:
         thread.start()
         return worker
 
-    def _put_on_duty(self, worker: _Worker) -> None:
-        self._on_duty = worker
-        if not self._is_looked_after and not self._is_closing:
+    def _look_after(self) -> None:
+        """Look soon whether the worker on duty gets to what waits for it, if anything does."""
+        if self._work and self._on_duty and not self._is_looked_after and not self._is_closing:
             self._is_looked_after = True
             self._steps_seen = self._steps
             self._later(self._look)
@@ -207,6 +211,7 @@ class WorkerPool:
         """The worker on duty is with a slow listener: nobody waits for it."""
         self._on_duty = None
         self._hire(len(self._work))
+        self._look_after()
 
     def _retire(self, worker: _Worker) -> None:
         worker.is_retired = True
@@ -218,11 +223,10 @@ class WorkerPool:
     def _look(self) -> None:
         with self._lock:
             self._is_looked_after = False
-            worker = self._on_duty
-            if worker is None:
+            if self._on_duty is None or not self._work:
                 return
             if self._steps != self._steps_seen:
-                self._put_on_duty(worker)  # and look again
+                self._look_after()
             else:
                 self._relieve()
 
@@ -247,14 +251,17 @@ class WorkerPool:
             if len(self._threads) > self._size and worker is not self._on_duty:
                 self._retire(worker)
                 self._hire(len(self._work) if self._on_duty is None else 0)
+                self._look_after()
                 return None
             if self._on_duty is None and self._work:
-                self._put_on_duty(worker)
+                self._on_duty = worker
             is_on_duty = worker is self._on_duty
             if self._work and (is_on_duty or worker.is_hired or not worker.is_quick):
                 worker.is_hired = False
                 self._steps += is_on_duty
-                return self._work.popleft()
+                assigned = self._work.popleft()
+                self._look_after()
+                return assigned
             if is_on_duty:
                 self._on_duty = None
             worker.is_hired = False

@@ -74,7 +74,7 @@ class Pool(WorkerPool):
         return self.give(work)
 
     def look(self) -> None:
-        """What the I/O thread does a millisecond after someone came on duty."""
+        """What the I/O thread does a millisecond after something began to wait."""
         looks, self.looks[:] = list(self.looks), []
         for look in looks:
             look()
@@ -175,13 +175,18 @@ def test_threads_start_only_as_work_needs_them() -> None:
     pool.end()
 
 
-def test_nobody_looks_while_there_is_nothing_to_do() -> None:
+def test_nobody_looks_while_nothing_waits() -> None:
     pool = Pool(2)
     assert pool.give_quick(Work()).started.wait(WAIT_S)
     wait_until(lambda: len(pool._idle) == 1)
-    pool.look()
     assert pool.looks == []
-    pool.end()
+    alone = pool.give(Work())
+    assert alone.started.wait(WAIT_S)
+    assert pool.looks == []
+    behind = pool.give(Work())
+    pool.look()
+    assert behind.started.wait(WAIT_S)
+    pool.end(alone, behind)
 
 
 @pytest.mark.parametrize("seed", range(5))
