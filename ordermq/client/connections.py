@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
@@ -85,6 +86,20 @@ class Connections:
         if connection is None or not connection.is_open or not connection.is_writable:
             return None
         return connection
+
+    @contextlib.contextmanager
+    def joined(self) -> Iterator[None]:
+        """What is written meanwhile leaves in one write a connection: a system call each cost
+        more than making the requests. Await nothing meanwhile.
+        """
+        held = list(self._open.values())
+        for connection in held:
+            connection.hold()
+        try:
+            yield
+        finally:
+            for connection in held:
+                connection.release()
 
     def explained(self, answer: Command) -> Command:
         """An answer whose remark also says who asked, if it is that we may not."""

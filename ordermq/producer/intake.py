@@ -138,8 +138,9 @@ class Intake:
                 break
             self._enter_first()
         # Not sooner: what came together goes together.
-        while self._entered:
-            self._entered.popitem()[0].begin()
+        with self._client.connections.joined():
+            while self._entered:
+                self._entered.popitem()[0].begin()
 
     async def _ask_first(self, parcel: Parcel) -> None:
         try:

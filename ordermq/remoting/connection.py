@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._socket: SharedSocket | None = None
         self._out: list[bytes] = []
-        self._is_reading = False
+        self._is_holding = False
         self._after_read: list[Callable[[], object]] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -279,11 +279,18 @@ class Connection(asyncio.Protocol):
         return encode(request)
 
     def _write(self, frame: bytes) -> None:
-        # What the answers of one read bring about leaves joined: those to several queues' pulls
-        # come in one, and a system call for each next pull cost more than all the rest.
         self._out.append(frame)
-        if not self._is_reading:
+        if not self._is_holding:
             self._flush()
+
+    def hold(self) -> None:
+        """Let what is written wait for `release`, and leave joined; on the loop's thread."""
+        self._is_holding = True
+
+    def release(self) -> None:
+        """Write what `hold` held."""
+        self._is_holding = False
+        self._flush()
 
     def after_read(self, action: Callable[[], object]) -> None:
         """Call `action` once all that came with the answer being told has been looked at, and
@@ -334,8 +341,10 @@ class Connection(asyncio.Protocol):
             self.abort(broken)
 
     def _tell(self, commands: list[Command]) -> None:
-        # Written at the end, not by the loop soon: a listener's thread may come in between.
-        self._is_reading = True
+        # What the answers of one read bring about leaves joined: those to several queues' pulls
+        # come in one, and a system call for each next pull cost more than all the rest. Written
+        # at the end, not by the loop soon: a listener's thread may come in between.
+        self.hold()
         try:
             for command in commands:
                 if command.flag & RESPONSE_FLAG:
@@ -345,8 +354,7 @@ class Connection(asyncio.Protocol):
                         self._namespaces.unwrap_request(command)
                     self._events.on_request(self, command)
         finally:
-            self._is_reading = False
-            self._flush()
+            self.release()
         if self._after_read:
             actions, self._after_read = self._after_read, []
             for action in actions:

@@ -7,13 +7,15 @@ import socket
 from typing import Any
 
 import pytest
+from remoting.test_connection import Wire
 from remoting.wire_server import Line, WireServer, run, until
 
 from ordermq.client.connections import Connections
 from ordermq.clock import Clock, ManualClock, SystemClock
 from ordermq.config import RemotingConfig
-from ordermq.errors import ConnectFailed, StateError
+from ordermq.errors import ConnectFailed, ConnectionLost, StateError
 from ordermq.remoting.command import Command
+from ordermq.remoting.connection import Connection
 
 
 def echo(line: Line, command: Command) -> None:
@@ -173,5 +175,39 @@ def test_a_denial_says_who_asked_and_what_to_check(
             assert (remark or "no permission") in str(answer.remark)
             assert told in str(answer.remark)
             await connections.close()
+
+    run(work())
+
+
+def test_what_is_asked_joined_leaves_in_one_write_a_connection_whatever_is_raised() -> None:
+    async def work() -> None:
+        connections, told = connections_of(), dict[str, list[str]](x=[], y=[])
+        for name, writes in told.items():
+            one = Connection(f"{name}:1", ManualClock(), RemotingConfig(), connections)
+            one.connection_made(Wire(writes))
+            connections._open[one.address] = one
+        asked = []
+
+        def ask(address: str) -> None:
+            asked.append(connections._open[address].begin_request(Command.request(1), 5_000))
+
+        with connections.joined():
+            for address in ("x:1", "y:1", "x:1"):
+                ask(address)
+            assert told == {"x": [], "y": []}
+        assert told == {"x": ["write"], "y": ["write"]}
+        with pytest.raises(KeyError), connections.joined():
+            ask("x:1")
+            raise KeyError
+        assert told == {"x": ["write"] * 2, "y": ["write"]}
+        ask("x:1")
+        assert told == {"x": ["write"] * 3, "y": ["write"]}  # each leaves where it is asked again
+        with connections.joined():
+            ask("y:1")
+            for one in list(connections._open.values()):
+                one.connection_lost(None)
+        for answer in asked:
+            with pytest.raises(ConnectionLost):
+                await answer
 
     run(work())
