@@ -27,7 +27,7 @@ from ordermq.remoting.headers import SendHeader
 
 _log = logging.getLogger("ordermq.producer")
 
-_STATUS = {
+_STATUS: dict[int, SendStatus] = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
@@ -52,11 +52,17 @@ class Destination:
     ) -> None:
         self.queue = queue
         self._client = client
-        self._group = group
         self._config = config
         self._faults = faults
         # The last request.
-        self._header: SendHeader | None = None
+        self._header = SendHeader(
+            producer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=config.default_topic_queue_nums,
+            broker_name=queue.broker_name,
+        )
         self._address = ""
         self._asked_ms = 0
         self._version: int | None = None  # of the broker, once somebody needs to know
@@ -72,9 +78,10 @@ class Destination:
         self._address = address = client.routes.master_of(self.queue.broker_name)
         if batch[0].is_timed and not self._has_timers(address):
             return False
-        self._header = header = self._header_of(batch, sys_flag)
+        self._fill_header(batch, sys_flag)
         self._asked_ms = client.clock.now_ms()
-        return client.api.begin_send(address, header, body, self._config.send_timeout_ms, waiting)
+        timeout_ms = self._config.send_timeout_ms
+        return client.api.begin_send(address, self._header, body, timeout_ms, waiting)
 
     async def ready(self, batch: Sequence[Entry]) -> None:
         """Return once the broker can be asked to store these.
@@ -94,14 +101,13 @@ class Destination:
 
         Raises: BrokerError: they were refused. ProtocolError: it is not an answer for these.
         """
-        assert self._header is not None
         broker_name = self.queue.broker_name
         code, reply = self._client.api.stored(self._address, self._header, body_bytes, answer)
         self._is_passed_by = False
         if self._faults is not None:
             self._faults.note(broker_name, self._client.clock.now_ms() - self._asked_ms)
         places = reply.message_id.split(",")
-        count = sum(map(len, batch))
+        count = sum([len(entry.bodies) for entry in batch])
         if len(places) != count:
             raise ProtocolError(
                 f"the broker acknowledged {len(places)} messages of {count}",
@@ -109,7 +115,7 @@ class Destination:
                 broker=broker_name,
             )
         queue = MessageQueue(self.queue.topic, broker_name, reply.queue_id)
-        status, handle = _STATUS[ResponseCode(code)], reply.recall_handle
+        status, handle = _STATUS[code], reply.recall_handle
         receipts, at = [], 0
         for entry in batch:
             if entry.is_watched:
@@ -133,23 +139,14 @@ class Destination:
             self._is_passed_by = True
             _log.warning("%s: unordered messages go to another broker: %s", self.queue, error)
 
-    def _header_of(self, batch: Sequence[Entry], sys_flag: int) -> SendHeader:
-        queue, one = self.queue, batch[0]
-        header = SendHeader(
-            producer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            sys_flag=sys_flag,
-            born_timestamp_ms=self._client.clock.wall_ms(),
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=self._config.default_topic_queue_nums,
-            broker_name=queue.broker_name,
-        )
+    def _fill_header(self, batch: Sequence[Entry], sys_flag: int) -> None:
+        header, one = self._header, batch[0]
+        header.sys_flag = sys_flag
+        header.born_timestamp_ms = self._client.clock.wall_ms()
         if is_single(batch):
-            header.flag, header.properties = one.flags[0], one.properties[0]
+            header.flag, header.properties, header.batch = one.flags[0], one.properties[0], None
         else:
-            header.batch = True
-        return header
+            header.flag, header.properties, header.batch = 0, "", True
 
     def _has_timers(self, address: str) -> bool:
         """Whether the broker is known to hold timed messages; False if it has not said.
