@@ -20,6 +20,11 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
 
     Raises: ConfigError: empty, or not host:port.
     """
+    is_list = isinstance(text, Sequence) and all(isinstance(part, str) for part in text)
+    if not is_list:
+        raise ConfigError(
+            f"name_servers={text!r}: expected host:port, as 127.0.0.1:9876, or a list of them"
+        )
     parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
     addresses = tuple(part.strip() for part in parts if part.strip())
     if not addresses:

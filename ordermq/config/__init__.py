@@ -14,6 +14,7 @@ from typing import Any
 
 from ordermq.config.checks import Flat as _Flat
 from ordermq.config.checks import require_choice as _require_choice
+from ordermq.config.checks import require_flags as _require_flags
 from ordermq.config.checks import require_names as _require_names
 from ordermq.config.checks import require_range as _require_range
 from ordermq.config.trace import TraceConfig
@@ -132,8 +133,11 @@ class RemotingConfig(_Flat):
     tls_key: str = ""  # PEM; of tls_certificate, if that file does not hold it too
 
     def __post_init__(self) -> None:
+        _require_flags(self)
         _require_credentials(self)
         _require_names(self, "namespace", "namespace_v2", "unit_name")
+        if not isinstance(self.client_ip, str):
+            raise ConfigError(f"RemotingConfig.client_ip={self.client_ip!r}: expected an address")
         _require_choice(self, tls_verify=TlsVerify, serialize_type=SerializeType)
         for name in ("tls_ca_file", "tls_certificate", "tls_key"):
             if getattr(self, name) and not self.tls:
@@ -253,6 +257,7 @@ class ConsumeConfig:
     keyless: Keyless = Keyless.LANE  # by key: what messages without a sharding key are
 
     def __post_init__(self) -> None:
+        _require_flags(self)
         _require_choice(self, keyless=Keyless)
         if self.order_by_key and not self.auto_commit:
             raise ConfigError(
@@ -342,6 +347,7 @@ class SendConfig:
     compress_level: int = 5  # of zlib 0..9, of zstd 1..22; lz4 has none
 
     def __post_init__(self) -> None:
+        _require_flags(self)
         _require_choice(self, compress_type=CompressionType)
         _require_range(
             self,
@@ -414,6 +420,7 @@ class BrokerConfig:
     tls_client_ca_file: str = ""  # PEM; not empty: clients need a certificate signed by one of it
 
     def __post_init__(self) -> None:
+        _require_flags(self)
         for name in ("tls_key", "tls_client_ca_file"):
             if getattr(self, name) and not self.tls_certificate:
                 raise ConfigError(f"BrokerConfig.{name} is given without tls_certificate")

@@ -19,6 +19,16 @@ def require_range(config: object, **ranges: tuple[int, int]) -> None:
             raise ConfigError(f"{type(config).__name__}.{name}={value!r}: expected {low}..{high}")
 
 
+def require_flags(config: object) -> None:
+    """Raise ConfigError unless each field declared as bool is one: "no" would count as yes."""
+    for each in fields(config):  # type: ignore[arg-type]
+        value = getattr(config, each.name)
+        if each.type == "bool" and not isinstance(value, bool):
+            raise ConfigError(
+                f"{type(config).__name__}.{each.name}={value!r}: expected True or False"
+            )
+
+
 def require_choice(config: object, **choices: type[StrEnum]) -> None:
     """Make each of these fields a member of its enumeration, or raise ConfigError."""
     for name, choice in choices.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ordermq.config import DAY_MS, MessageModel, RebalanceConfig, RemotingConfig
-from ordermq.config.checks import Flat, require_choice, require_range
+from ordermq.config.checks import Flat, require_choice, require_flags, require_range
 from ordermq.errors import ConfigError
 
 
@@ -60,6 +60,7 @@ class LitePullConfig:
     pull_timeout_ms: int = 30_000  # when an unanswered pull is given up
 
     def __post_init__(self) -> None:
+        require_flags(self)
         require_range(
             self,
             auto_commit_interval_ms=(1, DAY_MS),

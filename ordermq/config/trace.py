@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ordermq.config.checks import require_range
+from ordermq.config.checks import require_flags, require_range
 from ordermq.errors import ConfigError
 
 
@@ -18,6 +18,7 @@ class TraceConfig:
     trace_interval_ms: int = 1_000  # how long records wait for more at most
 
     def __post_init__(self) -> None:
+        require_flags(self)
         if not self.customized_trace_topic:
             raise ConfigError("TraceConfig.customized_trace_topic is empty: expected a topic")
         require_range(self, trace_buffer_max=(1, 1 << 20), trace_interval_ms=(1, 86_400_000))

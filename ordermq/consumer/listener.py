@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
+from typing import Any
 
 from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.claim import Claim
@@ -89,6 +91,25 @@ Listener = Callable[
 ConcurrentListener = Callable[
     [Sequence[MessageView], ConcurrentContext], ListenerAnswer | Awaitable[ListenerAnswer]
 ]
+
+
+def require_listener(listener: Any, group: str) -> None:
+    """Refuse at once what could not be called for any message.
+
+    Raises: ConfigError: it is not callable, or not as `listener(messages, context)`.
+    """
+    if not callable(listener):
+        raise ConfigError(
+            f"listener {listener!r}: expected a function of (messages, context)", group=group
+        )
+    try:
+        inspect.signature(listener).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(
+            f"listener {listener!r} is called as listener(messages, context): {error}", group=group
+        ) from None
+    except ValueError:  # one in C that does not tell its arguments
+        return
 
 
 class Settlement(Enum):

@@ -201,7 +201,7 @@ class LitePullConsumer(Starting):
         """
         if self._subscriptions:
             raise StateError("subscribe or assign, not both", group=self.group)
-        wanted = list(queues)
+        wanted = _several(queues)
         if not wanted:
             raise ConfigError("assign needs at least one queue", group=self.group)
         version = self._clock.wall_ms()
@@ -304,14 +304,14 @@ class LitePullConsumer(Starting):
 
         Raises: StateError: one is not ours; none is paused.
         """
-        self._live().buffer.pause(queues)
+        self._live().buffer.pause(_several(queues))
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
         """Go on with paused queues.
 
         Raises: StateError: one is not ours; none is resumed.
         """
-        self._live().buffer.resume(queues)
+        self._live().buffer.resume(_several(queues))
 
     # Offsets.
 
@@ -459,3 +459,10 @@ class Batches:
 
     def _deadline(self) -> float | None:
         return None if self._timeout_ms is None else self._consumer._deadline(self._timeout_ms)
+
+
+def _several(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    # A queue is a tuple, so one alone would be taken for three of its fields.
+    if isinstance(queues, MessageQueue):
+        raise ConfigError(f"{queues}: expected a list of queues; give [queue] for one")
+    return list(queues)

@@ -18,7 +18,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter, wrapped
-from ordermq.consumer.listener import ConcurrentListener, Listener
+from ordermq.consumer.listener import ConcurrentListener, Listener, require_listener
 from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.member import Member
 from ordermq.consumer.member_settings import MemberSettings
@@ -78,6 +78,11 @@ class PushConsumer(SteeredConsumer, Starting):
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
         self.config = ConsumerConfig.given(config, settings)
+        if on_failure is not None and not isinstance(on_failure, FailurePolicy):
+            raise ConfigError(
+                f"on_failure={on_failure!r}: expected Retry(), ParkKey(), DeadLetter() or Stop()",
+                group=group,
+            )
         if isinstance(on_failure, ParkKey) and not self.config.consume.order_by_key:
             raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
@@ -168,7 +173,10 @@ class PushConsumer(SteeredConsumer, Starting):
 
         It is called as `listener(messages, context)`, with messages of one queue, ascending;
         see `ConsumeResult` for what it may return.
+
+        Raises: ConfigError: it cannot be called so. StateError: there is one already.
         """
+        require_listener(listener, self.group)
         self._require_no_listener()
         self._listener = listener
         return listener
@@ -185,8 +193,10 @@ class PushConsumer(SteeredConsumer, Starting):
         (tasks, if `async def`). It returns None or SUCCESS, SUSPEND if all failed, or how many
         are done; `context.ack_index` and `context.delay_level` as in `ConcurrentContext`.
 
-        Raises: ConfigError: a setting that is for ordered groups only.
+        Raises: ConfigError: a setting that is for ordered groups only, or it cannot be called so.
+            StateError: there is one already.
         """
+        require_listener(listener, self.group)
         consume = self.config.consume
         ordered_only = {
             "on_failure": self._on_failure is not None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ordermq.errors import ConfigError
+
 _WRAP = 1 << 32
 
 
@@ -35,9 +37,13 @@ def key_hash(key: str | int | bool) -> int:
 
     A number within 32 bits counts as an `Integer`, which is its own hash; a wider one can
     only be a `Long`. For small `Long` keys of a Java producer give `long_hash(key)` instead.
+
+    Raises: ConfigError: neither a text nor a number. OverflowError: as `long_hash`.
     """
+    if isinstance(key, str):
+        return string_hash(key)
     if isinstance(key, bool):
         return 1231 if key else 1237
     if isinstance(key, int):
         return key if -(1 << 31) <= key < 1 << 31 else long_hash(key)
-    return string_hash(key)
+    raise ConfigError(f"sharding key {key!r}: expected a str or an int")

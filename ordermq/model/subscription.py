@@ -32,6 +32,11 @@ class Subscription:
 
         Raises: ConfigError: nothing but separators.
         """
+        if not isinstance(expression, str | None):
+            raise ConfigError(
+                f"tag expression {expression!r} of topic {topic!r}: expected a text, '*' or tags "
+                "joined by '||'"
+            )
         text = (expression or EVERYTHING).strip()
         if text in ("", EVERYTHING):
             return cls(topic, EVERYTHING, (), version)

@@ -827,6 +827,10 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
         consumer.poll(-1)
     with pytest.raises(ConfigError, match="offset -1"):
         consumer.commit({QUEUES[0]: -1})
+    idle = LitePullConsumer("g", name_servers=broker.name_servers)
+    for call in (consumer.pause, consumer.resume, idle.assign):
+        with pytest.raises(ConfigError, match=r"expected a list of queues; give \[queue\]"):
+            call(QUEUES[0])
     with pytest.raises(StateError, match="starts once"):
         consumer.start()
     with pytest.raises(StateError, match="not ours now"):
@@ -835,7 +839,6 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
         LitePullConsumer("g", name_servers=broker.name_servers, autocommit=False)
     with pytest.raises(ConfigError, match="every idle pull times out"):
         LitePullConsumer("g", name_servers=broker.name_servers, broker_suspend_ms=30_000)
-    idle = LitePullConsumer("g", name_servers=broker.name_servers)
     assert idle.assignment() == []
     for call in (idle.poll, idle.commit, lambda: idle.committed(QUEUES[0])):
         with pytest.raises(StateError, match="not running"):

@@ -279,6 +279,22 @@ def test_a_paused_queue_is_silent_until_resumed(
     assert_in_order(seen, 51, keys=1)
 
 
+def test_what_could_never_be_called_or_subscribed_is_refused_at_once() -> None:
+    for register in ("orderly", "concurrently"):
+        for wrong in (None, "listen", lambda messages: None, lambda a, b, c: None):
+            consumer = PushConsumer("g", name_servers="127.0.0.1:1")
+            with pytest.raises(ConfigError, match="messages, context"):
+                getattr(consumer, register)(wrong)
+            getattr(consumer, register)(lambda messages, context, more=1: None)
+    with pytest.raises(ConfigError, match="tag expression 5"):
+        consumer.subscribe("orders", 5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"on_failure='retry'.*ParkKey\(\)"):
+        PushConsumer("g", name_servers="127.0.0.1:1", on_failure="retry")  # type: ignore[arg-type]
+    for wrong in (None, 9876, [9876]):
+        with pytest.raises(ConfigError, match=r"expected host:port, as 127\.0\.0\.1:9876"):
+            PushConsumer("g", name_servers=wrong)  # type: ignore[arg-type]
+
+
 def test_starting_without_listener_or_subscription_says_what_is_missing(
     broker: EmbeddedBroker,
 ) -> None:

@@ -78,10 +78,7 @@ def test_rocketmqs_tool_sees_a_member_of_ours_and_has_it_reset_and_consume(
     run: Run, admin: AdminTool, way: str
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2})
-    receipts = [
-        run.producer.send(Message(run.topic, str(number).encode()))
-        for number in range(20)
-    ]
+    receipts = [run.producer.send(Message(run.topic, str(number).encode())) for number in range(20)]
     members = Members(run)
     with members.one(way, "till-1") as consumer:
         eventually(lambda: len(members.bodies) == 20, "everything")

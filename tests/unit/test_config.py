@@ -27,6 +27,10 @@ from ordermq.config.pull import DirectPullConfig, LitePullConfig
 from ordermq.config.trace import TraceConfig
 from ordermq.errors import ConfigError
 
+FLAGS = (
+    RemotingConfig, ConsumeConfig, SendConfig, BrokerConfig, LitePullConfig, TraceConfig,
+)  # fmt: skip
+
 # Lower and upper bound of every whole number; the fields that must stay apart are set too.
 BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
     RemotingConfig: {
@@ -314,3 +318,20 @@ def test_the_form_of_headers_is_the_environments_unless_it_is_set(
     monkeypatch.setenv("ROCKETMQ_SERIALIZE_TYPE", "XML")
     with pytest.raises(ConfigError, match="ROCKETMQ_SERIALIZE_TYPE='XML'"):
         RemotingConfig()
+
+
+@pytest.mark.parametrize("config", FLAGS)
+def test_what_is_neither_true_nor_false_is_no_flag(config: type) -> None:
+    flags = [each.name for each in dataclasses.fields(config) if each.type == "bool"]
+    assert flags
+    for name in flags:
+        for wrong in ("no", 1, None):
+            with pytest.raises(ConfigError, match=f"{name}={wrong!r}: expected True or False"):
+                config(**{name: wrong})
+
+
+def test_every_group_with_flags_is_tried() -> None:
+    groups = [*BOUNDS, TraceConfig]
+    assert {
+        group for group in groups if any(f.type == "bool" for f in dataclasses.fields(group))
+    } == set(FLAGS)

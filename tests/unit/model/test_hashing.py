@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ordermq.errors import ConfigError
 from ordermq.model.hashing import key_hash, long_hash, string_hash
 
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -63,3 +64,9 @@ def test_a_boolean_key_is_a_boolean_not_a_number() -> None:
 
 def test_a_lone_surrogate_is_hashed_as_java_would() -> None:
     assert string_hash("\ud83d") == 0xD83D
+
+
+@pytest.mark.parametrize("key", [None, ["k"], b"k", 1.5])
+def test_what_is_neither_text_nor_number_is_no_key(key: object) -> None:
+    with pytest.raises(ConfigError, match=r"sharding key .*: expected a str or an int"):
+        key_hash(key)  # type: ignore[arg-type]
