@@ -6,12 +6,11 @@ import json
 import sys
 import threading
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import ordermq
 from bench.end_to_end.sending import arguments
-from ordermq import Message, Producer
+from ordermq import Message, Producer, SendReceipt, SendStatus
 from ordermq.core import IMPLEMENTATION
 
 
@@ -20,15 +19,16 @@ def keyed(producer: Producer, topic: str, body: bytes, keys: int, count: int) ->
     events = ((Message(topic, body), f"k{number % keys}") for number in range(count))
     if keys == 1:
         for message, key in events:
-            producer.send(message, sharding_key=key)
+            check(producer.send(message, sharding_key=key))
         return
-    deque(producer.send_many(events, max_in_flight=keys), maxlen=0)
+    for receipt in producer.send_many(events, max_in_flight=keys):
+        check(receipt)
 
 
 def of_key(producer: Producer, topic: str, body: bytes, key: str, count: int) -> None:
     """One key, one message after the other."""
     for _ in range(count):
-        producer.send(Message(topic, body), sharding_key=key)
+        check(producer.send(Message(topic, body), sharding_key=key))
 
 
 def batches(
@@ -38,7 +38,14 @@ def batches(
     queues = producer.queues(topic)
     queue = queues[number % len(queues)]
     for _ in range(0, count, batch):
-        producer.send_batch([Message(topic, body) for _ in range(batch)], queue=queue)
+        # Java's producer has one result for all, its ids joined; ours makes receipts when asked.
+        check(producer.send_batch([Message(topic, body) for _ in range(batch)], queue=queue)[0])
+
+
+def check(receipt: SendReceipt) -> None:
+    """As Java's sender looks at each result."""
+    if receipt.status is not SendStatus.SEND_OK:
+        raise SystemExit(f"not stored as it should be: {receipt}")
 
 
 def main() -> None:
