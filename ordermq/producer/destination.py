@@ -114,7 +114,9 @@ class Destination:
                 topic=self.queue.topic,
                 broker=broker_name,
             )
-        queue = MessageQueue(self.queue.topic, broker_name, reply.queue_id)
+        queue = self.queue
+        if reply.queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, broker_name, reply.queue_id)
         status, handle = _STATUS[code], reply.recall_handle
         receipts, at = [], 0
         for entry in batch:

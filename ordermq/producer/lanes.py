@@ -131,6 +131,8 @@ class QueueLane:
         with self._lock:
             self._sending = None
             self._under_way.discard(self)
+            if not self._waiting:
+                return
             if is_sound:
                 self.begin()
             else:
