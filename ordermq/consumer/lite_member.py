@@ -17,6 +17,7 @@ from ordermq.client.timers import cancelled, repeat
 from ordermq.clock import Clock
 from ordermq.config import ConsumeFromWhere
 from ordermq.config.pull import LitePullConsumerConfig
+from ordermq.consumer.agreement import Agreement
 from ordermq.consumer.fetcher import Fetcher
 from ordermq.consumer.lite_inquiries import LiteInquiries
 from ordermq.consumer.lite_offsets import BrokerStore, FileStore, LiteOffsets, OffsetStore
@@ -97,6 +98,10 @@ class LiteMember:
             last_pull_ms=lambda queue: self._fetchers[queue].last_pull_ms,
             seek=self._go_to,
         )
+        self._agreement = Agreement(
+            client, group, lambda: tuple(self._wanted.values()), is_orderly=False
+        )
+        self._is_agreeing = False
         self._rejoining = Rejoining(client, self._describe, self._on_broker_back)
         self._wanted: dict[str, Subscription] = {}
         self._fetchers: dict[MessageQueue, Fetcher] = {}
@@ -157,6 +162,16 @@ class LiteMember:
         self._shares.topics = set(self._wanted)
         await self.client.heartbeats.introduce()
         await self._shares.pass_once()
+        self._agree()
+
+    def _agree(self) -> None:
+        """Compare us with the group, from the first topic on."""
+        if self._is_agreeing:
+            self._agreement.wake()
+            return
+        self._is_agreeing = True
+        work = self._keep_running(self._agreement.run)
+        self._loops.append(self.runtime.spawn(work, f"agreement {self._group}"))
 
     async def unsubscribe(self, topic: str) -> None:
         """Give the topic's queues up."""
@@ -326,6 +341,7 @@ class LiteMember:
         if command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             return self._inquiries.answer(command)
         self._shares.wake()
+        self._agreement.wake()
         return command.reply(ResponseCode.SUCCESS)
 
     def _on_route_change(self, topic: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -17,7 +18,14 @@ from typing import Any
 
 import pytest
 
-from ordermq import LitePullConsumer, Message, MessageQueue, Producer, PullConsumer
+from ordermq import (
+    LitePullConsumer,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
@@ -816,6 +824,36 @@ def test_a_consumer_without_a_name_server_does_not_start() -> None:
         consumer.start()
     assert consumer.assignment() == []
     consumer.close()
+
+
+def test_members_that_subscribe_or_consume_otherwise_are_told(
+    broker: EmbeddedBroker, producer: Producer, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "ordermq.consumer")
+    send(producer, 8)
+
+    def is_told(*words: str) -> bool:
+        return any(all(word in text for word in words) for text in caplog.messages)
+
+    one, two = make(), make()
+    two.poll(10)
+    assert not is_told("subscribe and listen alike")
+    two.subscribe("orders", "paid")
+    for other in (one, two):
+        eventually(
+            lambda other=other: is_told(other.client_id, "'paid'", "subscribe and listen alike"),
+            f"a warning about {other.client_id}",
+        )
+    two.close()
+    push = PushConsumer(one.group, name_servers=broker.name_servers)
+    push.subscribe("orders")
+    push.orderly(lambda messages, context: None)
+    with push:
+        for member, words in (
+            (push, "listening is concurrently here and orderly"),
+            (one, "listening is orderly here and concurrently"),
+        ):
+            eventually(lambda member=member, words=words: is_told(member.client_id, words), words)
 
 
 def test_wrong_arguments_and_states_say_what_is_wrong(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import PushConsumer
+from ordermq import LitePullConsumer, PushConsumer
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.run import Run
@@ -77,6 +77,21 @@ def test_members_of_other_topics_or_another_way_of_listening_are_told(
         eventually(
             lambda words=words: is_told(caplog, run.group, *words), f"a warning with {words}"
         )
+
+
+def test_a_lite_pull_consumer_among_listeners_is_told(
+    run: Run, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 2})
+    push = make("orderly", ignore, tags="a")
+    lite = LitePullConsumer(run.group, name_servers=run.cluster.name_servers)
+    lite.subscribe(run.topic, "b")
+    with lite:
+        for other, tags in ((push, "'b' here and"), (lite, "'a' here and")):
+            eventually(
+                lambda other=other, tags=tags: is_told(caplog, run.group, other.client_id, tags),
+                f"a warning about {other.client_id}",
+            )
 
 
 def test_a_member_of_javas_that_subscribes_otherwise_is_named(
