@@ -31,6 +31,7 @@ from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words
 _log = logging.getLogger("ordermq.remoting")
 _WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10911)?"
 _EXPIRY_TICK_MS = 100  # how late a time-out may be noticed
+_FRAME_MS = 30_000  # as long as a pull may take; no frame that is under way longer will be whole
 
 
 class ConnectionEvents(Protocol):
@@ -140,6 +141,8 @@ class Connection(asyncio.Protocol):
         self._expiry: asyncio.Task[None] | None = None
         self._was_asked = False  # since the last tick of the expiry
         self._heard_bytes = 0
+        self._heard_commands = 0
+        self._last_whole = (0, 0)  # as many of them, when that was last seen to be all or changed
         self._error: Exception | None = None
         self._is_closing = False
         self._ended = asyncio.Event()
@@ -335,6 +338,7 @@ class Connection(asyncio.Protocol):
                 commands = self._framer.feed(data)
             except ProtocolError as error:
                 commands, broken = self._framer.completed, error
+        self._heard_commands += len(commands)
         self._tell(commands)
         if broken is not None:
             _log.warning("%s: closing, %s", self.address, broken)
@@ -437,3 +441,17 @@ class Connection(asyncio.Protocol):
                 # Not one byte since the request left: a dead line, which TCP may take
                 # minutes to notice. Pending requests fail now and the next one reconnects.
                 self.abort(error)
+        self._end_stuck_frame(now_ms)
+
+    def _end_stuck_frame(self, now_ms: int) -> None:
+        # A length that is wrong, and within bounds, would swallow all answers there will be.
+        count, since_ms = self._last_whole
+        if not self._framer.buffered_bytes or self._heard_commands != count or not since_ms:
+            self._last_whole = self._heard_commands, now_ms
+        elif now_ms - since_ms > _FRAME_MS:
+            self.abort(
+                ProtocolError(
+                    f"a frame is not whole after {_FRAME_MS // 1000} s: the server, or what lies "
+                    "between, lost some of it"
+                )
+            )

@@ -122,6 +122,64 @@ def test_a_line_that_gave_no_byte_before_a_time_out_is_cut_for_all_its_requests(
     run(work())
 
 
+async def let_pass(clock: ManualClock, seconds: int) -> None:
+    """So long, a tick of the expiry after the other."""
+    for _ in range(seconds):
+        clock.advance(1_000)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def test_a_frame_that_never_becomes_whole_ends_the_line_however_much_is_said() -> None:
+    """Its length is wrong: every later answer is swallowed as a part of it."""
+
+    async def work() -> None:
+        def answer_into_a_large_frame(line: Line, command: Command) -> None:
+            if command.code == 1:
+                line.send_bytes((8_000_000).to_bytes(4, "big") + bytes(4))
+            line.send(command.reply(0))
+
+        clock, owner = ManualClock(), Owner()
+        async with WireServer(answer_into_a_large_frame) as server:
+            connection = await Connection.open(server.address, clock, CONFIG, owner)
+            asked = [connection.begin_request(Command.request(1), 600_000)]
+            for _ in range(3):
+                await let_pass(clock, 9)
+                asked.append(connection.begin_request(Command.request(2), 600_000))
+                await until(lambda: len(server.requests) == len(asked))
+            assert connection.is_open
+            await let_pass(clock, 14)
+            for waiting in asked:
+                with pytest.raises(ConnectionLost, match="a frame is not whole after 30 s"):
+                    await waiting
+            assert not connection.is_open
+
+    run(work())
+
+
+def test_a_frame_that_comes_slowly_is_waited_for() -> None:
+    async def work() -> None:
+        def nothing_yet(line: Line, command: Command) -> None:
+            frames.append(encode(command.reply(0, {}, b"x" * 100)))
+
+        frames: list[bytes] = []
+        clock, owner = ManualClock(), Owner()
+        async with WireServer(nothing_yet) as server:
+            connection = await Connection.open(server.address, clock, CONFIG, owner)
+            for _ in range(2):
+                asked = connection.begin_request(Command.request(1), 600_000)
+                await until(lambda: bool(frames))
+                frame = frames.pop()
+                for place in (slice(0, 50), slice(50, len(frame))):
+                    await let_pass(clock, 25)
+                    assert connection.is_open
+                    server.lines[0].send_bytes(frame[place])
+                assert len((await asked).body) == 100
+            await connection.close()
+
+    run(work())
+
+
 def test_a_late_answer_is_dropped() -> None:
     async def work() -> None:
         clock = ManualClock()
