@@ -67,6 +67,7 @@ CYTHON_PARTS = [
     "ext/cython/lock_table.pyx",
     "ext/cython/message_codec.pyx",
     "ext/cython/message_writer.pyx",
+    "ext/cython/java_hash.pyx",
     "ext/cython/row_columns.pyx",
     "ext/cython/frame_codec.pyx",
 ]

@@ -12,7 +12,7 @@ writer. Chosen once, here.
 | include.py | where ordermq.h is, for C of your own |
 
 A structure has the same file name in each: offset_map, process_queue, lane_map, lock_table,
-message_codec, message_run, message_writer, frame_codec.
+message_codec, message_run, message_writer, frame_codec, java_hash.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """
@@ -43,6 +43,7 @@ __all__ = [
     "encode_rows",
     "include_dir",
     "interface",
+    "java_hash",
     "ordered_rows",
     "read_header",
 ]
@@ -83,6 +84,7 @@ ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[interface.LaneMap] = _core.LaneMap
 LockTable: type[interface.LockTable[Any]] = _core.LockTable
 read_header: interface.ReadHeader = _core.read_header
+java_hash: interface.JavaHash = _core.java_hash
 RecordWriter: type[interface.RecordWriter] = _core.RecordWriter
 encode_batch: interface.EncodeBatch = _core.encode_batch
 encode_rows: interface.EncodeRows = _core.encode_rows

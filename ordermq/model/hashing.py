@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from ordermq import core
 from ordermq.errors import ConfigError
 
 _WRAP = 1 << 32
 
 
 def string_hash(text: str) -> int:
-    """Java's `String.hashCode`: 31 * h + unit over UTF-16 code units, signed 32 bits. O(n)."""
-    value = 0
-    if text.isascii():
-        for unit in text.encode("ascii"):
-            value = (31 * value + unit) & 0xFFFFFFFF
-    else:
-        raw = text.encode("utf-16-be", "surrogatepass")
-        for high, low in zip(raw[::2], raw[1::2], strict=True):
-            value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - _WRAP if value >= 1 << 31 else value
+    """Java's `String.hashCode`: 31 * h + unit over UTF-16 code units, signed 32 bits. O(n).
+
+    Raises: ConfigError: a text no message can carry.
+    """
+    try:
+        return core.java_hash(text)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{text!r} cannot be written as UTF-8: {error}") from None
 
 
 def long_hash(number: int) -> int:

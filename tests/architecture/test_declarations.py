@@ -76,6 +76,12 @@ ROW_ENCODERS: list[interface.EncodeRows] = [
     reference.encode_rows,
 ]
 
+HASHES: list[interface.JavaHash] = [
+    _cython.java_hash,
+    cffi_binding.java_hash,
+    reference.java_hash,
+]
+
 READERS: list[interface.ReadHeader] = [
     _cython.read_header,
     cffi_binding.read_header,

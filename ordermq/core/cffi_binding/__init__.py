@@ -7,6 +7,7 @@ with it. `ffi` and `lib` are the header itself, with no lock but C's; see docs/c
 
 from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.frame_codec import read_header
+from ordermq.core.cffi_binding.java_hash import java_hash
 from ordermq.core.cffi_binding.lane_map import LaneMap
 from ordermq.core.cffi_binding.lock_table import LockTable
 from ordermq.core.cffi_binding.message_codec import MessageIndex, MessageView
@@ -28,6 +29,7 @@ __all__ = [
     "RecordWriter",
     "encode_batch",
     "encode_rows",
+    "java_hash",
     "ffi",
     "lib",
     "ordered_rows",

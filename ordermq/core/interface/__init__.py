@@ -6,6 +6,7 @@ of whatever clock the caller uses throughout; the core never reads a clock.
 """
 
 from ordermq.core.interface.frame_codec import Header, ReadHeader
+from ordermq.core.interface.java_hash import JavaHash
 from ordermq.core.interface.lane_map import NO_KEY, LaneKey, LaneMap
 from ordermq.core.interface.lock_table import LockEntry, LockTable, Queue
 from ordermq.core.interface.message_codec import MessageIndex, MessageView
@@ -22,6 +23,7 @@ __all__ = [
     "EncodeRows",
     "Header",
     "LaneKey",
+    "JavaHash",
     "LaneMap",
     "LockEntry",
     "LockTable",

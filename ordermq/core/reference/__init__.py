@@ -4,6 +4,7 @@ Written from the semantics, never optimised. Contracts: ordermq/core/interface.
 """
 
 from ordermq.core.reference.frame_codec import read_header
+from ordermq.core.reference.java_hash import java_hash
 from ordermq.core.reference.lane_map import LaneMap
 from ordermq.core.reference.lock_table import LockTable
 from ordermq.core.reference.message_codec import MessageIndex, MessageView
@@ -25,6 +26,7 @@ __all__ = [
     "RecordWriter",
     "encode_batch",
     "encode_rows",
+    "java_hash",
     "ordered_rows",
     "read_header",
 ]

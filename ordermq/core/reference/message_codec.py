@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from ordermq.core import compression, status
 from ordermq.core.columns import COLUMNS, unknown
 from ordermq.core.reference.arguments import MAX_SIZE, column_of
+from ordermq.core.reference.java_hash import java_hash
 from ordermq.errors import StateError
 
 if TYPE_CHECKING:
@@ -422,10 +423,6 @@ def _properties(text: bytes) -> dict[bytes, bytes]:
 def _tag_hash(properties: dict[bytes, bytes]) -> int:
     """Java's String.hashCode of TAGS; 0 where there is none, or it is no text."""
     try:
-        units = properties.get(b"TAGS", b"").decode().encode("utf-16-be")
+        return java_hash(properties.get(b"TAGS", b"").decode())
     except UnicodeDecodeError:
         return 0
-    value = 0
-    for (unit,) in struct.iter_unpack(">H", units):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value - 2**32 if value >= 2**31 else value
