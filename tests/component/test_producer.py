@@ -423,7 +423,7 @@ def test_a_compressor_that_is_not_installed_is_refused_at_once(
 # -- brokers that do not take a message ----------------------------------------------------
 
 
-def test_an_unordered_message_goes_to_another_broker_and_an_ordered_one_stays_with_its_own(
+def test_unordered_messages_go_to_another_broker_and_ordered_ones_stay_with_theirs(
     broker: EmbeddedBroker,
 ) -> None:
     create_topic(broker, "orders", 2)
@@ -440,5 +440,12 @@ def test_an_unordered_message_goes_to_another_broker_and_an_ordered_one_stays_wi
         )
         receipts = [producer.send(orders()) for _ in range(6)]
         assert {receipt.message_queue for receipt in receipts} == {first}
+        for number in range(4):
+            batch = producer.send_batch([orders() for _ in range(3)])
+            offsets = [6 + 3 * number + at for at in range(3)]
+            assert [receipt.message_queue for receipt in batch] == [first] * 3
+            assert [receipt.queue_offset for receipt in batch] == offsets
         with pytest.raises(ConnectFailed):
             producer.send(orders(), queue=away)
+        with pytest.raises(ConnectFailed):
+            producer.send_batch([orders(), orders()], queue=away)
