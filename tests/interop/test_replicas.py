@@ -65,9 +65,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     found: dict[str, set[int]] = defaultdict(set)
     plain, plain_oneway = Connection.ask, Connection.send_oneway
 
-    def ask(self: Connection, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> None:
+    def ask(self: Connection, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> bool:
         found[self.address].add(waiting.code)
-        plain(self, opaque, frame, waiting, timeout_ms)
+        return plain(self, opaque, frame, waiting, timeout_ms)  # whether it was sent
 
     def send_oneway(self: Connection, command: Command) -> None:
         found[self.address].add(command.code)
