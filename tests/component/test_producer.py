@@ -423,13 +423,14 @@ def test_a_compressor_that_is_not_installed_is_refused_at_once(
 # -- brokers that do not take a message ----------------------------------------------------
 
 
+@pytest.mark.parametrize("send_latency_fault", [False, True])
 def test_unordered_messages_go_to_another_broker_and_ordered_ones_stay_with_theirs(
-    broker: EmbeddedBroker,
+    broker: EmbeddedBroker, send_latency_fault: bool
 ) -> None:
     create_topic(broker, "orders", 2)
     with Producer(
         "p", name_servers=broker.name_servers, retry_times=1, retry_delay_ms=1,
-        send_latency_fault=True,
+        reconnect_delay_ms=1, send_latency_fault=send_latency_fault,
     ) as producer:  # fmt: skip
         (first, *_) = producer.queues("orders")
         away = MessageQueue("orders", "away", 0)
