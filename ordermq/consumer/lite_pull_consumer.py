@@ -19,6 +19,7 @@ from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.lite_member import LiteMember, LiteSettings
 from ordermq.consumer.local_offsets import OffsetFile
+from ordermq.consumer.membership import Membership
 from ordermq.consumer.polled_batch import NOTHING, PolledBatch
 from ordermq.consumer.single_pull import choice
 from ordermq.consumer.statistics import ConsumerStatistics
@@ -75,6 +76,9 @@ class LitePullConsumer(Starting):
         if self._is_broadcasting and instance_name is None:
             instance_name = "DEFAULT"  # it must find its offsets again, so it keeps its name
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
+        self._membership = Membership(
+            self.name_servers, self.config.remoting.namespace, self.group, self.client_id
+        )
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
         self._on_assigned = on_assigned
@@ -99,6 +103,15 @@ class LitePullConsumer(Starting):
         """
         if self._member is not None or self._closed:
             raise StateError("a consumer starts once", group=self.group)
+        if self._assigned is None:  # queues that are assigned by hand make no member of a group
+            self._membership.claim()
+        try:
+            self._join()
+        except BaseException:
+            self._membership.give_up()
+            raise
+
+    def _join(self) -> None:
         offset_file = self._open_offsets()
         member = LiteMember(
             LiteSettings(
@@ -141,6 +154,7 @@ class LitePullConsumer(Starting):
     def _end(self, member: LiteMember) -> None:
         member.runtime.call(member.leave())
         member.close()
+        self._membership.give_up()
 
     def close(self) -> None:
         """Leave the group and disconnect; a second call does nothing.

@@ -22,6 +22,7 @@ from ordermq.consumer.listener import ConcurrentListener, Listener, require_list
 from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.member import Member
 from ordermq.consumer.member_settings import MemberSettings
+from ordermq.consumer.membership import Membership
 from ordermq.consumer.retry import FailurePolicy, ParkKey, Retry
 from ordermq.consumer.statistics import ConsumerStatistics
 from ordermq.consumer.steered import SteeredConsumer
@@ -102,6 +103,9 @@ class PushConsumer(SteeredConsumer, Starting):
             self.name_servers,
             instance_name,
             is_broadcasting=self._is_broadcasting,
+        )
+        self._membership = Membership(
+            self.name_servers, self.config.remoting.namespace, self.group, self.client_id
         )
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
@@ -253,8 +257,8 @@ class PushConsumer(SteeredConsumer, Starting):
         """Join the group and begin; returns once the first shares were asked for.
 
         Raises:
-            StateError: no listener or subscription, or started before; another member uses
-                this broadcasting member's offset file.
+            StateError: no listener or subscription, or started before; another member of this
+                process has our client id, or uses this broadcasting member's offset file.
             StoreError: that file cannot be used.
             RouteError: no name server answers.
         """
@@ -266,6 +270,16 @@ class PushConsumer(SteeredConsumer, Starting):
             )
         if not self._subscriptions:
             raise StateError("no subscription: call subscribe(topic) first", group=self.group)
+        self._membership.claim()
+        try:
+            self._join()
+        except BaseException:
+            self._running = None
+            self._end_traces()
+            self._membership.give_up()
+            raise
+
+    def _join(self) -> None:
         self._begin_traces()
         member = Member(
             MemberSettings(
@@ -289,12 +303,7 @@ class PushConsumer(SteeredConsumer, Starting):
         )
         # Before it starts: a listener may be called, and steer its queue, before `start` returns.
         self._running = member
-        try:
-            member.start()
-        except BaseException:
-            self._running = None
-            self._end_traces()
-            raise
+        member.start()
 
     def _begin_traces(self) -> None:
         if self.config.trace.enable_msg_trace:
@@ -340,6 +349,7 @@ class PushConsumer(SteeredConsumer, Starting):
             return self._running.close(timeout_s)
         finally:
             self._end_traces()
+            self._membership.give_up()
 
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Start, consume until SIGINT or SIGTERM, then `close`; on the main thread.

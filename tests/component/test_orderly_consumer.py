@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from ordermq import ConsumeResult, DeadLetter, Message, MessageView, Producer, PushConsumer, Stop
+from ordermq import (
+    ConsumeResult,
+    DeadLetter,
+    LitePullConsumer,
+    Message,
+    MessageView,
+    Producer,
+    PushConsumer,
+    Stop,
+)
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.broker_api import BrokerApi
 from ordermq.consumer.listener import ConsumeContext
@@ -277,6 +286,28 @@ def test_a_paused_queue_is_silent_until_resumed(
         consumer.resume(queue)
         seen.wait_for_count(51)
     assert_in_order(seen, 51, keys=1)
+
+
+def test_two_members_of_one_client_id_are_refused_while_both_would_run(
+    broker: EmbeddedBroker,
+) -> None:
+    def member(kind: Any, group: str, **settings: Any) -> Any:
+        made = kind(group, name_servers=broker.name_servers, instance_name="till", **settings)
+        made.subscribe("orders")
+        if kind is PushConsumer:
+            made.orderly(lambda messages, context: None)
+        return made
+
+    for kind in (PushConsumer, LitePullConsumer):
+        with member(kind, "g"), member(kind, "another"):
+            for other in (PushConsumer, LitePullConsumer):
+                refused = member(other, "g")
+                with pytest.raises(StateError, match="instance_name of its own"):
+                    refused.start()
+            with member(kind, "g", namespace="tenant"):
+                pass
+        with member(kind, "g"):  # its id is free again
+            pass
 
 
 def test_what_could_never_be_called_or_subscribed_is_refused_at_once() -> None:
