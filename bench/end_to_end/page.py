@@ -39,29 +39,50 @@ _ROCKETMQ_TARGETS = {"1": (1.5, 0.45), "32": (2.0, 0.35)}
 
 
 # Where a message's processor time went, in hundredths, by `perf record` of ordermq_consumer on
-# the real broker (2026-11-21; samples of the I/O thread and of the worker, half of them warm).
+# the real broker (2026-11-21; samples of the I/O thread and of the worker).
 _SPENT = {
-    "I/O thread: the interpreter, allocation": (40, 22),
-    "I/O thread: kernel (receive, send, poll, handing the interpreter over)": (18, 9),
-    "I/O thread: uvloop, orjson, the core": (6, 3),
-    "worker: the interpreter, allocation": (29, 60),
+    "I/O thread: the interpreter, allocation": (40, 21),
+    "I/O thread: kernel (receive, send, poll, handing the interpreter over)": (21, 11),
+    "I/O thread: uvloop, orjson, the core": (5, 3),
+    "worker: the interpreter, allocation": (27, 59),
     "worker: kernel (being woken, waiting for the interpreter)": (6, 5),
     "worker: the core": (1, 1),
 }
 _SPENT_WORDS = (
     "Of that time the core has about 2 %: indexing a pull body, its put, the takes and commits. "
-    "The rest is Python a pull and a call. A pull of 32 costs the I/O thread some 10 us beside the "
-    "kernel: cutting the frame and reading its JSON header a third, counting and the next request "
-    "a sixth each. A turn of the worker costs 6 us whatever it holds, most of what batch 32 "
-    "spends there; a call at batch 1 costs 0.9 us, of which the listener of this benchmark takes "
-    "0.2, its context as much, the run, the clock and the generator the rest. Both threads share "
-    "one interpreter lock, so at batch 1 their sum bounds the rate; at batch 32 broker and client "
-    "want 1.9 us of two cores for a message.\n\n"
+    "The rest is Python a pull and a call, and it is flat. A pull of 32 costs the I/O thread "
+    "some 10 us beside the kernel: cutting the frame and reading its JSON header 2.8 (1.1 of it "
+    "the JSON itself), counting and the next request 1 to 1.5 each. A turn of the worker costs "
+    "6 us whatever it holds: claim and settlement 2.8, counting 0.8. A call at batch 1 costs "
+    "0.9 us, of which the listener of this benchmark takes 0.25, its context, the clock and the "
+    "loop 0.1 each, and its share of the turn 0.2. Both threads share one interpreter lock, so "
+    "at batch 1 their sum bounds the rate.\n\n"
+    "At batch 32 broker and client share two cores. One pull a queue is in flight, eight in "
+    "all, and they go round together: nine answers in ten come in reads that hold all eight "
+    "(62,500 pulls in 10,700 reads), their next pulls leave in one write, and the worker runs "
+    "while the broker works. A pull costs the broker 40 to 46 us in three threads that wake "
+    "each other (its selector 13, its codec 13, the pull 16), and us 25 to 33. In the same "
+    "minutes, beside other load, a loop that drops what it pulls (`python -m "
+    "bench.peers.bare_pull`) reached 688,000 messages/s, batch 32 543,000, Java 262,000 "
+    "(medians of 3); so at most 2.6 times Java's rate was to be had there.\n\n"
+    "Helped last: a queue that is empty as its turn ends is not put behind the others for one "
+    "turn more, which nearly every pull's was (1.7 turns a pull, now 0.9): 11 % less CPU a "
+    "message at batch 32, 3 to 10 % more messages/s.\n\n"
     "Tried and left: pulls with binary headers, which the broker answers in JSON and serves no "
-    "cheaper (1.44 instead of 1.30 us of its own a message); a worker a queue for quick listeners, "
-    "which fight for the interpreter lock (one run in ten fell to a third). Not tried: waking the "
-    "worker for several pulls at once, which would spare batch 32 turns and wake-ups, and at batch "
-    "1 leave the broker idle while the worker runs.\n"
+    "cheaper (1.44 instead of 1.30 us of its own a message); writing the next pulls after the "
+    "first or half of a read's answers (broker 1.45 instead of 1.23 us, 7 to 10 % fewer "
+    "messages/s: it is joined requests that it serves cheaply); sending them before what came "
+    "is counted and buffered (no difference, though measured beside other load, where a core is "
+    "seldom idle); an interpreter that switches threads after 0.1 ms instead of 5 (batch 1: 11 "
+    "% more CPU, 3 % fewer messages/s); a worker a queue for quick listeners, which fight for "
+    "the interpreter lock (one run in ten fell to a third). Not tried: frames and headers cut "
+    "and read by the core, which would take some 2 us off a pull, and waking the worker for "
+    "several pulls at once, which would spare batch 32 turns, and at batch 1 leave the broker "
+    "idle while the worker runs.\n\n"
+    "Profile: `perf record -e cpu-clock -F 1500 python -m bench.end_to_end.ordermq_consumer "
+    "ADDRESS catch_up --group G --batch 32 --pull-size 32 --messages 2000000 --warm 200000` on "
+    "a broker filled by `bench_catch_up.fill`, samples by thread and library; the broker's "
+    "threads by `/proc/PID/task/*/schedstat` before and after.\n"
 )
 
 
