@@ -104,8 +104,7 @@ class Fetcher:
             await self._pause_after(error)
             return
         if result.status is PullStatus.FOUND:
-            spent_ms = self._client.clock.now_ms() - asked_ms
-            self._statistics.pulled(pulled.queue.topic, len(result.messages), spent_ms)
+            self._statistics.pulled(pulled.queue.topic, len(result.messages), asked_ms)
         else:
             self._statistics.add("pulls")
         self._statistics.add("pulls_from_slaves", is_from_slave)

@@ -208,8 +208,7 @@ class Puller:
     def _count(self, messages: int) -> None:
         """Count a pull with messages, at its answer."""
         assert self._streak is not None
-        spent_ms = self._client.clock.now_ms() - self._streak.asked_ms
-        self._statistics.pulled(self.assigned.queue.topic, messages, spent_ms)
+        self._statistics.pulled(self.assigned.queue.topic, messages, self._streak.asked_ms)
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves")
 

@@ -32,15 +32,15 @@ class ConsumerStatistics:
         with self._lock:
             self._counts[name] += count
 
-    def pulled(self, topic: str, messages: int, spent_ms: int) -> None:
-        """A pull brought messages."""
+    def pulled(self, topic: str, messages: int, asked_ms: int) -> None:
+        """A pull brought messages that were asked for then, on the monotonic clock."""
         now_ms = self._clock.now_ms()
         with self._lock:
             self._counts["pulls"] += 1
             step = self._step(topic, now_ms)
             step.pulls += 1
             step.pulled += messages
-            step.pull_ms += spent_ms
+            step.pull_ms += now_ms - asked_ms
 
     def consumed(self, topic: str, done: int, failed: int, calls: int, spent_ms: int) -> None:
         """Listener calls have ended, with so many messages done and failed."""

@@ -11,7 +11,7 @@ def test_a_rate_is_over_the_time_counted_up_to_a_minute() -> None:
     statistics = ConsumerStatistics(clock)
     for _ in range(30):
         statistics.consumed("orders", 10, 1, 5, 20)
-        statistics.pulled("orders", 11, 3)
+        statistics.pulled("orders", 11, clock.now_ms() - 3)
         clock.advance(1_000)
     rates = statistics.rates("orders")
     assert (rates.consume_ok_tps, rates.consume_failed_tps) == (10.0, 1.0)
