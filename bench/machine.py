@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from ordermq.core import IMPLEMENTATION
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+_MAXRSS_PER_MIB = 1024 * (1024 if sys.platform == "darwin" else 1)
 
 
 def describe() -> dict[str, Any]:
@@ -65,16 +67,26 @@ def broker_process(
 
 
 def run_json(module: str, arguments: Sequence[object], timeout_s: float = 600) -> dict[str, Any]:
-    """Run a peer (see bench/peers/README.md) and read its JSON line."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        timeout=timeout_s,
-        check=True,
-    )
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    """Run a peer (see bench/peers/README.md); its JSON line, and `peak_mib` of memory.
+
+    That is the most any of its processes held, the interpreter and the JVM included.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    deadline = threading.Timer(timeout_s, process.kill)
+    deadline.start()
+    try:
+        assert process.stdout is not None
+        with process.stdout as told:
+            lines = told.read().strip().splitlines()
+        _, status, used = os.wait4(process.pid, 0)
+    finally:
+        deadline.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    result: dict[str, Any] = json.loads(lines[-1])
+    result["peak_mib"] = used.ru_maxrss / _MAXRSS_PER_MIB
     return result
 
 

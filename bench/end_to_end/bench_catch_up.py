@@ -80,6 +80,7 @@ def summarise(rows: list[dict[str, Any]], messages: int) -> dict[str, Any]:
         "cpu_us_per_message": round(
             statistics.median(r["cpu_seconds"] / messages * 1e6 for r in rows), 3
         ),
+        "peak_mib": round(statistics.median(r["peak_mib"] for r in rows)),
         "rounds": len(rows),
         "detail": rows[-1]["detail"],
     }

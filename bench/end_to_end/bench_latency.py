@@ -1,4 +1,4 @@
-"""From send to listener at a fixed rate, on a real RocketMQ broker: ours beside Java's client.
+"""From send to listener at fixed rates, on a real RocketMQ broker: ours beside Java's client.
 
 Each client sends and listens in one process: a thread a sharding key, each on its own timetable
 and with one unacknowledged message, and an orderly consumer. A message carries the time at which
@@ -10,6 +10,7 @@ bench/results/latency_rocketmq.json.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 from typing import Any
@@ -24,26 +25,34 @@ CLIENTS = {
     "ordermq": "bench.end_to_end.ordermq_latency",
     "Java client": "bench.peers.java_latency",
 }
-RATE = 1_000
+RATES = (200, 1_000, 4_000)  # messages a second
 KEYS = 8
 KEPT = 0.98  # of the rate, at least
 QUANTILES = {"p50_us": 0.5, "p90_us": 0.9, "p99_us": 0.99, "p999_us": 0.999}
 
 
 def measure(version: str, rounds: int, seconds: int, warm_seconds: int) -> dict[str, Any]:
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in CLIENTS}
-    sizes = ["--rate", RATE, "--keys", KEYS, "--messages", RATE * seconds]
-    sizes += ["--warm", RATE * warm_seconds, "--body-bytes", workloads.CATCH_UP_BODY_BYTES]
+    found: dict[int, dict[str, list[dict[str, Any]]]] = {
+        rate: {name: [] for name in CLIENTS} for rate in RATES
+    }
     with rocketmq(version) as address:
-        for number in range(rounds):
+        for number, rate in itertools.product(range(rounds), RATES):
+            sizes = ["--rate", rate, "--keys", KEYS, "--messages", rate * seconds]
+            sizes += ["--warm", rate * warm_seconds]
+            sizes += ["--body-bytes", workloads.CATCH_UP_BODY_BYTES]
             for name, module in CLIENTS.items():
-                word = name.split()[0]
-                topic = f"latency-{word}-{number}"
+                round_of = f"{name.split()[0]}-{rate}-{number}"
+                topic, group = f"latency-{round_of}", f"listening-{round_of}"
                 make(address, topic)
-                group = f"listening-{word}-{number}"
                 row = run_json(module, [address, topic, "--group", group, *sizes])
-                rows[name].append(summary(row, seconds))
-                print(f"round {number} {name:12} {json.dumps(rows[name][-1])}", flush=True)
+                rows = found[rate][name]
+                rows.append(summary(row, seconds))
+                print(f"round {number} {rate:5}/s {name:12} {json.dumps(rows[-1])}", flush=True)
+    return {"rates": {str(rate): beside(rows) for rate, rows in found.items()}}
+
+
+def beside(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """One rate's rounds, their medians, and the medians of the rounds' own ratios."""
     return {
         "rows": {name: middle(found) for name, found in rows.items()},
         "rounds": rows,
@@ -98,8 +107,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", default="5.3.3")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--warm-seconds", type=int, default=20)
+    parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--warm-seconds", type=int, default=15)
     asked = parser.parse_args()
     if absent := missing():
         raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
@@ -107,7 +116,6 @@ def main() -> None:
     result["command"] = "python -m bench.end_to_end.bench_latency"
     result["workload"] = {
         "rocketmq": asked.version,
-        "messages_per_second": RATE,
         "keys": KEYS,
         "queues": workloads.CATCH_UP_QUEUES,
         "body_bytes": workloads.CATCH_UP_BODY_BYTES,
@@ -115,7 +123,8 @@ def main() -> None:
         "warm_seconds": asked.warm_seconds,
         "rounds": asked.rounds,
     }
-    print(json.dumps(result["ratios"]))
+    for rate, found in result["rates"].items():
+        print(f"{rate}/s {json.dumps(found['ratios'])}")
     print(save("latency_rocketmq", result))
 
 

@@ -29,6 +29,7 @@ from bench.peers.java_classes import missing
 
 CONSUMERS = {
     "ordermq": "bench.end_to_end.ordermq_consumer",
+    "ordermq on asyncio": "bench.end_to_end.ordermq_consumer",
     "Java client": "bench.peers.java_client",
     "rocketmq 0.4.4": "bench.peers.rocketmq_044",
     "gRPC client": "bench.peers.grpc_client",
@@ -96,11 +97,13 @@ def work_of(
 ) -> list[object]:
     """The command line of a client's run: a group of its own, half of its messages timed."""
     share = min(messages, workloads.PEER_MESSAGES.get(name, messages))
-    group = f"{name.split()[0]}-{number}-{batch}"
+    group = f"{name.replace(' ', '-').replace('.', '_')}-{number}-{batch}"
     work: list[object] = [addresses["name-server"], TOPIC, "--group", group, "--batch", batch]
     work += ["--pull-size", workloads.PULL_SIZE, "--messages", share, "--warm", share - share // 2]
     if name == "gRPC client":
         work += ["--proxy", addresses["proxy"]]
+    elif name.startswith("ordermq"):
+        work += ["--event-loop", "asyncio" if name.endswith("asyncio") else "uvloop"]
     return work
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import cProfile
 import json
+import os
 import pstats
 import sys
 import threading
@@ -32,10 +33,15 @@ def main() -> None:
     parser.add_argument("--walk", action="store_true", help="read every body's first byte")
     parser.add_argument("--read", action="store_true", help="read every body, tags and keys")
     parser.add_argument("--shape", choices=("batches", *MAKERS), default="batches")
+    parser.add_argument(
+        "--event-loop", choices=("asyncio", "uvloop"), help="instead of what is best"
+    )
     parser.add_argument("--profile", help="write the I/O thread's profile there")
     arguments = parser.parse_args()
     if IMPLEMENTATION == "reference":
         raise SystemExit("the reference core is an oracle: benchmarks refuse it")
+    if arguments.event_loop:
+        os.environ["ORDERMQ_EVENT_LOOP"] = arguments.event_loop
     shape = arguments.shape
     with contextlib.nullcontext() if shape == "batches" else fed_with(shape):
         consume(arguments)
@@ -91,7 +97,7 @@ def consume(arguments: argparse.Namespace) -> None:
     print(
         json.dumps(
             {
-                "peer": f"ordermq, batch {arguments.batch}",
+                "peer": f"{name_of(arguments)}, batch {arguments.batch}",
                 "messages": counted - arguments.warm,
                 "seconds": seconds,
                 "cpu_seconds": cpu_seconds,
@@ -105,6 +111,10 @@ def consume(arguments: argparse.Namespace) -> None:
             }
         )
     )
+
+
+def name_of(arguments: argparse.Namespace) -> str:
+    return "ordermq on asyncio" if arguments.event_loop == "asyncio" else "ordermq"
 
 
 if __name__ == "__main__":

@@ -109,6 +109,7 @@ def rocketmq_section(result: dict[str, Any]) -> str:
             f"{ratio['rate']:.2f}x", f">= {rate}x", verdict(ratio["rate"] >= rate),
             f"{ours['cpu_us_per_message']:.2f}", f"{java['cpu_us_per_message']:.2f}",
             f"{ratio['cpu']:.2f}x", f"<= {cpu}x", verdict(ratio["cpu"] <= cpu),
+            str(ours["peak_mib"]), str(java["peak_mib"]),
         ])  # fmt: skip
     return (
         "## Catch-up from a real RocketMQ broker, beside Java's client\n\n"
@@ -116,7 +117,8 @@ def rocketmq_section(result: dict[str, Any]) -> str:
         f"{work['messages']:,} waiting messages of {work['body_bytes']} bytes in "
         f"{work['queues']} queues, pulls of {work['pull_size']}, an orderly listener that counts. "
         "The clock starts when half is read, for Java's compiler; ratios are medians of the "
-        "rounds' own.\n\n"
+        "rounds' own. Memory is the most a client's process held, Java's with a heap of at most "
+        "1 GiB.\n\n"
         + table(
             [
                 "batch",
@@ -130,6 +132,8 @@ def rocketmq_section(result: dict[str, Any]) -> str:
                 "ratio",
                 "target",
                 "met",
+                "ours, MiB",
+                "Java's",
             ],
             rows,
         )
@@ -152,17 +156,20 @@ def other_clients(result: dict[str, Any]) -> str:
             client, batch, f"{row['messages_per_second']:,}", f"{row['cpu_us_per_message']:.2f}",
             f"{ours['messages_per_second'] / row['messages_per_second']:.1f}x",
             f"{ours['cpu_us_per_message'] / row['cpu_us_per_message']:.3f}x",
+            str(row["peak_mib"]),
         ])  # fmt: skip
     if not rows:
         return ""
     return (
-        "\nOther Python clients on the same topic, in turn with the two above. `rocketmq` 0.4.4 is "
+        "\nOthers on the same topic, in turn with the two above. `ordermq on asyncio` is ours "
+        "without uvloop, on the event loop that comes with Python. `rocketmq` 0.4.4 is "
         "the C++ client in its wheel, orderly; the gRPC client is `rocketmq-python-client` in FIFO "
-        "mode through RocketMQ's proxy, whose CPU is not counted. Both call Python once a "
+        "mode through RocketMQ's proxy, whose CPU is not counted. These two call Python once a "
         "message and read less of the topic, half of it untimed; that half's offsets are "
         "checked to ascend in each queue. Ratios are of the medians.\n\n"
         + table(
-            ["client", "batch", "messages/s", "CPU us/message", "ours, rate", "ours, CPU"], rows
+            ["client", "batch", "messages/s", "CPU us/message", "ours, rate", "ours, CPU", "MiB"],
+            rows,
         )
     )
 
@@ -170,33 +177,28 @@ def other_clients(result: dict[str, Any]) -> str:
 def latency_section(result: dict[str, Any]) -> str:
     work = result["workload"]
     shown = {"p50_us": "p50", "p90_us": "p90", "p99_us": "p99", "p999_us": "p99.9"}
-    rows = [
-        [
-            name,
-            *(f"{row[figure] / 1000:.2f}" for figure in shown),
-            f"{row['worst_us'] / 1000:.1f}",
-            f"{row['cpu_us_per_message']:.0f}",
-        ]
-        for name, row in result["rows"].items()
-    ]
-    ratios = result["ratios"]
-    rows.append(
-        [
-            "ours / Java's",
-            *(f"{ratios[figure]:.2f}x" for figure in shown),
-            "",
-            f"{ratios['cpu_us_per_message']:.2f}x",
-        ]
-    )
+    rows = []
+    for rate, found in result["rates"].items():
+        pace = f"{int(rate):,}"
+        for name, row in found["rows"].items():
+            rows.append([
+                pace, name, *(f"{row[figure] / 1000:.2f}" for figure in shown),
+                f"{row['worst_us'] / 1000:.1f}", f"{row['cpu_us_per_message']:.0f}",
+            ])  # fmt: skip
+        ratios = found["ratios"]
+        rows.append([
+            pace, "ours / Java's", *(f"{ratios[figure]:.2f}x" for figure in shown),
+            "", f"{ratios['cpu_us_per_message']:.2f}x",
+        ])  # fmt: skip
     return (
         "## From send to listener on a real RocketMQ broker, beside Java's client\n\n"
-        f"RocketMQ {work['rocketmq']}, as it comes; {work['messages_per_second']:,} messages a "
-        f"second of {work['body_bytes']} bytes and {work['keys']} keys in {work['queues']} queues, "
-        "each client's own producer and orderly consumer in one process, a listener call a "
+        f"RocketMQ {work['rocketmq']}, as it comes; messages of {work['body_bytes']} bytes and "
+        f"{work['keys']} keys in {work['queues']} queues, each client's own producer, a thread a "
+        "key at its own pace, and its orderly consumer in one process, a listener call a "
         f"message. {work['rounds']} alternating rounds of {work['seconds']} s after "
         f"{work['warm_seconds']} s to warm up; medians of the rounds, ratios of the rounds' own. "
         "Milliseconds from the call of send.\n\n"
-        + table(["who", *shown.values(), "worst", "CPU us/message"], rows)
+        + table(["messages/s", "who", *shown.values(), "worst", "CPU us/message"], rows)
         + "\n![latency by share](pictures/latency_rocketmq.png)\n"
         + source_line(result)
     )

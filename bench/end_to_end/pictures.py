@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 COLOURS = {
     "ordermq": "#2a6f97",
     "ordermq, threads": "#89c2d9",
+    "ordermq on asyncio": "#89c2d9",
     "Java client": "#e07a3f",
     "rocketmq 0.4.4": "#9aa5b1",
     "gRPC client": "#c9ada7",
@@ -66,7 +67,10 @@ def sends(result: dict[str, Any]) -> Figure:
 
 def latency(result: dict[str, Any]) -> Figure:
     """From send to listener, by share of the messages."""
-    figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
+    rates = result["rates"]
+    figure, panels = pyplot.subplots(
+        1, len(rates), figsize=(9, 3), layout="constrained", sharey=True, squeeze=False
+    )
     shares = {
         "p50": "p50_us",
         "p90": "p90_us",
@@ -74,15 +78,15 @@ def latency(result: dict[str, Any]) -> Figure:
         "p99.9": "p999_us",
         "worst": "worst_us",
     }
-    for name, row in result["rows"].items():
-        times = [row[figure_name] / 1000 for figure_name in shares.values()]
-        axes.plot(list(shares), times, marker="o", label=name, color=COLOURS[name])
-    axes.set_yscale("log")
-    axes.set_ylabel("ms from send to listener")
-    rate = result["workload"]["messages_per_second"]
-    axes.set_title(f"Latency at {rate:,} messages a second", loc="left")
-    axes.legend(frameon=False)
-    bare(axes)
+    for axes, (rate, found) in zip(panels[0], rates.items(), strict=True):
+        for name, row in found["rows"].items():
+            times = [row[figure_name] / 1000 for figure_name in shares.values()]
+            axes.plot(list(shares), times, marker="o", label=name, color=COLOURS[name])
+        axes.set_yscale("log")
+        axes.set_title(f"{int(rate):,} messages a second", loc="left")
+        bare(axes)
+    panels[0][0].set_ylabel("ms from send to listener")
+    panels[0][0].legend(frameon=False)
     return figure
 
 

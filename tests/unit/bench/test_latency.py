@@ -55,11 +55,14 @@ def test_the_page_shows_both_clients_and_their_ratios() -> None:
             ),
             "workload": dict.fromkeys(
                 ("rocketmq", "keys", "queues", "body_bytes", "seconds", "warm_seconds", "rounds"), 1
-            )
-            | {"messages_per_second": 1_000},
-            "rows": {"ordermq": row, "Java client": row},
-            "ratios": dict.fromkeys(row, 1.0),
+            ),
+            "rates": {
+                "1000": {
+                    "rows": {"ordermq": row, "Java client": row},
+                    "ratios": dict.fromkeys(row, 1.0),
+                }
+            },
         }
     )
-    assert "| ordermq | 1.50 | 1.90 | 1.99 | 2.00 | 2.0 | 250 |" in text
-    assert "| ours / Java's | 1.00x | 1.00x | 1.00x | 1.00x |  | 1.00x |" in text
+    assert "| 1,000 | ordermq | 1.50 | 1.90 | 1.99 | 2.00 | 2.0 | 250 |" in text
+    assert "| 1,000 | ours / Java's | 1.00x | 1.00x | 1.00x | 1.00x |  | 1.00x |" in text
