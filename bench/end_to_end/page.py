@@ -187,7 +187,7 @@ def latency_section(result: dict[str, Any]) -> str:
     work = result["workload"]
     shown = {"p50_us": "p50", "p90_us": "p90", "p99_us": "p99", "p999_us": "p99.9"}
     rows = []
-    for rate, found in result["rates"].items():
+    for rate, found in sorted(result["rates"].items(), key=lambda item: int(item[0])):
         pace = f"{int(rate):,}"
         for name, row in found["rows"].items():
             rows.append([

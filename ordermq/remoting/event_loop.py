@@ -16,7 +16,7 @@ _CHOICES: Final = ("asyncio", "uvloop")
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Make a loop; `ORDERMQ_EVENT_LOOP=asyncio|uvloop` forces which.
 
-    uvloop takes a third off a consumer's CPU (docs/benchmarks.md): pip install ordermq[uvloop].
+    uvloop takes a fifth off a consumer's CPU (docs/benchmarks.md): pip install ordermq[uvloop].
 
     Raises: ConfigError: the variable names neither, or uvloop and it cannot be loaded.
     """
