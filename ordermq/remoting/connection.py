@@ -224,6 +224,7 @@ class Connection(asyncio.Protocol):
         self._pending[opaque] = waiting
         self._was_asked = True
         if self._expiry is None:
+            self._last_whole = 0, 0  # nobody looked since the last request was answered
             self._expiry = asyncio.get_running_loop().create_task(self._expire())
         self._write(frame)
         return True
