@@ -23,7 +23,7 @@ from ordermq.remoting.bodies import (
 )
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection, Waiting
+from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import (
     EndTransactionHeader,
     GroupHeader,
@@ -43,6 +43,7 @@ from ordermq.remoting.headers import (
     UnregisterHeader,
     UpdateOffsetHeader,
 )
+from ordermq.remoting.pending import Waiting
 
 _STORED = frozenset(
     {

@@ -10,7 +10,8 @@ from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.model.message import MessageBatch
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command, next_opaque
-from ordermq.remoting.connection import Connection, Waiting
+from ordermq.remoting.connection import Connection
+from ordermq.remoting.pending import Waiting
 from ordermq.remoting.pull_frames import PullFrames
 
 

@@ -22,8 +22,8 @@ from ordermq.producer.entry import Entry, is_single
 from ordermq.producer.faults import Faults
 from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Waiting
 from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.pending import Waiting
 
 _log = logging.getLogger("ordermq.producer")
 

@@ -23,7 +23,7 @@ from ordermq.producer.send_retry import (
     may_go_elsewhere,
 )
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Waiting
+from ordermq.remoting.pending import Waiting
 
 _log = logging.getLogger("ordermq.producer")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
@@ -24,13 +23,13 @@ from ordermq.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
 from ordermq.remoting.framing import Framer, encode
 from ordermq.remoting.header_codec import make_binary
 from ordermq.remoting.namespaces import Namespaces
+from ordermq.remoting.pending import Pending, Waiting
 from ordermq.remoting.shared_socket import SharedSocket
 from ordermq.remoting.signing import Credentials
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words_for_silence
 
 _log = logging.getLogger("ordermq.remoting")
 _WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10911)?"
-_EXPIRY_TICK_MS = 100  # how late a time-out may be noticed
 _FRAME_MS = 30_000  # as long as a pull may take; no frame that is under way longer will be whole
 
 
@@ -53,29 +52,6 @@ def split_address(address: str) -> tuple[str, int]:
     if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ConfigError(f"address {address!r}: expected host:port, as 127.0.0.1:9876")
     return host.strip("[]"), int(port)
-
-
-class Waiting:
-    """Whoever waits for an answer; told on the loop's thread, once a request."""
-
-    __slots__ = ("code", "deadline_ms", "heard_bytes")
-
-    code: int  # of the request
-    deadline_ms: int
-    heard_bytes: int  # by the connection, when the request left
-
-    @property
-    def is_over(self) -> bool:
-        """Nobody waits any more."""
-        raise NotImplementedError
-
-    def answered(self, command: Command) -> None:
-        """The answer came, whatever its code; raises nothing."""
-        raise NotImplementedError
-
-    def failed(self, error: Exception) -> None:
-        """None will come; the errors are those of `Connection.request`."""
-        raise NotImplementedError
 
 
 def _foreign(data: bytes) -> ProtocolError | None:
@@ -129,17 +105,16 @@ class Connection(asyncio.Protocol):
         self.is_framing = self._is_binary or (self._credentials or self._namespaces) is not None
         self._config = config
         self._framer = Framer(config.max_frame_bytes)
-        self._pending: dict[int, Waiting] = {}
         self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
+        self._lock = threading.Lock()  # of whoever asks from another thread
+        self._pending = Pending(clock, self._lock, self._tick)
         self._socket: SharedSocket | None = None
         self._out: list[bytes] = []
         self._is_holding = False
         self._after_read: list[Callable[[], object]] = []
         self._writable = asyncio.Event()
         self._writable.set()
-        self._expiry: asyncio.Task[None] | None = None
-        self._was_asked = False  # since the last tick of the expiry
         self._heard_bytes = 0
         self._heard_commands = 0
         self._last_whole = (0, 0)  # as many of them, when that was last seen to be all or changed
@@ -221,11 +196,9 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             waiting.failed(self._closed_error(ConnectFailed))
             return True
-        self._pending[opaque] = waiting
-        self._was_asked = True
-        if self._expiry is None:
+        if not self._pending.is_ticking:
             self._last_whole = 0, 0  # nobody looked since the last request was answered
-            self._expiry = asyncio.get_running_loop().create_task(self._expire())
+        self._pending.add(opaque, waiting)
         self._write(frame)
         return True
 
@@ -233,11 +206,11 @@ class Connection(asyncio.Protocol):
         shared = self._socket
         if shared is None:
             return False
-        with shared.lock:  # the connection does not end meanwhile, nor does the expiry
-            if self._expiry is None or not shared.is_free:
+        with self._lock:  # the connection does not end meanwhile, nor do the looks at time-outs
+            if not self._pending.is_ticking or not shared.is_free:
                 return False
-            self._was_asked = True
-            self._pending[opaque] = waiting  # first: the answer may come before `send` returns
+            # First: the answer may come before `send` returns.
+            self._pending.add_from_outside(opaque, waiting)
             try:
                 shared.send(frame)
             except OSError as error:
@@ -327,7 +300,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # not so by type in uvloop
-        self._socket = SharedSocket(self._transport)
+        self._socket = SharedSocket(self._transport, self._lock)
 
     def data_received(self, data: bytes) -> None:
         is_first = not self._heard_bytes
@@ -376,17 +349,13 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         if self._socket is not None:
             self._socket.close()
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-        pending, self._pending = self._pending, {}
-        for waiting in pending.values():
+        for waiting in self._pending.end():
             waiting.failed(self._closed_error(ConnectionLost))
         self._ended.set()
         self._events.on_closed(self, self._error)
 
     def _settle(self, command: Command) -> None:
-        waiting = self._pending.pop(command.opaque, None)
+        waiting = self._pending.pop(command.opaque)
         if waiting is None:
             # The request timed out before; its caller has already been told.
             _log.debug("%s: answer to no pending request, opaque %d", self.address, command.opaque)
@@ -411,25 +380,8 @@ class Connection(asyncio.Protocol):
         closed.__cause__ = self._error
         return closed
 
-    async def _expire(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            while self._goes_on_expiring():
-                await self._clock.sleep_ms(_EXPIRY_TICK_MS)
-                self._expire_due(self._clock.now_ms())
-
-    def _goes_on_expiring(self) -> bool:
-        assert self._socket is not None
-        with self._socket.lock:  # another thread may be asking
-            if not self._pending and not self._was_asked:
-                self._expiry = None
-            self._was_asked = False
-            return self._expiry is not None
-
-    def _expire_due(self, now_ms: int) -> None:
-        pending = list(self._pending.items())  # in one go: other threads may add to it
-        due = [opaque for opaque, item in pending if item.deadline_ms <= now_ms]
-        for opaque in due:
-            waiting = self._pending.pop(opaque)
+    def _tick(self, now_ms: int) -> None:
+        for waiting in self._pending.due(now_ms):
             if waiting.is_over:  # its caller was cancelled
                 continue
             silent = "" if self._heard_bytes else f"; it never said a byte: {_WRONG_PORT}"

@@ -15,12 +15,15 @@ class SharedSocket:
 
     A thread that waits for its answer anyway writes its request itself: to wake the loop's thread
     for that costs more than the write. TLS is the transport's alone.
+
+    Args:
+        lock: held by other threads while they write.
     """
 
-    __slots__ = ("_is_open", "_own", "_rest", "_transport", "lock", "loop")
+    __slots__ = ("_is_open", "_lock", "_own", "_rest", "_transport", "loop")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, transport: asyncio.Transport, lock: threading.Lock) -> None:
+        self._lock = lock
         self._transport = transport
         self.loop = asyncio.get_running_loop()
         self._own: socket.socket | None = None  # a second handle: nobody else closes it
@@ -31,18 +34,18 @@ class SharedSocket:
 
     def write(self, data: bytes) -> None:
         """Write soon, through the transport."""
-        with self.lock:
+        with self._lock:
             self._write_rest()
             self._transport.write(data)
 
     def flush(self) -> None:
         """Hand the transport what another thread could not write whole."""
-        with self.lock:
+        with self._lock:
             self._write_rest()
 
     def close(self) -> None:
         """Let no other thread write any more; when the transport has ended."""
-        with self.lock:
+        with self._lock:
             self._is_open = False
             if self._own is not None:
                 self._own.close()

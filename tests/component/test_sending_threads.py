@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -60,14 +61,22 @@ def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_joins_them
 def test_what_was_handed_in_before_is_stored_before_however_it_was_handed_in(
     producer: Producer,
 ) -> None:
-    receipts: list[SendReceipt] = []
-    for _ in range(ROUNDS):
-        ahead = producer.send_many([(message(n), "k") for n in range(3)], max_in_flight=2)
-        receipts.append(next(ahead))  # the second is on its way, the third not handed in
-        between = producer.send(message(3), sharding_key="k")
-        second = next(ahead)
-        receipts += [second, between, *ahead]
-    assert [receipt.queue_offset for receipt in receipts] == list(range(4 * ROUNDS))
+    handed_in: list[int] = []
+    offsets: dict[int, int] = {}
+
+    def events(first: int) -> Iterator[tuple[Message, str]]:
+        for number in range(first, first + 3):
+            handed_in.append(number)  # as soon as it is taken from here
+            yield message(number), "k"
+
+    for first in range(0, 4 * ROUNDS, 4):
+        ahead = producer.send_many(events(first), max_in_flight=2)
+        offsets[first] = next(ahead).queue_offset  # mostly the second is on its way now
+        handed_in.append(first + 3)
+        offsets[first + 3] = producer.send(message(first + 3), sharding_key="k").queue_offset
+        offsets[first + 1], offsets[first + 2] = (receipt.queue_offset for receipt in ahead)
+    assert [offsets[number] for number in handed_in] == list(range(4 * ROUNDS))
+    assert handed_in != sorted(handed_in), "no message was sent while another was on its way"
 
 
 def test_coroutines_that_begin_in_turn_are_stored_in_turn(producer: Producer) -> None:

@@ -15,7 +15,8 @@ from ordermq import LitePullConsumer, PushConsumer
 from ordermq.errors import ConnectFailed, OrderMQError, RouteError
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection, Waiting
+from ordermq.remoting.connection import Connection
+from ordermq.remoting.pending import Waiting
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import Run

@@ -14,9 +14,9 @@ from ordermq.consumer.pull_streak import PullStreak
 from ordermq.errors import ProtocolError, RequestTimeout
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Waiting
 from ordermq.remoting.framing import encode
 from ordermq.remoting.headers import PullHeader
+from ordermq.remoting.pending import Waiting
 from ordermq.remoting.pull_frames import PullFrames
 
 from .batches import QUEUE, batch

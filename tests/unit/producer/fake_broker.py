@@ -14,8 +14,8 @@ from ordermq.errors import ConnectionLost, RemotingError, RequestTimeout
 from ordermq.model.properties import decode
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Waiting
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
+from ordermq.remoting.pending import Waiting
 
 BUSY, ILLEGAL, GARBLED = 2, 13, -1
 

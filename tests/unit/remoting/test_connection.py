@@ -17,8 +17,9 @@ from ordermq.errors import (
     RequestTimeout,
 )
 from ordermq.remoting.command import Command, Serialization
-from ordermq.remoting.connection import Connection, Waiting, split_address
+from ordermq.remoting.connection import Connection, split_address
 from ordermq.remoting.framing import encode
+from ordermq.remoting.pending import Waiting
 
 from .wire_server import Line, WireServer, run, until
 
@@ -332,7 +333,7 @@ def test_a_request_that_cannot_be_written_leaves_nothing_pending() -> None:
             connection = await connect(server)
             with pytest.raises(TypeError):
                 connection.begin_request(Command.request(1, {"key": "\ud800"}), 5_000)
-            assert connection._pending == {}
+            assert connection._pending.end() == []
             await connection.close()
 
     run(work())

@@ -15,8 +15,9 @@ from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectionLost, RequestTimeout
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection, Waiting
+from ordermq.remoting.connection import Connection
 from ordermq.remoting.framing import encode
+from ordermq.remoting.pending import Waiting
 from ordermq.remoting.shared_socket import SharedSocket
 
 from .test_connection import Owner, echo, silent
