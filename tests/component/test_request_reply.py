@@ -316,7 +316,7 @@ def test_after_the_broker_came_back_requests_are_replied_to_again(
         EmbeddedBroker(path, config=broker_config, port=port),
         Producer("answers", name_servers=servers) as answerer,
     ):
-        consumer = PushConsumer("g", name_servers=servers, consume_from_where="last_offset")
+        consumer = PushConsumer("g", name_servers=servers, consume_from_where="first_offset")
         consumer.subscribe("orders")
 
         @consumer.orderly
