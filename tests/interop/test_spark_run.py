@@ -273,8 +273,7 @@ def test_an_executor_whose_lock_another_member_got_calls_no_more_and_the_next_ru
     program.request_locks(RequestCode.LOCK_BATCH_MQ, "another")
     (run.folder / "go").touch()
     told = ending(process)
-    assert "LockLost" in told["failed"]
-    assert "the queue's lock is another member's" in told["failed"]
+    assert "LockLost" in told["failed"]  # the executor's words, or the driver's if it looked first
     after = [call for call in program.calls() if call["queue"] == "broker-a:0"]
     assert after == before, "user code ran beside the queue's new owner"
     program.request_locks(RequestCode.UNLOCK_BATCH_MQ, "another")
