@@ -82,6 +82,10 @@ class LineProcess:
         except queue.Empty:
             return None
 
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
     def leave(self) -> None:
         """Let it end in order, and wait for that."""
         assert self.process.stdin is not None

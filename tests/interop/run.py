@@ -69,6 +69,7 @@ class Run:
         self.producer_settings: dict[str, Any] = {}
         self._changed = threading.Condition()
         self._processes: list[LineProcess] = []
+        self._javas: list[tuple[JavaProcess, Path]] = []  # with their histories
         self._brokers: dict[str, History] = {}
         self._producer: Producer | None = None
 
@@ -218,6 +219,7 @@ class Run:
             **arguments,
         )
         self._processes.append(process)
+        self._javas.append((process, history))
         return process
 
     def deliver(self, name: str, line: dict[str, Any]) -> None:
@@ -300,6 +302,11 @@ class Run:
         """Let everybody leave, and audit all histories."""
         for name in list(self.members):
             self.leave(name)
+        # Not between a call's START and its END: what was delivered last would be lost.
+        eventually(
+            lambda: all(not java.is_running or _is_at_rest(told) for java, told in self._javas),
+            "the END of every call of Java's members",
+        )
         self.close()
         return audit(self.histories)
 
@@ -335,3 +342,9 @@ class Run:
             self._producer = None
         for broker in self._brokers.values():
             broker.close()
+
+
+def _is_at_rest(history: Path) -> bool:
+    """Whether every call that began has ended."""
+    events = history.read_text()
+    return events.count('"type":"START"') == events.count('"type":"END"')
