@@ -12,6 +12,7 @@ from ordermq.client.routes import subscribe_queues
 from ordermq.client.timers import cancelled, wait_until_set
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.complaints import Complaints
 from ordermq.consumer.hand_off import HandOff
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.local_offsets import LocalOffsets
@@ -126,7 +127,7 @@ class Rebalancer:
         self._closing = False
         self._is_out = False  # of the group, until `step_in`
         self._left_out: set[MessageQueue] = set()  # queues not to take until `take_in`
-        self._complaints: dict[str, str] = {}
+        self._complaints = Complaints()
         self._passing = asyncio.Lock()
         self._own_id = client.client_id
         self._next_pass_ms = config.rebalance.rebalance_interval_ms
@@ -193,10 +194,10 @@ class Rebalancer:
             self._next_pass_ms = self._config.rebalance.rebalance_interval_ms
             try:
                 await self._balance_all()
-                self._complain(self._group, "")
+                self._complaints.note(self._group, "")
             except OrderMQError as error:
                 self._try_again_in(self._config.lease.lock_retry_ms)
-                self._complain(self._group, f"queues not shared out: {error}")
+                self._complaints.note(self._group, f"queues not shared out: {error}")
 
     async def abandon(self) -> None:
         """Stop waiting for listeners: their queues' locks are left to run out at the broker."""
@@ -224,7 +225,7 @@ class Rebalancer:
         if None in routes.values():
             self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
         for topic, route in routes.items():
-            self._complain(topic, why_nothing_comes(topic, route))
+            self._complaints.note(topic, why_nothing_comes(topic, route))
         await asyncio.gather(
             *(
                 self._balance(topic, share)
@@ -284,10 +285,10 @@ class Rebalancer:
             offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
         except OrderMQError as error:
             self._try_again_in(self._config.lease.lock_retry_ms)
-            self._complain(str(queue), f"locked, but its offset is not known: {error}")
+            self._complaints.note(str(queue), f"locked, but its offset is not known: {error}")
             await self._locks.give_back(queue, lease)
             return
-        self._complain(str(queue), "")
+        self._complaints.note(str(queue), "")
         if queue.topic not in self._topics():  # unsubscribed while we asked
             await self._locks.give_back(queue, lease)
             return
@@ -314,12 +315,6 @@ class Rebalancer:
             self._releases.pop(assigned.queue, None)
             self._on_released(assigned)
             self.wake()
-
-    def _complain(self, what: str, problem: str) -> None:
-        # Once: a broker that is away for a minute would otherwise fill the log.
-        if problem and self._complaints.get(what) != problem:
-            _log.warning("%s: %s", what, problem)
-        self._complaints[what] = problem
 
     def _try_again_in(self, delay_ms: int) -> None:
         self._next_pass_ms = min(self._next_pass_ms, delay_ms)

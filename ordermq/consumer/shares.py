@@ -8,7 +8,6 @@ messages behind the committed offset.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from ordermq.client.instance import ClientInstance
@@ -16,13 +15,13 @@ from ordermq.client.routes import subscribe_queues
 from ordermq.client.timers import wait_until_set
 from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
+from ordermq.consumer.complaints import Complaints
 from ordermq.consumer.rebalance import plan, why_nothing_comes
 from ordermq.consumer.strategies import allocate
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import TopicRoute
 
-_log = logging.getLogger("ordermq.consumer")
 _RETRY_MS = 500
 
 
@@ -57,7 +56,7 @@ class Shares:
         self._passing = asyncio.Lock()
         self._is_closing = False
         self._next_pass_ms = self._config.rebalance_interval_ms
-        self._complaints: dict[str, str] = {}
+        self._complaints = Complaints()
 
     def wake(self) -> None:
         """Run a pass now: members or routes may have changed."""
@@ -79,10 +78,10 @@ class Shares:
             self._next_pass_ms = self._config.rebalance_interval_ms
             try:
                 await self._balance()
-                self._complain(f"group {self._group}", "")
+                self._complaints.note(f"group {self._group}", "")
             except OrderMQError as error:
                 self._next_pass_ms = _RETRY_MS
-                self._complain(f"group {self._group}", f"queues not shared out: {error}")
+                self._complaints.note(f"group {self._group}", f"queues not shared out: {error}")
 
     async def close(self) -> None:
         """Release everything; no pass takes anything any more."""
@@ -110,7 +109,7 @@ class Shares:
     async def _share(self) -> set[MessageQueue]:
         routes = {topic: await self._client.routes.get(topic) for topic in sorted(self.topics)}
         for topic, route in routes.items():
-            self._complain(topic, why_nothing_comes(topic, route))
+            self._complaints.note(topic, why_nothing_comes(topic, route))
         members = await self._member_ids()
         if self._client.client_id not in members:
             # We keep what we hold, introduce ourselves again, and ask later: one broker that
@@ -144,9 +143,3 @@ class Shares:
         if self._is_broadcasting:
             return [self._client.client_id]  # whoever else there is takes nothing away from us
         return await self._client.group_members(self._group)
-
-    def _complain(self, what: str, problem: str) -> None:
-        # Once: a broker that is away for a minute would otherwise fill the log.
-        if problem and self._complaints.get(what) != problem:
-            _log.warning("%s: %s", what, problem)
-        self._complaints[what] = problem
