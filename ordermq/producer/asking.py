@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ordermq.client.instance import ClientInstance
 from ordermq.closing import Starting
@@ -12,6 +12,7 @@ from ordermq.errors import StateError
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
+from ordermq.producer.entries import Entries
 from ordermq.producer.entry import Entry
 from ordermq.producer.intake import Parcel
 from ordermq.producer.introductions import Introductions
@@ -32,6 +33,7 @@ class Asking(Starting):
     group: str
     client_id: str
     config: ProducerConfig
+    _entries: Entries
     _requests: Requests | None = None
     _introductions: Introductions | None = None
 
@@ -118,15 +120,6 @@ class Asking(Starting):
     def _describe(self) -> Heartbeat:
         raise NotImplementedError
 
-    def _entry(
-        self,
-        message: Message,
-        key: ShardingKey | None,
-        on_done: Callable[[Entry], None],
-        added: Mapping[str, str] | None = None,
-    ) -> Entry:
-        raise NotImplementedError
-
     def _hand_in(self, parcel: Parcel) -> None:
         raise NotImplementedError
 
@@ -145,7 +138,7 @@ class Asking(Starting):
         queue: MessageQueue | None,
     ) -> Request:
         asked = Request(message, key, queue, timeout_ms, self.client_id)
-        entry = asked.entry = self._entry(message, key, asked.on_sent, asked.marks)
+        entry = asked.entry = self._entries.one(message, key, asked.on_sent, asked.marks)
         entry.is_alone = True  # brokers mark no message of a batch with what a reply needs
         if key is None and queue is None:
             self._let_move(entry)
@@ -165,7 +158,7 @@ class Asking(Starting):
         properties: Mapping[str, str] | None,
     ) -> Reply:
         reply = Reply(request, body, tags, keys, properties or {})
-        reply.entry = self._entry(reply.message, None, reply.on_sent, reply.marks)
+        reply.entry = self._entries.one(reply.message, None, reply.on_sent, reply.marks)
         return reply
 
     # On the I/O thread.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ordermq.client.identity import client_id as new_client_id
@@ -202,7 +202,7 @@ class Producer(Asking):
     ) -> SendReceipt:
         """`send` for asyncio code, on any loop; keep the order by awaiting in order."""
         awaited = Awaited()
-        entry = self._entry(message, sharding_key, awaited.on_done)
+        entry = self._entries.one(message, sharding_key, awaited.on_done)
         self._hand_in(Parcel(message, sharding_key, queue, [entry]))
         return await awaited.receipt
 
@@ -249,7 +249,7 @@ class Producer(Asking):
         refused: Exception | None = None
         for message, key in events:
             try:
-                entry = self._entry(message, key, window.on_done)
+                entry = self._entries.one(message, key, window.on_done)
             except Exception as error:  # noqa: BLE001 - raised below
                 refused = error  # after the receipts of those before it
                 break
@@ -294,7 +294,7 @@ class Producer(Asking):
     ) -> None:
         """Send without an acknowledgement: it may be lost, and nobody is told."""
         client = self._live()
-        entry = self._entry(message, sharding_key, _nothing)
+        entry = self._entries.one(message, sharding_key, _nothing)
 
         async def work() -> None:
             await self._targets.learn(client.routes, message.topic)
@@ -369,15 +369,6 @@ class Producer(Asking):
         return client.runtime.call(work())
 
     # On the I/O thread.
-
-    def _entry(
-        self,
-        message: Message,
-        key: ShardingKey | None,
-        on_done: Callable[[Entry], None],
-        added: Mapping[str, str] | None = None,
-    ) -> Entry:
-        return self._entries.one(message, key, on_done, added)
 
     def _lane(self, queue: MessageQueue) -> QueueLane:
         lane = self._lanes.get(queue)

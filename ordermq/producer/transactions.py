@@ -218,7 +218,7 @@ class TransactionProducer(Producer):
         self, message: Message, key: ShardingKey | None, on_done: Callable[[Entry], None]
     ) -> Entry:
         marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
-        entry = self._entry(message, key, on_done, marks)
+        entry = self._entries.one(message, key, on_done, marks)
         entry.is_alone, entry.sys_flag = True, TransactionFlag.PREPARED
         return entry
 
