@@ -201,22 +201,34 @@ class Run:
         self._processes.append(process)
         return process
 
+    def java(
+        self,
+        history: str = "java.jsonl",
+        *,
+        options: Sequence[str] = (),
+        on_line: Callable[[dict[str, Any]], None] | None = None,
+        **arguments: object,
+    ) -> JavaProcess:
+        """Start a member of Java's client, orderly if not told otherwise; the caller ends it."""
+        given: dict[str, object] = {"mode": "orderly", "group": self.group, "topic": self.topic}
+        return JavaProcess(
+            self.cluster.version,
+            "Member",
+            self.folder,
+            options=options,
+            on_line=on_line,
+            name_servers=self.cluster.name_servers,
+            history=self.folder / history,
+            to_boot_time_ns=to_boot_time_ns(),
+            **given | arguments,
+        )
+
     def java_member(self, name: str, **arguments: object) -> JavaProcess:
         """Start an orderly member of Java's client, ended with the run at the latest."""
         history = self.folder / f"{name}.jsonl"
         self.histories.append(history)
-        process = JavaProcess(
-            self.cluster.version,
-            "Member",
-            self.folder,
-            on_line=lambda line: self.deliver(name, line),
-            mode="orderly",
-            group=self.group,
-            topic=self.topic,
-            name_servers=self.cluster.name_servers,
-            history=history,
-            to_boot_time_ns=to_boot_time_ns(),
-            **arguments,
+        process = self.java(
+            history.name, on_line=lambda line: self.deliver(name, line), **arguments
         )
         self._processes.append(process)
         self._javas.append((process, history))

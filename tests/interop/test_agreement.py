@@ -11,7 +11,7 @@ import pytest
 
 from ordermq import LitePullConsumer, PushConsumer
 from tests.interop.cluster import Cluster, eventually
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
+from tests.interop.java_process import JavaProcess
 from tests.interop.run import Run
 
 Make = Callable[..., PushConsumer]
@@ -98,18 +98,7 @@ def test_a_member_of_javas_that_subscribes_otherwise_is_named(
     run: Run, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2})
-    theirs = JavaProcess(
-        run.cluster.version,
-        "Member",
-        run.folder,
-        mode="orderly",
-        tags="b",
-        group=run.group,
-        topic=run.topic,
-        name_servers=run.cluster.name_servers,
-        history=run.folder / "java.jsonl",
-        to_boot_time_ns=to_boot_time_ns(),
-    )
+    theirs = run.java(tags="b")
     try:
         make("orderly", ignore, tags="a")
         eventually(

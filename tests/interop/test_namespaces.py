@@ -12,7 +12,7 @@ from ordermq import ConsumeResult, DeadLetter, Message, Producer, PushConsumer
 from ordermq.model.names import wrapped
 from ordermq.remoting.codes import RequestCode
 from tests.interop.cluster import Cluster, eventually
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
+from tests.interop.java_process import JavaProcess
 from tests.interop.run import Run
 
 TENANT = "MQ_INST_shop"
@@ -144,18 +144,7 @@ def test_an_orderly_group_buries_within_its_namespace(run: Run, make: Make) -> N
 
 
 def java_member(run: Run, group: str) -> JavaProcess:
-    return JavaProcess(
-        run.cluster.version,
-        "Member",
-        run.folder,
-        mode="orderly",
-        group=group,
-        topic=run.topic,
-        name_servers=run.cluster.name_servers,
-        history=run.folder / "java.jsonl",
-        to_boot_time_ns=to_boot_time_ns(),
-        **NAMED,
-    )
+    return run.java(group=group, **NAMED)
 
 
 def test_javas_tenant_reads_what_ours_sent_and_ours_what_javas_sent(run: Run, make: Make) -> None:

@@ -14,7 +14,6 @@ from ordermq.client.broker_api import BrokerApi
 from ordermq.errors import BrokerError
 from ordermq.model.names import dead_letter_topic
 from tests.interop.cluster import eventually
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.run import Run
 
 Make = Callable[..., PushConsumer]
@@ -120,19 +119,11 @@ def test_a_broadcasting_member_goes_on_from_javas_offset_file_and_java_from_ours
 
     def java_takes(count: int) -> str:
         """What Java's member takes until it leaves; its client id."""
-        process = JavaProcess(
-            run.cluster.version,
-            "Member",
-            run.folder,
+        process = run.java(
             options=[f"-Drocketmq.client.localOffsetStoreDir={folder}"],
             mode="concurrent",
             broadcasting="true",
             instance="till-1",
-            group=run.group,
-            topic=run.topic,
-            name_servers=run.cluster.name_servers,
-            history=run.folder / "java.jsonl",
-            to_boot_time_ns=to_boot_time_ns(),
         )
         try:
             taken = [int(process.read()["body"]) for _ in range(count)]

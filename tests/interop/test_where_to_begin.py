@@ -13,7 +13,6 @@ import pytest
 from ordermq import Message, PushConsumer
 from ordermq.remoting.codes import RequestCode
 from tests.interop.cluster import eventually
-from tests.interop.java_process import JavaProcess, to_boot_time_ns
 from tests.interop.run import Run
 
 WAYS = ("orderly", "concurrently")
@@ -47,16 +46,8 @@ def test_a_new_group_begins_where_javas_does(run: Run, where: str) -> None:
     middle_s = int(time.time()) + 1
     eventually(lambda: time.time() > middle_s, "the second between both halves")
     send(run, 3, 4)
-    java = JavaProcess(
-        run.cluster.version,
-        "Member",
-        run.folder,
-        mode="orderly",
+    java = run.java(
         group=f"{run.group}-java",
-        topic=run.topic,
-        name_servers=run.cluster.name_servers,
-        history=run.folder / "java.jsonl",
-        to_boot_time_ns=to_boot_time_ns(),
         where=f"CONSUME_FROM_{where.upper()}",
         timestamp=time.strftime("%Y%m%d%H%M%S", time.localtime(middle_s)),
     )

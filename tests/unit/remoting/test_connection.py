@@ -158,31 +158,16 @@ def test_a_frame_that_never_becomes_whole_ends_the_line_however_much_is_said() -
     run(work())
 
 
-def test_half_a_frame_after_a_long_rest_is_no_frame_that_never_becomes_whole() -> None:
-    async def work() -> None:
-        def halves(line: Line, command: Command) -> None:
-            frames.append(encode(command.reply(0, {}, b"x" * 100)))
-
-        frames: list[bytes] = []
-        clock, owner = ManualClock(), Owner()
-        async with WireServer(halves) as server:
-            connection = await Connection.open(server.address, clock, CONFIG, owner)
-            for _ in range(2):
-                asked = connection.begin_request(Command.request(1), 600_000)
-                await until(lambda: bool(frames))
-                frame = frames.pop()
-                server.lines[0].send_bytes(frame[:50])
-                await let_pass(clock, 1)
-                assert connection.is_open
-                server.lines[0].send_bytes(frame[50:])
-                assert len((await asked).body) == 100
-                await let_pass(clock, 60)  # nobody asks: nothing is looked at meanwhile
-            await connection.close()
-
-    run(work())
-
-
-def test_a_frame_that_comes_slowly_is_waited_for() -> None:
+@pytest.mark.parametrize(
+    ("before_halves_s", "rest_s"),
+    [
+        pytest.param((25, 25), 0, id="each half in time"),
+        pytest.param((0, 1), 60, id="after a rest in which nothing was looked at"),
+    ],
+)
+def test_a_frame_that_comes_slowly_is_waited_for(
+    before_halves_s: tuple[int, int], rest_s: int
+) -> None:
     async def work() -> None:
         def nothing_yet(line: Line, command: Command) -> None:
             frames.append(encode(command.reply(0, {}, b"x" * 100)))
@@ -195,11 +180,13 @@ def test_a_frame_that_comes_slowly_is_waited_for() -> None:
                 asked = connection.begin_request(Command.request(1), 600_000)
                 await until(lambda: bool(frames))
                 frame = frames.pop()
-                for place in (slice(0, 50), slice(50, len(frame))):
-                    await let_pass(clock, 25)
+                halves = frame[:50], frame[50:]
+                for before_s, half in zip(before_halves_s, halves, strict=True):
+                    await let_pass(clock, before_s)
                     assert connection.is_open
-                    server.lines[0].send_bytes(frame[place])
+                    server.lines[0].send_bytes(half)
                 assert len((await asked).body) == 100
+                await let_pass(clock, rest_s)
             await connection.close()
 
     run(work())
