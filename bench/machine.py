@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import threading
@@ -80,6 +81,10 @@ def run_json(module: str, arguments: Sequence[object], timeout_s: float = 600) -
         with process.stdout as told:
             lines = told.read().strip().splitlines()
         _, status, used = os.wait4(process.pid, 0)
+    except BaseException:
+        process.kill()  # interrupted: nobody else would end it
+        process.wait()
+        raise
     finally:
         deadline.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -88,6 +93,11 @@ def run_json(module: str, arguments: Sequence[object], timeout_s: float = 600) -
     result: dict[str, Any] = json.loads(lines[-1])
     result["peak_mib"] = used.ru_maxrss / _MAXRSS_PER_MIB
     return result
+
+
+def command_line(module: str) -> str:
+    """How this run was called, its sizes included."""
+    return shlex.join(["python", "-m", module, *sys.argv[1:]])
 
 
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench import workloads
 from bench.end_to_end.bench_rocketmq import rocketmq
-from bench.machine import run_json, save
+from bench.machine import command_line, run_json, save
 from bench.peers.java_classes import missing
 from ordermq import Message, Producer
 
@@ -113,7 +113,7 @@ def main() -> None:
     if absent := missing():
         raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
     result = measure(asked.version, asked.rounds, asked.seconds, asked.warm_seconds)
-    result["command"] = "python -m bench.end_to_end.bench_latency"
+    result["command"] = command_line("bench.end_to_end.bench_latency")
     result["workload"] = {
         "rocketmq": asked.version,
         "keys": KEYS,

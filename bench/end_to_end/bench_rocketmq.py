@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shlex
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Any
 
 from bench import workloads
 from bench.end_to_end.bench_catch_up import TOPIC, fill, summarise
-from bench.machine import ROOT, run_json, save
+from bench.machine import ROOT, command_line, run_json, save
 from bench.peers import grpc_client, rocketmq_044
 from bench.peers.environments import is_there
 from bench.peers.java_classes import missing
@@ -128,8 +126,7 @@ def main() -> None:
     wanted = asked.only or list(CONSUMERS)
     clients = [name for name in wanted if name not in PACKAGES or is_there(PACKAGES[name])]
     result = measure(asked.version, asked.rounds, asked.messages, clients)
-    command = ["python", "-m", "bench.end_to_end.bench_rocketmq", *sys.argv[1:]]
-    result["command"] = shlex.join(command)
+    result["command"] = command_line("bench.end_to_end.bench_rocketmq")
     result["workload"] = {
         "rocketmq": asked.version,
         "messages": asked.messages,

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 import time
 from typing import Any
 
 from bench import workloads
 from bench.end_to_end.bench_catch_up import summarise
 from bench.end_to_end.bench_rocketmq import ratios, rocketmq
-from bench.machine import run_json, save
+from bench.machine import command_line, run_json, save
 from bench.peers.java_classes import missing
 from ordermq import Message, Producer, PullConsumer
 
@@ -96,7 +94,7 @@ def main() -> None:
     if absent := missing():
         raise SystemExit(f"not found: {', '.join(absent)}; Java's client needs a JDK 17 and Maven")
     result = measure(asked.version, asked.rounds)
-    result["command"] = shlex.join(["python", "-m", "bench.end_to_end.bench_send", *sys.argv[1:]])
+    result["command"] = command_line("bench.end_to_end.bench_send")
     result["workload"] = {
         "rocketmq": asked.version,
         "body_bytes": workloads.CATCH_UP_BODY_BYTES,
