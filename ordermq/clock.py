@@ -10,7 +10,8 @@ import time
 from typing import Protocol
 
 # CLOCK_BOOTTIME also counts while the host sleeps, so a lease ages during a suspend
-# (semantics 2); where it is missing, the monotonic clock is the nearest thing.
+# (docs/internals/semantics.md#process-queue); where it is missing, the monotonic clock is the
+# nearest thing.
 CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

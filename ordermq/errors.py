@@ -126,7 +126,7 @@ class BrokerError(RemotingError):
 
     Args:
         message: the peer's remark, in our words.
-        response_code: protocol section 3.1.
+        response_code: docs/internals/protocol.md#response-codes.
     """
 
     code = "broker"
@@ -170,13 +170,15 @@ class OrderingError(OrderMQError):
 
 
 class Fenced(OrderingError):
-    """The broker refused an operation of an older lock epoch (semantics 10.3)."""
+    """The broker refused an operation of an older lock epoch
+    (docs/internals/semantics.md#fencing)."""
 
     code = "fenced"
 
 
 class KeyFailed(OrderingError):
-    """An earlier send of this sharding key has an unknown outcome (semantics 8)."""
+    """An earlier send of this sharding key has an unknown outcome
+    (docs/internals/semantics.md#ordered-sends)."""
 
     code = "key-failed"
 

@@ -1,4 +1,4 @@
-"""The history of a run: the events of semantics section 11, as JSON lines.
+"""The history of a run: the events of docs/internals/semantics.md#invariants, as JSON lines.
 
 Consumers and the embedded broker record into a `History`; `audit.py` checks the union of
 their files against I1-I9. Recording is off unless a path is given. A line reaches the
@@ -41,7 +41,7 @@ from ordermq.errors import ConfigError
 
 
 class EventType(StrEnum):
-    """What happened (semantics 11)."""
+    """What happened (docs/internals/semantics.md#invariants)."""
 
     OPEN = "OPEN"  # first line of a process incarnation
     CLOSE = "CLOSE"  # last line of one that ended in order; without it, it crashed

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from ordermq.spark.source import Snapshot
+    from ordermq.spark.source.batch import Snapshot
 
 
 class DefaultSource(DataSource):
@@ -43,7 +43,7 @@ class DefaultSource(DataSource):
         """The columns the options ask for; what a batch read takes is decided here."""
         from ordermq.spark.options import SourceOptions
         from ordermq.spark.schema import spark_ddl
-        from ordermq.spark.source import try_snapshot
+        from ordermq.spark.source.batch import try_snapshot
 
         options = SourceOptions.of(self.options)
         self.snapshot = try_snapshot(options)
@@ -52,25 +52,25 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         from ordermq.spark.options import SourceOptions
-        from ordermq.spark.source import batch_reader
+        from ordermq.spark.source.batch import batch_reader
 
         return batch_reader(SourceOptions.of(self.options), self.snapshot)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream; nothing is opened before Spark's first call on the driver."""
         from ordermq.spark.options import SourceOptions
-        from ordermq.spark.stream import StreamReader
+        from ordermq.spark.source.stream import StreamReader
 
         return StreamReader(SourceOptions.of(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
-        from ordermq.spark.sink import batch_writer
+        from ordermq.spark.sink.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A streaming write; Spark makes one for each micro-batch."""
-        from ordermq.spark.sink import stream_writer
+        from ordermq.spark.sink.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from ordermq.consumer import assigned_queue
+from ordermq.consumer.queue import assigned_queue
 from ordermq.core import ProcessQueue
 from ordermq.model.message import MessageBatch, MessageView
 

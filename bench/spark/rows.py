@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.sink import SinkWriter
+from ordermq.spark.sink.sink import SinkWriter
 from ordermq.spark.sink_options import SinkOptions
 
 SCHEMA = (

@@ -1,4 +1,5 @@
-"""Asking: one request of the remoting protocol over a new connection (protocol 1)."""
+"""Asking: one request of the remoting protocol over a new connection
+(docs/internals/protocol.md#framing)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 #include "bytes.h"
 #include "ordermq.h"
 
-/* A binary header (protocol 1.3), big-endian: code 2, language 1, version 2, opaque 4, flag 4,
+/* A binary header (docs/internals/protocol.md#binary-header), big-endian: code 2, language 1,
+ * version 2, opaque 4, flag 4,
  * remark size 4, remark, fields size 4, then for each: name size 2, name, value size 4, value. */
 enum { LANGUAGE_AT = 2, VERSION_AT = 3, OPAQUE_AT = 5, FLAG_AT = 9, REMARK_AT = 13 };
 

@@ -199,7 +199,7 @@ void omq_lock_table_free(omq_lock_table *table) {
 
 /* ---- operations ---- */
 
-/* The table of semantics 3.1, one row: epoch, or 0 if refused. */
+/* The table of docs/internals/semantics.md#broker-lock-table, one row: epoch, or 0 if refused. */
 static omq_status try_lock(omq_lock_table *table, omq_lock_group *group,
                            const omq_lock_place *asked, uint64_t *epoch) {
     omq_lock_place *held = place_of(group, asked->queue);

@@ -1,4 +1,5 @@
-/* A message of a batch (protocol 2.5): inside a stored record, or on its way there. */
+/* A message of a batch (docs/internals/protocol.md#batch-body): inside a stored record, or on its
+ * way there. */
 #ifndef OMQ_MESSAGE_ENTRY_H
 #define OMQ_MESSAGE_ENTRY_H
 

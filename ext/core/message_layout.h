@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A stored record (protocol 2.1), in bytes from its start; all integers big-endian:
+/* A stored record (docs/internals/protocol.md#stored-message), in bytes from its start; all
+ * integers big-endian:
  * 0 size, 4 magic, 8 crc, 12 queue id, 16 flag, 20 queue offset, 28 physical offset,
  * 36 sysFlag, 40 born, 48 born host (8, or 20 as IPv6), store time 8, store host (8 or 20),
  * reconsume times 4, prepared offset 8, body size 4, body, topic size (v1: 1, v2: 2), topic,
@@ -29,7 +30,8 @@ enum {
     SHORT_MAX = 32767
 };
 
-/* A message of an inner batch (protocol 2.5): 0 size, 4 magic, 8 crc, 12 flag, 16 body size,
+/* A message of an inner batch (docs/internals/protocol.md#batch-body): 0 size, 4 magic, 8 crc, 12
+ * flag, 16 body size,
  * 20 body, properties size 2, properties. */
 enum { ENTRY_FLAG_AT = 12, ENTRY_BODY_AT = 20, ENTRY_SMALLEST = 22 };
 

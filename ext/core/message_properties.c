@@ -161,7 +161,7 @@ bool omq_is_utf8(const uint8_t *text, size_t size) {
     return true;
 }
 
-/* Java's String.hashCode (protocol 2.4) goes over UTF-16 units. */
+/* Java's String.hashCode (docs/internals/protocol.md#tags) goes over UTF-16 units. */
 static int32_t wide_hash(const omq_text *text) {
     uint32_t hash = 0;
     if (!omq_is_utf8(text->bytes, text->size)) {

@@ -1,4 +1,4 @@
-/* Property text (protocol 2.1) as the codec's own files read it. */
+/* Property text (docs/internals/protocol.md#stored-message) as the codec's own files read it. */
 #ifndef OMQ_MESSAGE_PROPERTIES_H
 #define OMQ_MESSAGE_PROPERTIES_H
 

@@ -512,11 +512,13 @@ typedef struct {
 } omq_outgoing;
 
 /* Bytes of a record; 0 if a text or the whole is too long, or a host is none. O(1). Write such
- * a record (protocol 2.1), its two offsets 0; the size is not 0, and there is room. O(size). */
+ * a record (docs/internals/protocol.md#stored-message), its two offsets 0; the size is not 0, and
+ * there is room. O(size). */
 size_t omq_record_size(const omq_record_head *head, size_t body_size, size_t property_size);
 void omq_record_write(const omq_record_head *head, const omq_outgoing *message, uint8_t *record);
 
-/* Check a whole batch body (protocol 2.5); write its messages and the bytes of their records.
+/* Check a whole batch body (docs/internals/protocol.md#batch-body); write its messages and the
+ * bytes of their records.
  * MALFORMED: fault is written. OUT_OF_RANGE: size or *record_bytes over UINT32_MAX, or
  * omq_record_size is 0. O(property bytes). Then write the records, joined, from the same bytes:
  * positions has room for count + 1, the last one is the end; tags for count, as omq_tag_hash.
@@ -568,7 +570,8 @@ omq_status omq_ordered_rows(const int64_t *offsets, const int32_t *queue_ids,
                             size_t *found);
 
 /* Write how many of `rows`, from the first on and at least one, fit in most_bytes as a batch
- * body (protocol 2.5), and its size. OUT_OF_RANGE, then *fitting is the index of: a row that is
+ * body (docs/internals/protocol.md#batch-body), and its size. OUT_OF_RANGE, then *fitting is the
+ * index of: a row that is
  * out of range, has no body, a value with a separator inside, properties over 32767 bytes or
  * a size over INT32_MAX. row_count >= 1. Then write that body. O(size). */
 omq_status omq_rows_measure(const omq_row_messages *messages, const uint32_t *rows,
@@ -576,7 +579,7 @@ omq_status omq_rows_measure(const omq_row_messages *messages, const uint32_t *ro
 void omq_rows_encode(const omq_row_messages *messages, const uint32_t *rows, size_t row_count,
                      uint8_t *batch);
 
-/* What is wrong with a binary command header (protocol 1.3), or OK. */
+/* What is wrong with a binary command header (docs/internals/protocol.md#binary-header), or OK. */
 typedef enum {
     OMQ_HEADER_OK = 0, OMQ_HEADER_END = 1, OMQ_HEADER_REMARK = 2, OMQ_HEADER_FIELDS = 3,
     OMQ_HEADER_NAME = 4, OMQ_HEADER_VALUE = 5, OMQ_HEADER_TEXT = 6

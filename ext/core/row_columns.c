@@ -7,7 +7,7 @@
 #include "ordermq.h"
 
 enum {
-    NAME_END = 1, /* a property's separators (protocol 2.1) */
+    NAME_END = 1, /* a property's separators (docs/internals/protocol.md#stored-message) */
     VALUE_END = 2,
     UNIQUE_SIZE = 16,
     DECIMAL_MAX = 20 /* characters of an int64 */

@@ -1,4 +1,4 @@
-"""The history checker: did a run keep the promises of semantics section 11?
+"""The history checker: did a run keep the promises of docs/internals/semantics.md#invariants?
 
 | file | holds |
 |---|---|
@@ -12,11 +12,13 @@
 
 | report.py | what came out: violations, counts, duplicates by cause, hand-offs |
 
-A START with a member `lane` says that its queue is consumed by key (semantics 10.2): I1 then
+A START with a member `lane` says that its queue is consumed by key
+(docs/internals/semantics.md#key-lanes): I1 then
 falls away, I2 holds for each key, at most `lane` messages of the queue run at once, and what
 a lane did ahead of another may come twice.
 
-A START without an epoch is of a concurrent group (semantics 5). What holds there is I4: a commit
+A START without an epoch is of a concurrent group
+(docs/internals/semantics.md#concurrent-consumption). What holds there is I4: a commit
 covers only what was finished or sent back (a DIVERT), and what was sent back is owed in the
 group's retry topic. Repeats are counted, not forbidden.
 """
@@ -52,7 +54,7 @@ def audit(
     complete: bool = True,
     on_progress: Callable[[int], None] | None = None,
 ) -> AuditReport:
-    """Check a history against I1-I9 (semantics 11). O(events + messages).
+    """Check a history against I1-I9 (docs/internals/semantics.md#invariants). O(events + messages).
 
     Args:
         history: one file, several files of one host (broker, consumers, harness), or events.

@@ -67,7 +67,8 @@ class BatchRules:
             if done < len(offsets):
                 tenure.failed.update(offsets[done:])
                 tenure.reopened = offsets[done]
-            # With manual commit a batch counts once the listener says COMMIT (semantics 4.4).
+            # With manual commit a batch counts once the listener says COMMIT
+            # (docs/internals/semantics.md#listener-results).
             held = event.get("detail") == "HOLD" or (tenure.held and done < len(offsets))
             tenure.held = bool(held)
             if done > 0 and not held:

@@ -1,4 +1,4 @@
-"""The rules I1-I9 of semantics section 11, fed one event after another.
+"""The rules I1-I9 of docs/internals/semantics.md#invariants, fed one event after another.
 
 A violation is kept once for each invariant, the first time it happens; checking goes on,
 so one defect that breaks several promises names them all. Events of different processes

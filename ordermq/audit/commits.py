@@ -141,6 +141,7 @@ class CommitRules:
                 self._run.violate("I4", ledger, text, ref, ledger.acked_by)
 
     def _note_start(self, ledger: Ledger, offset: int) -> None:
-        """A group's first commit before its first START says where it begins (semantics 7)."""
+        """A group's first commit before its first START says where it begins
+        (docs/internals/semantics.md#pull-loop)."""
         if ledger.start is None and self._run.starts is None and not ledger.started_any:
             ledger.start = offset

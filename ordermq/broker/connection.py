@@ -156,7 +156,8 @@ class BrokerConnection(asyncio.Protocol):
         self.send(encode(request))
 
     def settle(self, answer: Command) -> None:
-        """Take an answer; one that nobody waits for is harmless (protocol 1.4)."""
+        """Take an answer; one that nobody waits for is harmless
+        (docs/internals/protocol.md#flags-and-request-ids)."""
         done = self._asked.pop(answer.opaque, None)
         if done is not None:
             done(answer)

@@ -17,7 +17,8 @@ _UPSERT = (
 
 
 class ConsumerOffsets:
-    """Committed offsets; the broker stores what comes, also backwards (semantics 7)."""
+    """Committed offsets; the broker stores what comes, also backwards
+    (docs/internals/semantics.md#pull-loop)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -30,7 +30,7 @@ class EmbeddedBroker(Starting):
         host: an IP address of this machine to listen on.
         port: 0 takes a free one.
         clock: for leases, delays and waiting pulls; tests pass a ManualClock.
-        history: where the events of semantics section 11 go.
+        history: where the events of docs/internals/semantics.md#invariants go.
     Raises: ConfigError: there is no such port.
     """
 

@@ -1,4 +1,5 @@
-"""The consumer groups: settings, live members, subscriptions (protocol 3.7)."""
+"""The consumer groups: settings, live members, subscriptions
+(docs/internals/protocol.md#membership)."""
 
 from __future__ import annotations
 

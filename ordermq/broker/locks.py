@@ -1,4 +1,5 @@
-"""Queue locks: the core's table, made durable, with those who wait for a queue (semantics 3.1).
+"""Queue locks: the core's table, made durable, with those who wait for a queue
+(docs/internals/semantics.md#broker-lock-table).
 
 Everything here runs on the loop thread. The table decides at once; what follows from a
 decision (an answer, a history event) waits for the store where it must survive a restart.
@@ -170,7 +171,8 @@ class QueueLocks:
         return not self._table.is_all_expired(group, self._clock.now_ms())
 
     def disconnect(self, connection: BrokerConnection) -> None:
-        """Forget a closed connection as one that waits; its locks live on (protocol 3.6)."""
+        """Forget a closed connection as one that waits; its locks live on
+        (docs/internals/protocol.md#queue-lock-requests)."""
         for key in [key for key, waiting in self._refused.items() if connection in waiting]:
             del self._refused[key][connection]
             if not self._refused[key]:

@@ -1,4 +1,4 @@
-"""Pulls that found nothing and wait for a message (protocol 3.4)."""
+"""Pulls that found nothing and wait for a message (docs/internals/protocol.md#pulling)."""
 
 from __future__ import annotations
 

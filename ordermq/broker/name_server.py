@@ -1,4 +1,5 @@
-"""The name server's side: routes, clusters, topic lists (protocol 3.2)."""
+"""The name server's side: routes, clusters, topic lists
+(docs/internals/protocol.md#name-server)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The live producers of each group: whom to ask how a transaction stands (protocol 3.7)."""
+"""The live producers of each group: whom to ask how a transaction stands
+(docs/internals/protocol.md#membership)."""
 
 from __future__ import annotations
 

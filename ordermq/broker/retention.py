@@ -2,7 +2,8 @@
 
 In small steps, each a write of its own between those of clients. The newest message of a queue
 always stays: a table's greatest offset is where a restart goes on counting. A reader behind the
-oldest message left hears "offset moved" at its next pull (protocol 3.4) and goes on from there.
+oldest message left hears "offset moved" at its next pull (docs/internals/protocol.md#pulling) and
+goes on from there.
 """
 
 from __future__ import annotations

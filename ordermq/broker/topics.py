@@ -1,4 +1,5 @@
-"""The topics: their queue counts and permissions, and how one comes to be (protocol 6)."""
+"""The topics: their queue counts and permissions, and how one comes to be
+(docs/internals/protocol.md#names-and-permissions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What admin tools ask brokers of a group: one typed method a request (protocol 3.8, 3.9)."""
+"""What admin tools ask brokers of a group: one typed method a request
+(docs/internals/protocol.md#requests-to-consumers, docs/internals/protocol.md#admin-requests)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from ordermq.remoting.headers import (
     UnregisterHeader,
     UpdateOffsetHeader,
 )
-from ordermq.remoting.pending import Waiting
+from ordermq.remoting.response_futures import Waiting
 
 _STORED = frozenset(
     {
@@ -89,7 +89,8 @@ class BrokerApi:
     async def send(
         self, address: str, header: SendHeader, body: bytes, timeout_ms: int
     ) -> tuple[int, SendReplyHeader]:
-        """Store a message, or a batch (protocol 3.3); the response code says how durably.
+        """Store a message, or a batch (docs/internals/protocol.md#sending); the response code says
+        how durably.
 
         Raises: BrokerError, ConnectFailed: not stored. RequestTimeout, ConnectionLost: unknown.
         """
@@ -161,7 +162,8 @@ class BrokerApi:
         return answer.code, SendReplyHeader.from_ext(answer.ext)
 
     async def send_back(self, address: str, header: SendBackHeader) -> None:
-        """Have the broker store a message of its own again, for later (protocol 3.3).
+        """Have the broker store a message of its own again, for later
+        (docs/internals/protocol.md#sending).
 
         Raises: BrokerError: it does not have the message, or does not know the group.
         """
@@ -210,7 +212,8 @@ class BrokerApi:
         timeout_ms: int | None = None,
         remark: str | None = None,
     ) -> None:
-        """Commit or roll back a half message (protocol 3.3), or say that it is not known yet.
+        """Commit or roll back a half message (docs/internals/protocol.md#sending), or say that it
+        is not known yet.
 
         Args:
             timeout_ms: how long to wait until the broker has done it; None, as all of Java's
@@ -232,7 +235,8 @@ class BrokerApi:
     async def pull(
         self, address: str, header: PullHeader, timeout_ms: int
     ) -> tuple[int, PullReplyHeader, bytes]:
-        """Pull (protocol 3.4): code 0, 19, 20 or 21, the offsets, the stored records.
+        """Pull (docs/internals/protocol.md#pulling): code 0, 19, 20 or 21, the offsets, the stored
+        records.
 
         Raises: BrokerError: any other code.
         """
@@ -267,7 +271,8 @@ class BrokerApi:
         return answer.code, PullReplyHeader.from_ext(answer.ext), answer.body
 
     async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
-        """The group's stored offset of a queue; None if it has none (protocol 3.5)."""
+        """The group's stored offset of a queue; None if it has none
+        (docs/internals/protocol.md#offsets)."""
         header = QueryOffsetHeader(
             group, queue.topic, queue.queue_id, broker_name=queue.broker_name
         )
@@ -291,7 +296,8 @@ class BrokerApi:
         """Store a consumer offset and await the acknowledgement.
 
         Args:
-            epoch: not 0 makes it conditional on that lock epoch (semantics 10.3).
+            epoch: not 0 makes it conditional on that lock epoch
+            (docs/internals/semantics.md#fencing).
             reset: a wanted backward move.
         Raises: Fenced: the epoch is not the current one. BrokerError: refused otherwise.
         """
@@ -319,7 +325,8 @@ class BrokerApi:
         self._check(answer, "the broker did not take the consumer offset", address, queue, group)
 
     async def lock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> LockGrant:
-        """Take or renew the locks of queues of one broker (semantics 3.1)."""
+        """Take or renew the locks of queues of one broker
+        (docs/internals/semantics.md#broker-lock-table)."""
         ext = LockExtHeader(epochs="1").to_ext()
         body = LockBatch(group, self._client_id, tuple(queues)).to_body()
         command = Command.request(RequestCode.LOCK_BATCH_MQ, ext, body)
@@ -412,7 +419,8 @@ class BrokerApi:
         )
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        is_none = answer.code == ResponseCode.SYSTEM_ERROR  # how brokers say so (protocol 3.7)
+        # how brokers say so (docs/internals/protocol.md#membership)
+        is_none = answer.code == ResponseCode.SYSTEM_ERROR
         if is_none and not is_denied(answer.code, answer.remark):
             return []
         self._check(answer, "the broker did not list the members", address, group=group)

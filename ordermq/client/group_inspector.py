@@ -8,10 +8,10 @@ from typing import Any
 
 from ordermq.client.admin_api import AdminApi
 from ordermq.client.identity import client_id
-from ordermq.client.instance import ClientInstance
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
+from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Closing
 from ordermq.config import RemotingConfig
@@ -63,7 +63,7 @@ class GroupInspector(Closing):
         config = RemotingConfig.of(**settings)
         self._runtime = Runtime.acquire()
         name = client_id(config, parse_name_servers(name_servers))
-        self._client = ClientInstance(
+        self._client = ClientSession(
             self._runtime,
             clock or SystemClock(),
             config,

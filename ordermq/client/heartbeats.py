@@ -45,7 +45,8 @@ class Heartbeats:
             _log.warning("%s: heartbeat failed: %s", address, error)
 
     async def version_of(self, address: str) -> int:
-        """The version a broker speaks, as its answer to a heartbeat says (protocol 1.4).
+        """The version a broker speaks, as its answer to a heartbeat says
+        (docs/internals/protocol.md#flags-and-request-ids).
 
         Raises: RemotingError: it does not answer.
         """

@@ -1,4 +1,4 @@
-"""Who we are to brokers: `ip@instance[@unit]` (protocol 2.3)."""
+"""Who we are to brokers: `ip@instance[@unit]` (docs/internals/protocol.md#identifiers)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def client_id(
 ) -> str:
     """The client id; unique in the cluster unless an instance name makes it a fixed one.
 
-    The same id in two processes makes both "own" a queue (semantics 9 #11), so no name, and
+    The same id in two processes makes both "own" a queue
+    (docs/internals/semantics.md#duplicate-client-ids), so no name, and
     Java's "DEFAULT", become process, time and chance. A broadcasting member finds its offset
     file by its id, and keeps "DEFAULT". A fixed name is told apart by the host's address.
 

@@ -17,7 +17,8 @@ _log = logging.getLogger("ordermq.client")
 def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
     """The queues a producer may choose from, sorted: writable, and with a live master.
 
-    An order configuration alone defines them where the topic has one (semantics 8).
+    An order configuration alone defines them where the topic has one
+    (docs/internals/semantics.md#ordered-sends).
     """
     if route.order_conf:
         found = []

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from ordermq.client.identity import client_id
-from ordermq.client.instance import ClientInstance
 from ordermq.client.routes import publish_queues
 from ordermq.client.runtime import Runtime
+from ordermq.client.session import ClientSession
 from ordermq.client.timers import cancelled, wait_until_set
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
@@ -58,7 +58,7 @@ class TraceDispatcher:
         self._counting = threading.Lock()  # the counter alone: several threads drop
         self._dropped = 0
         self._turns = itertools.count()
-        self._client: ClientInstance | None = None
+        self._client: ClientSession | None = None
         self._sending: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
@@ -80,7 +80,7 @@ class TraceDispatcher:
         """Begin to send."""
         runtime = Runtime.acquire()
         name = client_id(self._remoting, self._name_servers)
-        client = ClientInstance(
+        client = ClientSession(
             runtime,
             self._clock,
             self._remoting,
@@ -114,7 +114,7 @@ class TraceDispatcher:
 
     # On the I/O thread.
 
-    async def _run(self, client: ClientInstance) -> None:
+    async def _run(self, client: ClientSession) -> None:
         is_last = False
         while not is_last:
             is_last = await wait_until_set(
@@ -136,7 +136,7 @@ class TraceDispatcher:
             key_size += len(record.message_id) + len((record.keys or "").encode()) + 2
         return records, "".join(parts)
 
-    async def _send(self, client: ClientInstance, records: list[TraceRecord], text: str) -> None:
+    async def _send(self, client: ClientSession, records: list[TraceRecord], text: str) -> None:
         try:
             queue = await self._queue(client)
             message = Message(queue.topic, text.encode(), keys=keys_of(records))
@@ -153,7 +153,7 @@ class TraceDispatcher:
         except OrderMQError as error:
             self._drop(len(records), str(error))
 
-    async def _queue(self, client: ClientInstance) -> MessageQueue:
+    async def _queue(self, client: ClientSession) -> MessageQueue:
         """The next of the trace topic, which its first message may create."""
         topic = self.config.customized_trace_topic
         route = await client.routes.get(topic) or await client.routes.get(AUTO_CREATE_TOPIC)

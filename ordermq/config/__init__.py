@@ -43,7 +43,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without a stored offset begins (semantics 6)."""
+    """Where a group without a stored offset begins (docs/internals/semantics.md#rebalance)."""
 
     LAST_OFFSET = "last_offset"
     FIRST_OFFSET = "first_offset"
@@ -51,9 +51,10 @@ class ConsumeFromWhere(StrEnum):
 
 
 class Allocation(StrEnum):
-    """How the queues of a topic are shared among the members (semantics 6).
+    """How the queues of a topic are shared among the members
+    (docs/internals/semantics.md#rebalance).
 
-    Those that need to be told more are in `ordermq.consumer.strategies`.
+    Those that need to be told more are in `ordermq.consumer.group.allocation`.
     """
 
     AVG = "avg"
@@ -66,7 +67,8 @@ AllocationStrategy = Callable[[Sequence[Any], Sequence[str], str], list[Any]]
 
 
 class Keyless(StrEnum):
-    """What a message without a sharding key is to the lanes of its queue (semantics 10.2)."""
+    """What a message without a sharding key is to the lanes of its queue
+    (docs/internals/semantics.md#key-lanes)."""
 
     LANE = "lane"  # all without a key are one lane beside the others
     BARRIER = "barrier"  # it waits until all before it is done, runs alone, all behind it waits
@@ -80,7 +82,8 @@ class Durability(StrEnum):
 
 
 class SerializeType(StrEnum):
-    """How the headers of our commands are written; either is read at any time (protocol 1)."""
+    """How the headers of our commands are written; either is read at any time
+    (docs/internals/protocol.md#framing)."""
 
     JSON = "json"
     ROCKETMQ = "rocketmq"  # the binary form, shorter
@@ -107,7 +110,7 @@ class TlsVerify(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotingConfig(_Flat):
-    """Connections and requests (protocol 1.6)."""
+    """Connections and requests (docs/internals/protocol.md#time-outs)."""
 
     connect_timeout_ms: int = 3_000  # to open a connection
     request_timeout_ms: int = 3_000  # route, heartbeat, member list
@@ -117,7 +120,9 @@ class RemotingConfig(_Flat):
     max_frame_bytes: int = 16_777_216  # a longer frame closes the connection
     heartbeat_interval_ms: int = 30_000
     route_interval_ms: int = 30_000  # how often known topics' routes are asked again
-    access_key: str = ""  # the account that signs requests (protocol 5); empty: none does
+    # the account that signs requests (docs/internals/protocol.md#signed-requests); empty: none
+    # does
+    access_key: str = ""
     secret_key: str = field(default="", repr=False)
     security_token: str = field(default="", repr=False)  # of a temporary account
     namespace: str = ""  # of RocketMQ 4: topics and groups are `namespace%name` at brokers
@@ -159,7 +164,7 @@ class RemotingConfig(_Flat):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullConfig:
-    """Flow control of the pull loop, per queue (semantics 7)."""
+    """Flow control of the pull loop, per queue (docs/internals/semantics.md#pull-loop)."""
 
     pull_batch_size: int = 32  # messages, asked for in one pull
     pull_batch_bytes: int = 262_144  # asked for; RocketMQ's broker does not read it
@@ -198,7 +203,8 @@ class PullConfig:
                 raise ConfigError(f"PullConfig.{name}=0: expected -1 (none) or more than 0")
 
     def for_one_of(self, queues: int) -> PullConfig:
-        """The thresholds of one of so many queues of a topic (semantics 7)."""
+        """The thresholds of one of so many queues of a topic
+        (docs/internals/semantics.md#pull-loop)."""
         messages, mib = self.pull_threshold_for_topic, self.pull_threshold_size_for_topic_mib
         changed: dict[str, int] = {}
         if messages != -1:
@@ -210,7 +216,8 @@ class PullConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseConfig:
-    """Queue leases (semantics 3.2, 10.3).
+    """Queue leases (docs/internals/semantics.md#leases-and-renewal,
+    docs/internals/semantics.md#fencing).
 
     A broker that says how long its own locks live (the embedded one does) shortens both
     times to half and a third of that, so that a client always stops before another starts.
@@ -238,7 +245,8 @@ class LeaseConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeConfig:
-    """The consume services: orderly (semantics 4), concurrent (semantics 5)."""
+    """The consume services: orderly (docs/internals/semantics.md#orderly-consumption), concurrent
+    (docs/internals/semantics.md#concurrent-consumption)."""
 
     consume_thread_count: int = 20  # worker threads that run listeners
     consume_message_batch_max_size: int = 1  # messages a listener call
@@ -251,7 +259,8 @@ class ConsumeConfig:
     max_reconsume_times: int = 16  # concurrent: how often a message is sent back, then dead letter
     consume_timeout_ms: int = 900_000  # a call that runs longer is told of; concurrent: sent back
     send_back_retry_ms: int = 5_000  # concurrent: when no broker took a message back, tried here
-    order_by_key: bool = False  # orderly: keys of one queue run beside each other (semantics 10.2)
+    # orderly: keys of one queue run beside each other (docs/internals/semantics.md#key-lanes)
+    order_by_key: bool = False
     max_in_flight_per_queue: int = 20  # by key: messages of a queue with listeners at once
     max_ahead_per_queue: int = 2_000  # by key: offsets done above the oldest unfinished, at most
     keyless: Keyless = Keyless.LANE  # by key: what messages without a sharding key are
@@ -283,7 +292,7 @@ class ConsumeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceConfig:
-    """Sharing queues among the members (semantics 6)."""
+    """Sharing queues among the members (docs/internals/semantics.md#rebalance)."""
 
     allocation: Allocation | AllocationStrategy = Allocation.AVG
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
@@ -321,7 +330,7 @@ class ConsumerConfig(_Flat):
 
 
 class CompressionType(StrEnum):
-    """How large bodies are compressed (protocol 2.2)."""
+    """How large bodies are compressed (docs/internals/protocol.md#system-flags)."""
 
     ZLIB = "zlib"
     LZ4 = "lz4"  # this and the next need the `compression` extra
@@ -330,7 +339,7 @@ class CompressionType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendConfig:
-    """Sending (semantics 8)."""
+    """Sending (docs/internals/semantics.md#ordered-sends)."""
 
     send_timeout_ms: int = 3_000  # one try
     retry_times: int = 5  # re-sends of one message to the same queue after a time-out
@@ -364,7 +373,7 @@ class SendConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """Answering brokers that ask how a transaction stands (protocol 3.3)."""
+    """Answering brokers that ask how a transaction stands (docs/internals/protocol.md#sending)."""
 
     check_thread_count: int = 1  # threads that run the listener's `check`
     check_request_hold_max: int = 2_000  # questions that wait for them; more are dropped
@@ -413,7 +422,8 @@ class BrokerConfig:
     # A group without an offset begins a queue that still has its first message there, as with
     # RocketMQ's broker (rmq#9083); else its consume_from_where decides alone.
     young_queues_from_zero: bool = False
-    # Access key -> secret key; not empty: only what one of these signed is served (protocol 5).
+    # Access key -> secret key; not empty: only what one of these signed is served
+    # (docs/internals/protocol.md#signed-requests).
     accounts: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls_certificate: str = ""  # PEM; not empty: only TLS connections are taken
     tls_key: str = ""  # PEM; of tls_certificate, if that file does not hold it too

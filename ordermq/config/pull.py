@@ -1,4 +1,4 @@
-"""Settings of the pull consumers (protocol 3.4)."""
+"""Settings of the pull consumers (docs/internals/protocol.md#pulling)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ordermq.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectPullConfig:
-    """Single pulls, asked for one by one (protocol 3.4); Java's defaults."""
+    """Single pulls, asked for one by one (docs/internals/protocol.md#pulling); Java's defaults."""
 
     pull_timeout_ms: int = 10_000  # when an unanswered pull is given up
     broker_suspend_ms: int = 20_000  # how long the broker may hold a pull that waits
@@ -44,7 +44,8 @@ class PullConsumerConfig(Flat):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitePullConfig:
-    """What a lite pull consumer buffers, hands out and commits (protocol 3.4)."""
+    """What a lite pull consumer buffers, hands out and commits
+    (docs/internals/protocol.md#pulling)."""
 
     auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000

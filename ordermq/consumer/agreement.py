@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from ordermq.client.admin_api import AdminApi
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.client.timers import wait_until_set
 from ordermq.errors import OrderMQError
 from ordermq.model.names import retry_topic
@@ -39,7 +39,7 @@ class Agreement:
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         group: str,
         subscriptions: Callable[[], Sequence[Subscription]],
         *,

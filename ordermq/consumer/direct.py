@@ -1,4 +1,5 @@
-"""A message an admin tool has a member consume directly (semantics 4.6, protocol 3.8).
+"""A message an admin tool has a member consume directly
+(docs/internals/semantics.md#admin-requests, docs/internals/protocol.md#requests-to-consumers).
 
 Out of any order, without lock, offset or retry: so for concurrent groups only.
 """
@@ -9,12 +10,12 @@ import logging
 
 import orjson
 
-from ordermq.client.instance import ClientInstance
-from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.client.session import ClientSession
 from ordermq.consumer.claim import Claim
-from ordermq.consumer.concurrently import ConcurrentService
+from ordermq.consumer.dispatch.concurrent import ConcurrentService
 from ordermq.consumer.lease import UNLOCKED
 from ordermq.consumer.listener import ConcurrentContext, judge_concurrent
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, ProtocolError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
@@ -28,7 +29,7 @@ _log = logging.getLogger("ordermq.consumer")
 class DirectConsumption:
     """Calls the listener of a concurrent group for one message; on the I/O thread."""
 
-    def __init__(self, client: ClientInstance, group: str, service: ConcurrentService) -> None:
+    def __init__(self, client: ClientSession, group: str, service: ConcurrentService) -> None:
         self._client = client
         self._group = group
         self._service = service

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ordermq.client.instance import ClientInstance
 from ordermq.client.pull_source import MASTER_ID, PullSource
+from ordermq.client.session import ClientSession
 from ordermq.client.timers import wait_until_set
 from ordermq.config.pull import LitePullConfig
-from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
-from ordermq.consumer.single_pull import PullResult, PullStatus, pull_once
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.fetch.single_pull import PullResult, PullStatus, pull_once
+from ordermq.consumer.queue.poll_buffer import PollBuffer, PulledQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import ResponseCode
@@ -27,7 +27,7 @@ class Fetcher:
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         group: str,
         config: LitePullConfig,
         buffer: PollBuffer,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.errors import BrokerError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import ResponseCode
 
 
-async def stored_offset(client: ClientInstance, group: str, queue: MessageQueue) -> int | None:
+async def stored_offset(client: ClientSession, group: str, queue: MessageQueue) -> int | None:
     """What the broker has; None if nothing.
 
     Raises: RemotingError, RouteError: it could not be asked.
@@ -19,9 +19,7 @@ async def stored_offset(client: ClientInstance, group: str, queue: MessageQueue)
     return offset if offset is not None and offset >= 0 else None
 
 
-async def store_offset(
-    client: ClientInstance, group: str, queue: MessageQueue, offset: int
-) -> None:
+async def store_offset(client: ClientSession, group: str, queue: MessageQueue, offset: int) -> None:
     """Store it, and return when the broker has acknowledged it.
 
     Raises: RemotingError, RouteError: the broker did not take it.

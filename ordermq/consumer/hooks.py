@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ordermq.clock import Clock
 from ordermq.consumer.listener import ConcurrentContext, ConsumeContext
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
@@ -24,7 +24,8 @@ _log = logging.getLogger("ordermq.consumer")
 
 
 class ConsumeReturn(Enum):
-    """How a listener call ended, as Java's hooks are told (semantics 4.3)."""
+    """How a listener call ended, as Java's hooks are told
+    (docs/internals/semantics.md#hook-return-types)."""
 
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"  # it took `consume_timeout_ms` or more, whatever it returned

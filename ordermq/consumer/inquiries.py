@@ -1,4 +1,5 @@
-"""What an admin tool asks a member of a group beside what it asks any consumer (protocol 3.8).
+"""What an admin tool asks a member of a group beside what it asks any consumer
+(docs/internals/protocol.md#requests-to-consumers).
 
 | request | what becomes of it |
 |---|---|
@@ -11,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ordermq.client.connections import Answer
-from ordermq.client.instance import ClientInstance
-from ordermq.consumer.answers import Answers
-from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.client.session import ClientSession
 from ordermq.consumer.direct import DirectConsumption
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.group.admin_requests import Answers
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import RequestCode
@@ -35,7 +36,7 @@ class Inquiries(Answers):
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         group: str,
         subscriptions: Callable[[], Sequence[Subscription]],
         statistics: ConsumerStatistics,

@@ -1,4 +1,5 @@
-"""The right to work a queue, and how long it lasts (semantics 3.2, 10.3)."""
+"""The right to work a queue, and how long it lasts
+(docs/internals/semantics.md#leases-and-renewal, docs/internals/semantics.md#fencing)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ class Lease:
 
     Args:
         epoch: grows with each change of owner; the fence token's first half.
-        deadline_ms: counted from the *send* of the granting request (semantics 3.2 R).
+        deadline_ms: counted from the *send* of the granting request
+        (docs/internals/semantics.md#leases-and-renewal).
         is_fenced: the broker knows epochs and refuses commits of older ones.
     """
 

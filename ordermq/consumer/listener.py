@@ -9,8 +9,8 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any
 
-from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.claim import Claim
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -50,14 +50,15 @@ class ConsumeContext:
     def fence_token(self) -> tuple[int, int]:
         """(lock epoch, first offset of the batch), for conditional writes of your own.
 
-        Epochs of a queue only grow from owner to owner (semantics 10.3): a store that
+        Epochs of a queue only grow from owner to owner (docs/internals/semantics.md#fencing): a
+        store that
         remembers the greatest one seen can refuse a paused former owner.
         """
         return self.claim.lease.epoch, self.messages.first_offset
 
 
 class ConcurrentContext(ConsumeContext):
-    """The context in a concurrent group (semantics 5).
+    """The context in a concurrent group (docs/internals/semantics.md#concurrent-consumption).
 
     A listener may set, before it returns:
         ack_index: the last message of the batch that is done, counted from 0, -1 for none;
@@ -113,7 +114,8 @@ def require_listener(listener: Any, group: str) -> None:
 
 
 class Settlement(Enum):
-    """What is to be done with a batch after its listener call (semantics 4.4)."""
+    """What is to be done with a batch after its listener call
+    (docs/internals/semantics.md#listener-results)."""
 
     DONE = auto()  # commit it
     HOLD = auto()  # manual mode: finished, committed later
@@ -173,7 +175,8 @@ def judge(answer: object, size: int, auto_commit: bool) -> Verdict:
 
 
 def judge_concurrent(answer: object, ack_index: int | None, size: int) -> int:
-    """How many of a concurrent batch's `size` messages, from the first, are done (semantics 5).
+    """How many of a concurrent batch's `size` messages, from the first, are done
+    (docs/internals/semantics.md#concurrent-consumption).
 
     Raises: ConfigError: neither None, SUCCESS or SUSPEND, nor a count in 0..size; or an
         `ack_index` that is no number.

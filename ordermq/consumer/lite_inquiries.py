@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ordermq.client.instance import ClientInstance
-from ordermq.consumer.answers import Answers
-from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.client.session import ClientSession
+from ordermq.consumer.group.admin_requests import Answers
+from ordermq.consumer.queue.poll_buffer import PollBuffer, PulledQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 
@@ -23,7 +23,7 @@ class LiteInquiries(Answers):
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         group: str,
         subscriptions: Callable[[], Sequence[Subscription]],
         buffer: PollBuffer,

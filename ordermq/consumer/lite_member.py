@@ -10,23 +10,23 @@ from threading import Thread
 from weakref import WeakSet
 
 from ordermq.client.connections import Answer
-from ordermq.client.instance import ClientInstance
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
+from ordermq.client.session import ClientSession
 from ordermq.client.timers import cancelled, repeat
 from ordermq.clock import Clock
 from ordermq.config import ConsumeFromWhere
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.agreement import Agreement
 from ordermq.consumer.fetcher import Fetcher
+from ordermq.consumer.group.subscriptions import Subscriptions
 from ordermq.consumer.lite_inquiries import LiteInquiries
 from ordermq.consumer.lite_offsets import BrokerStore, FileStore, LiteOffsets, OffsetStore
-from ordermq.consumer.local_offsets import OffsetFile
-from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
+from ordermq.consumer.offsets.local_offsets import OffsetFile
+from ordermq.consumer.queue.poll_buffer import PollBuffer, PulledQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.consumer.rejoining import Rejoining
 from ordermq.consumer.shares import Shares
-from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.consumer.subscribing import Subscriptions
 from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
@@ -70,7 +70,7 @@ class LiteMember:
         self._config = config = settings.config
         self._group = group = settings.group
         self.runtime = Runtime.acquire()
-        self.client = client = ClientInstance(
+        self.client = client = ClientSession(
             self.runtime,
             settings.clock,
             config.remoting,
@@ -361,7 +361,7 @@ class LiteMember:
             # Whoever the brokers list gets a share in the eyes of the others; we want none, or
             # none yet, or have queues assigned by hand.
             return Heartbeat(self.client.client_id, (), ("CLIENT_INNER_PRODUCER",))
-        # No retry topic: nothing is sent back by itself (protocol 3.7).
+        # No retry topic: nothing is sent back by itself (docs/internals/protocol.md#membership).
         data = ConsumerData(
             self._group,
             tuple(self._wanted.values()),

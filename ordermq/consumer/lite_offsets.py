@@ -7,13 +7,13 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group_offsets import store_offset, stored_offset
-from ordermq.consumer.local_offsets import OffsetFile
-from ordermq.consumer.offsets import FirstOffsets, first_offset
-from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.offsets.local_offsets import OffsetFile
+from ordermq.consumer.offsets.offset_store import FirstOffsets, first_offset
+from ordermq.consumer.queue.poll_buffer import PollBuffer, PulledQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import RemotingError, RouteError, StoreError
 from ordermq.model.message_queue import MessageQueue
 
@@ -36,7 +36,7 @@ STORE_ERRORS = (RemotingError, RouteError, StoreError)
 class BrokerStore:
     """The group's offsets, each at the broker of its queue."""
 
-    def __init__(self, client: ClientInstance, group: str) -> None:
+    def __init__(self, client: ClientSession, group: str) -> None:
         self._client = client
         self._group = group
 
@@ -75,14 +75,15 @@ class FileStore:
 class LiteOffsets:
     """Reads and commits offsets; on the I/O thread.
 
-    There is no lock and no epoch (semantics 1): what keeps a commit from moving back what the
+    There is no lock and no epoch (docs/internals/semantics.md#consumer-groups): what keeps a
+    commit from moving back what the
     next owner stored is that none is sent for a queue that is no longer ours, but for one, at
     its release, which looks first. Commits of one queue never overlap.
     """
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         store: OffsetStore,
         config: RebalanceConfig,
         buffer: PollBuffer,
@@ -101,7 +102,7 @@ class LiteOffsets:
         """Where to begin: the stored offset, else by setting, and then stored at once.
 
         Computed again by the next owner it could differ, and what lies between would be lost
-        (semantics 7, rmq#10955).
+        (docs/internals/semantics.md#pull-loop, rmq#10955).
 
         Raises: one of `STORE_ERRORS`: it is not known.
         """

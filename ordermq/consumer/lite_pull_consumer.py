@@ -17,12 +17,12 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
+from ordermq.consumer.fetch.single_pull import choice
 from ordermq.consumer.lite_member import LiteMember, LiteSettings
-from ordermq.consumer.local_offsets import OffsetFile
 from ordermq.consumer.membership import Membership
+from ordermq.consumer.offsets.local_offsets import OffsetFile
 from ordermq.consumer.polled_batch import NOTHING, PolledBatch
-from ordermq.consumer.single_pull import choice
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_topic

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ordermq.clock import Clock
 from ordermq.config import ConsumerConfig
+from ordermq.consumer.dispatch.failure_policy import FailurePolicy
 from ordermq.consumer.listener import ConcurrentListener, Listener
-from ordermq.consumer.local_offsets import OffsetFile
-from ordermq.consumer.retry import FailurePolicy
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.offsets.local_offsets import OffsetFile
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.events import Recorder
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription

@@ -14,7 +14,8 @@ _taken: set[Membership] = set()
 class Membership(NamedTuple):
     """Who a member is to its brokers: nobody else of this process may be the same.
 
-    Both would be granted the same locks and hold the same share (semantics 9 #11).
+    Both would be granted the same locks and hold the same share
+    (docs/internals/semantics.md#duplicate-client-ids).
     """
 
     name_servers: tuple[str, ...]

@@ -7,17 +7,17 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ordermq.client.identity import client_id as new_client_id
-from ordermq.client.instance import ClientInstance
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.pull_source import PullSource
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
+from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config.pull import PullConsumerConfig
+from ordermq.consumer.dispatch.failure_policy import send_back
+from ordermq.consumer.fetch.single_pull import PullResult, choice, pull_once
 from ordermq.consumer.group_offsets import store_offset, stored_offset
-from ordermq.consumer.retry import send_back
-from ordermq.consumer.single_pull import PullResult, choice, pull_once
 from ordermq.errors import ConfigError, RouteError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -61,7 +61,7 @@ class PullConsumer(Starting):
         self.config = PullConsumerConfig.given(config, settings)
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         self._clock = clock if clock is not None else SystemClock()
-        self._client: ClientInstance | None = None
+        self._client: ClientSession | None = None
         self._closed = False
         self._offsets: dict[MessageQueue, int] = {}
         self._sources: dict[MessageQueue, PullSource] = {}
@@ -78,7 +78,7 @@ class PullConsumer(Starting):
         if self._client is not None or self._closed:
             raise StateError("a consumer starts once", group=self.group)
         runtime = Runtime.acquire()
-        client = ClientInstance(
+        client = ClientSession(
             runtime,
             self._clock,
             self.config.remoting,
@@ -320,14 +320,14 @@ class PullConsumer(Starting):
             raise RouteError("no broker has this topic: create it first", topic=topic)
         return subscribe_queues(topic, route)
 
-    async def _meet(self, client: ClientInstance, queue: MessageQueue) -> str:
+    async def _meet(self, client: ClientSession, queue: MessageQueue) -> str:
         """The address of a queue's master, asked for if need be."""
         route = await client.routes.get(queue.topic)
         if route is None:
             raise RouteError("no broker has this topic", topic=queue.topic)
         return client.routes.master_of(queue.broker_name)
 
-    def _live(self) -> ClientInstance:
+    def _live(self) -> ClientSession:
         if self._client is None or self._closed:
             raise StateError("the consumer is not running", group=self.group)
         return self._client

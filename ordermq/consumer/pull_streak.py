@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.model.message import MessageBatch
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command, next_opaque
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.pending import Waiting
 from ordermq.remoting.pull_frames import PullFrames
+from ordermq.remoting.response_futures import Waiting
 
 
 class PullStreak(Waiting):

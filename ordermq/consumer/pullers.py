@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.client.timers import cancelled
 from ordermq.config import PullConfig
-from ordermq.consumer.assigned_queue import AssignedQueue
-from ordermq.consumer.concurrently import ConcurrentService
-from ordermq.consumer.local_offsets import LocalOffsets
-from ordermq.consumer.offsets import Offsets
-from ordermq.consumer.orderly import OrderlyService
-from ordermq.consumer.pull import Puller
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.dispatch.concurrent import ConcurrentService
+from ordermq.consumer.dispatch.orderly import OrderlyService
+from ordermq.consumer.fetch.fetcher import Puller
+from ordermq.consumer.offsets.local_offsets import LocalOffsets
+from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 
@@ -31,7 +31,7 @@ class Pullers:
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         group: str,
         config: PullConfig,
         offsets: Offsets | LocalOffsets,
@@ -109,7 +109,8 @@ class Pullers:
         await cancelled(*(task for _, task in self._running.values()))
 
     def _divide(self, topic: str) -> None:
-        """Share the thresholds of a topic among its queues (semantics 7)."""
+        """Share the thresholds of a topic among its queues
+        (docs/internals/semantics.md#pull-loop)."""
         pullers = [puller for queue, (puller, _) in self._running.items() if queue.topic == topic]
         for puller in pullers:
             puller.configure(self._config.for_one_of(len(pullers)))

@@ -17,14 +17,14 @@ from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
+from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, Retry
+from ordermq.consumer.group.group_member import Member
 from ordermq.consumer.hooks import ConsumeHook, MessageFilter, wrapped
 from ordermq.consumer.listener import ConcurrentListener, Listener, require_listener
-from ordermq.consumer.local_offsets import OffsetFile
-from ordermq.consumer.member import Member
 from ordermq.consumer.member_settings import MemberSettings
 from ordermq.consumer.membership import Membership
-from ordermq.consumer.retry import FailurePolicy, ParkKey, Retry
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.offsets.local_offsets import OffsetFile
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.consumer.steered import SteeredConsumer
 from ordermq.consumer.trace import TraceConsumption
 from ordermq.errors import ConfigError, StateError
@@ -186,7 +186,8 @@ class PushConsumer(SteeredConsumer, Starting):
         return listener
 
     def concurrently(self, listener: _C) -> _C:
-        """Register the listener, plain or `async def`, for many batches at once (semantics 5).
+        """Register the listener, plain or `async def`, for many batches at once
+        (docs/internals/semantics.md#concurrent-consumption).
 
         No order is kept, not within a queue either, and no lock: a queue that moves to another
         member may have messages repeated there. What fails comes again later, from the retry
@@ -329,7 +330,8 @@ class PushConsumer(SteeredConsumer, Starting):
         return OffsetFile(folder / self.client_id / self.group / "offsets.json")
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
-        """Leave the group: hand every queue over, then disconnect (semantics 10.9).
+        """Leave the group: hand every queue over, then disconnect
+        (docs/internals/semantics.md#graceful-shutdown).
 
         Args:
             timeout_s: how long running listeners may take. After it their queues are given

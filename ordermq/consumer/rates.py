@@ -1,4 +1,5 @@
-"""How fast a topic is pulled and consumed, in the last minute (semantics 4.6)."""
+"""How fast a topic is pulled and consumed, in the last minute
+(docs/internals/semantics.md#admin-requests)."""
 
 from __future__ import annotations
 

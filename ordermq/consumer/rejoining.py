@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.errors import OrderMQError
 from ordermq.remoting.bodies import Heartbeat
 
@@ -22,7 +22,7 @@ class Rejoining:
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         describe: Callable[[], Heartbeat],
         on_back: Callable[[], None],
     ) -> None:

@@ -1,6 +1,7 @@
 """Which queues a lite pull consumer holds: its share of what it subscribes, or what it was told.
 
-A broadcasting member holds every queue of what it subscribes. There are no locks (semantics 1): a
+A broadcasting member holds every queue of what it subscribes. There are no locks
+(docs/internals/semantics.md#consumer-groups): a
 queue is taken at once, and around a change of members the old and the new owner may both be handed
 messages behind the committed offset.
 """
@@ -10,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from ordermq.client.instance import ClientInstance
 from ordermq.client.routes import subscribe_queues
+from ordermq.client.session import ClientSession
 from ordermq.client.timers import wait_until_set
 from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.complaints import Complaints
-from ordermq.consumer.rebalance import plan, why_nothing_comes
-from ordermq.consumer.strategies import allocate
+from ordermq.consumer.group.allocation import allocate
+from ordermq.consumer.group.rebalance import plan, why_nothing_comes
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import TopicRoute
@@ -36,7 +37,7 @@ class Shares:
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         group: str,
         config: LitePullConsumerConfig,
         held: Callable[[], Collection[MessageQueue]],
@@ -113,7 +114,8 @@ class Shares:
         members = await self._member_ids()
         if self._client.client_id not in members:
             # We keep what we hold, introduce ourselves again, and ask later: one broker that
-            # has just forgotten us must not stop the member (semantics 6 R).
+            # has just forgotten us must not stop the member
+            # (docs/internals/semantics.md#rebalance).
             await self._client.heartbeats.beat()
             self._next_pass_ms = _RETRY_MS
             return {queue for queue in self._held() if queue.topic in self.topics}

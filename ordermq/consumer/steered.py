@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from ordermq.config import ConsumerConfig
-from ordermq.consumer.member import Member
+from ordermq.consumer.group.group_member import Member
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message_queue import MessageQueue
 
@@ -65,7 +65,7 @@ class SteeredConsumer(ABC):
         member.step_in()
 
     def seek(self, message_queue: MessageQueue, offset: int) -> Future[None]:
-        """Go on from `offset`, in either direction (semantics 10.6).
+        """Go on from `offset`, in either direction (docs/internals/semantics.md#pause-and-seek).
 
         The running batch ends and does not count beyond it; what is buffered is dropped; the
         group's offset is set, even backwards. One the broker does not have becomes its first or

@@ -1,17 +1,19 @@
-"""Queues held without the broker's locks: concurrent and broadcasting groups (semantics 1, 5).
+"""Queues held without the broker's locks: concurrent and broadcasting groups
+(docs/internals/semantics.md#consumer-groups, docs/internals/semantics.md#concurrent-consumption).
 
 As in Java. Nobody is kept out of a concurrent group's queues: around a rebalance the old and
 the new owner may both call their listeners with the same messages. A lock would do worse than
 that: brokers take a group that holds one for an ordered group, and give its failed messages up
-at the first try (semantics 4.5). A broadcasting member has nobody to keep out.
+at the first try (docs/internals/semantics.md#failures-and-dead-letters). A broadcasting member has
+nobody to keep out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.lease import UNLOCKED, Lease
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.model.message_queue import MessageQueue
 
 

@@ -1,4 +1,5 @@
-"""Compressed message bodies (protocol 2.2); the broker keeps them as they came."""
+"""Compressed message bodies (docs/internals/protocol.md#system-flags); the broker keeps them as
+they came."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ordermq.model import properties as props
 from ordermq.model.message import MessageBatch, MessageView
 
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
-_COMPRESSED: Final = 0x1  # of sysFlag (protocol 2.2)
+_COMPRESSED: Final = 0x1  # of sysFlag (docs/internals/protocol.md#system-flags)
 
 # Every column there is, in this order. Texts are null where a message has none.
 FIELDS: Final[dict[str, pa.DataType]] = {

@@ -1,4 +1,5 @@
-"""Java's hashes, because queue choice and tag filters depend on them (protocol 2.4)."""
+"""Java's hashes, because queue choice and tag filters depend on them
+(docs/internals/protocol.md#tags)."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def long_hash(number: int) -> int:
 
 
 def key_hash(key: str | int | bool) -> int:
-    """The hash Java's selector takes of a sharding key (semantics 8).
+    """The hash Java's selector takes of a sharding key (docs/internals/semantics.md#ordered-sends).
 
     A number within 32 bits counts as an `Integer`, which is its own hash; a wider one can
     only be a `Long`. For small `Long` keys of a Java producer give `long_hash(key)` instead.

@@ -1,4 +1,4 @@
-"""Ids of messages and clients (protocol 2.3)."""
+"""Ids of messages and clients (docs/internals/protocol.md#identifiers)."""
 
 from __future__ import annotations
 

@@ -220,7 +220,8 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
 
     Args:
         queue: where they were pulled from.
-        body: concatenated stored records (protocol 2.1); kept, not copied.
+        body: concatenated stored records (docs/internals/protocol.md#stored-message); kept, not
+        copied.
         tags: keep only messages with one of these tags; empty keeps all.
         namespace: of the client, which `MessageView.topic` leaves out; empty for none.
     Raises: ProtocolError: a record is torn. O(n) native at construction.
@@ -305,7 +306,8 @@ class MessageView(core.MessageView):
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to; restored for a retried message (semantics 4.2)."""
+        """The topic it was sent to; restored for a retried message
+        (docs/internals/semantics.md#consume-loop)."""
         sent_to = self.get_property(props.RETRY_TOPIC)
         return unwrapped(self.index.namespace, sent_to) if sent_to else self.index.queue.topic
 
@@ -331,7 +333,7 @@ class MessageView(core.MessageView):
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id: where the record is stored (protocol 2.3)."""
+        """The broker's id: where the record is stored (docs/internals/protocol.md#identifiers)."""
         host = self.store_host_bytes
         port = int.from_bytes(host[-4:], "big", signed=True)
         return offset_message_id(host[:-4], port, self.physical_offset)

@@ -1,4 +1,4 @@
-"""Which topic and group names a broker takes (protocol section 6)."""
+"""Which topic and group names a broker takes (docs/internals/protocol.md#names-and-permissions)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def is_system_name(name: str) -> bool:
 
 
 def wrapped(namespace: str, name: str) -> str:
-    """A topic or group as brokers know it: `ns%orders`, `%RETRY%ns%group` (protocol 6).
+    """A topic or group as brokers know it: `ns%orders`, `%RETRY%ns%group`
+    (docs/internals/protocol.md#names-and-permissions).
 
     What is wrapped already stays as it is.
     """

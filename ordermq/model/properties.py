@@ -1,4 +1,5 @@
-"""Message properties: their names, and the text form they travel in (protocol 2.1)."""
+"""Message properties: their names, and the text form they travel in
+(docs/internals/protocol.md#stored-message)."""
 
 from __future__ import annotations
 

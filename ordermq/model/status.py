@@ -11,7 +11,7 @@ from ordermq.model.message_queue import MessageQueue
 
 
 class ConsumeResult(StrEnum):
-    """A listener's answer for its batch (semantics 4.4)."""
+    """A listener's answer for its batch (docs/internals/semantics.md#listener-results)."""
 
     SUCCESS = "SUCCESS"
     SUSPEND = "SUSPEND"  # try the batch again after a pause
@@ -20,7 +20,8 @@ class ConsumeResult(StrEnum):
 
 
 class SendStatus(StrEnum):
-    """How durable the broker says a stored message is (protocol 3.1)."""
+    """How durable the broker says a stored message is
+    (docs/internals/protocol.md#response-codes)."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"

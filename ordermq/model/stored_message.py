@@ -1,4 +1,5 @@
-"""The stored record, read whole, and the hosts it names (protocol 2.1).
+"""The stored record, read whole, and the hosts it names
+(docs/internals/protocol.md#stored-message).
 
 A record is wire-ready: a pull answer is records joined. `core.RecordWriter` writes them.
 """

@@ -1,4 +1,4 @@
-"""What a group wants of a topic (protocol 2.4)."""
+"""What a group wants of a topic (docs/internals/protocol.md#tags)."""
 
 from __future__ import annotations
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.closing import Starting
 from ordermq.config import ProducerConfig
 from ordermq.errors import StateError
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
+from ordermq.producer.accumulator import Parcel
 from ordermq.producer.entries import Entries
-from ordermq.producer.entry import Entry
-from ordermq.producer.intake import Parcel
 from ordermq.producer.introductions import Introductions
+from ordermq.producer.pending_message import Entry
+from ordermq.producer.queue_selector import Targets
 from ordermq.producer.replies import Reply, send_reply
-from ordermq.producer.requests import Request, Requests
+from ordermq.producer.request_reply import Request, Requests
 from ordermq.producer.selectors import ShardingKey
-from ordermq.producer.targets import Targets
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
@@ -114,7 +114,7 @@ class Asking(Starting):
 
     # Of the producer.
 
-    def _live(self) -> ClientInstance:
+    def _live(self) -> ClientSession:
         raise NotImplementedError
 
     def _describe(self) -> Heartbeat:
@@ -125,7 +125,7 @@ class Asking(Starting):
 
     # On the caller's thread.
 
-    def _begin_asking(self, client: ClientInstance, targets: Targets) -> None:
+    def _begin_asking(self, client: ClientSession, targets: Targets) -> None:
         introductions = self._introductions = Introductions(client, self._describe)
         namespace = self.config.remoting.namespace
         self._requests = Requests(client, targets, introductions, self._hand_in_request, namespace)

@@ -8,8 +8,8 @@ from ordermq.config import SendConfig
 from ordermq.errors import ConfigError
 from ordermq.model.identifiers import unique_message_id, unique_message_ids
 from ordermq.model.message import Message, marked, plain_texts
-from ordermq.producer.entry import Entry
 from ordermq.producer.hooks import SendCheck, SendHooks
+from ordermq.producer.pending_message import Entry
 from ordermq.producer.selectors import ShardingKey
 
 

@@ -15,7 +15,7 @@ from ordermq.model import properties as props
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt, SendStatus
-from ordermq.producer.entry import Entry
+from ordermq.producer.pending_message import Entry
 from ordermq.producer.selectors import ShardingKey
 from ordermq.remoting.trace import DEFAULT_REGION, DELAYED, HALF, NORMAL, Published
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.errors import RemotingError
 from ordermq.remoting.bodies import Heartbeat
 
@@ -23,7 +23,7 @@ class Introductions:
         describe: makes the heartbeat of this moment.
     """
 
-    def __init__(self, client: ClientInstance, describe: Callable[[], Heartbeat]) -> None:
+    def __init__(self, client: ClientSession, describe: Callable[[], Heartbeat]) -> None:
         self._client = client
         self._describe = describe
         self._introduced: set[str] = set()  # addresses

@@ -1,4 +1,4 @@
-"""Large bodies are compressed on their way out (protocol 2.2)."""
+"""Large bodies are compressed on their way out (docs/internals/protocol.md#system-flags)."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ordermq.client.identity import client_id as new_client_id
-from ordermq.client.instance import ClientInstance
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Runtime
+from ordermq.client.session import ClientSession
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import ProducerConfig
@@ -22,17 +22,17 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
+from ordermq.producer.accumulator import Intake, Parcel
 from ordermq.producer.asking import Asking
 from ordermq.producer.entries import Entries
-from ordermq.producer.entry import Entry
 from ordermq.producer.faults import Faults
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
-from ordermq.producer.intake import Intake, Parcel
-from ordermq.producer.lanes import QueueLane
 from ordermq.producer.packing import packed
+from ordermq.producer.pending_message import Entry
+from ordermq.producer.queue_selector import Targets
+from ordermq.producer.queue_sender import QueueLane
 from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
-from ordermq.producer.targets import Targets
-from ordermq.producer.window import Awaited, SendWindow, Together
+from ordermq.producer.waiters import Awaited, SendWindow, Together
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.headers import RecallHeader, SendHeader
 
@@ -79,7 +79,7 @@ class Producer(Asking):
         self._clock = clock if clock is not None else SystemClock()
         self._faults = Faults(self._clock) if self.config.send.send_latency_fault else None
         self._targets = Targets(selector_of(selector), self.config.send, self._faults)
-        self._client: ClientInstance | None = None
+        self._client: ClientSession | None = None
         self._closed = False
         self._lanes: dict[MessageQueue, QueueLane] = {}
         self._under_way: set[QueueLane] = set()
@@ -96,7 +96,7 @@ class Producer(Asking):
         if self._client is not None or self._closed:
             raise StateError("a producer starts once", group=self.group)
         runtime = Runtime.acquire()
-        client = ClientInstance(
+        client = ClientSession(
             runtime,
             self._clock,
             self.config.remoting,
@@ -117,7 +117,7 @@ class Producer(Asking):
         if self.config.trace.enable_msg_trace:
             self._begin_traces(client)
 
-    def _begin_traces(self, client: ClientInstance) -> None:
+    def _begin_traces(self, client: ClientSession) -> None:
         self._traces = TraceDispatcher(
             self.group, self.name_servers, self.config.remoting, self.config.trace, self._clock
         )
@@ -407,7 +407,7 @@ class Producer(Asking):
         while not (self._intake.is_empty and all(lane.is_idle for lane in [*self._lanes.values()])):
             await self._clock.sleep_ms(_FLUSH_TICK_MS)
 
-    async def _leave(self, client: ClientInstance) -> None:
+    async def _leave(self, client: ClientSession) -> None:
         await client.stop_loops()
         self._stop_asking()
         assert self._intake is not None
@@ -420,7 +420,7 @@ class Producer(Asking):
                 _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
         await client.close()
 
-    def _live(self) -> ClientInstance:
+    def _live(self) -> ClientSession:
         if self._client is None or self._closed:
             raise self._not_running()
         return self._client

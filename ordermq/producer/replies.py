@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError, OrderMQError, RemotingError, RouteError
 from ordermq.model import properties as props
@@ -13,9 +13,9 @@ from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import reply_topic
 from ordermq.model.status import SendReceipt, SendStatus
-from ordermq.producer.entry import Entry
 from ordermq.producer.packing import packed
-from ordermq.producer.requests import require_unmarked
+from ordermq.producer.pending_message import Entry
+from ordermq.producer.request_reply import require_unmarked
 from ordermq.remoting.headers import SendHeader
 
 _log = logging.getLogger("ordermq.producer")
@@ -70,7 +70,7 @@ class Reply:
 
 
 async def send_reply(
-    client: ClientInstance, group: str, reply: Reply, config: SendConfig
+    client: ClientSession, group: str, reply: Reply, config: SendConfig
 ) -> SendReceipt:
     """Have a broker push it, and wait until the asker has it; on the I/O thread.
 
@@ -91,7 +91,7 @@ async def send_reply(
 
 
 async def _pushed(
-    client: ClientInstance, group: str, reply: Reply, entry: Entry, config: SendConfig
+    client: ClientSession, group: str, reply: Reply, entry: Entry, config: SendConfig
 ) -> SendReceipt:
     body, sys_flag = await packed(entry.bodies[0], config)
     first: RemotingError | RouteError | None = None
@@ -120,7 +120,7 @@ async def _pushed(
     raise first
 
 
-async def _brokers(client: ClientInstance, request: MessageView) -> list[str]:
+async def _brokers(client: ClientSession, request: MessageView) -> list[str]:
     own = request.message_queue.broker_name
     route = await client.routes.get(request.topic)
     others = {broker.broker_name for broker in route.brokers if broker.master} if route else set()

@@ -1,4 +1,4 @@
-"""Which queue a sharding key goes to (semantics 8); pure functions.
+"""Which queue a sharding key goes to (docs/internals/semantics.md#ordered-sends); pure functions.
 
 Clients of other languages choose differently for the same key, so the choice has a name:
 all producers of one ordered topic must use the same.

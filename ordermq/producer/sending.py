@@ -6,24 +6,24 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.client.timers import cancelled
 from ordermq.config import SendConfig
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.destination import Destination
-from ordermq.producer.entry import Entry, batch_body, is_single
 from ordermq.producer.packing import is_packed, packed
-from ordermq.producer.selectors import ShardingKey
-from ordermq.producer.send_retry import (
+from ordermq.producer.pending_message import Entry, batch_body, is_single
+from ordermq.producer.retry_policy import (
     AfterFailure,
     decide,
     delay_ms,
     is_doubtful,
     may_go_elsewhere,
 )
+from ordermq.producer.selectors import ShardingKey
+from ordermq.producer.send_protocol import Destination
 from ordermq.remoting.command import Command
-from ordermq.remoting.pending import Waiting
+from ordermq.remoting.response_futures import Waiting
 
 _log = logging.getLogger("ordermq.producer")
 
@@ -58,7 +58,7 @@ class Sending(Waiting):
 
     def __init__(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         destination: Destination,
         config: SendConfig,
         batch: Sequence[Entry],

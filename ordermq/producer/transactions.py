@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ordermq.client.instance import ClientInstance
+from ordermq.client.session import ClientSession
 from ordermq.errors import ConfigError, OrderMQError, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.message import Message, MessageBatch, MessageView
@@ -21,11 +21,11 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
 from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
 from ordermq.model.stored_message import StoredMessage
-from ordermq.producer.entry import Entry
-from ordermq.producer.intake import Parcel
+from ordermq.producer.accumulator import Parcel
+from ordermq.producer.pending_message import Entry
 from ordermq.producer.producer import Producer
 from ordermq.producer.selectors import ShardingKey
-from ordermq.producer.window import Awaited, Together
+from ordermq.producer.waiters import Awaited, Together
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
@@ -226,7 +226,7 @@ class TransactionProducer(Producer):
 
     async def _introduced_target(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         message: Message,
         key: ShardingKey | None,
         queue: MessageQueue | None,
@@ -240,7 +240,7 @@ class TransactionProducer(Producer):
 
     async def _end(
         self,
-        client: ClientInstance,
+        client: ClientSession,
         message: Message,
         half: SendReceipt,
         key: ShardingKey | None,

@@ -1,4 +1,5 @@
-"""The bodies that admin requests bring back, typed (protocol 3.8, 3.9)."""
+"""The bodies that admin requests bring back, typed
+(docs/internals/protocol.md#requests-to-consumers, docs/internals/protocol.md#admin-requests)."""
 
 from __future__ import annotations
 

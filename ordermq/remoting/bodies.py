@@ -1,4 +1,4 @@
-"""The JSON bodies of requests and answers, typed (protocol section 3)."""
+"""The JSON bodies of requests and answers, typed (docs/internals/protocol.md#commands)."""
 
 from __future__ import annotations
 

@@ -93,7 +93,8 @@ class ResponseCode(IntEnum):
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
-    OMQ_FENCED = 28_001  # the commit's lock epoch is not the current one (semantics 10.3)
+    # the commit's lock epoch is not the current one (docs/internals/semantics.md#fencing)
+    OMQ_FENCED = 28_001
 
 
 class LanguageCode(IntEnum):
@@ -116,7 +117,8 @@ class LanguageCode(IntEnum):
 
 
 class TransactionFlag(IntEnum):
-    """The transaction bits of a message's sysFlag, also how a transaction ends (protocol 3.3)."""
+    """The transaction bits of a message's sysFlag, also how a transaction ends
+    (docs/internals/protocol.md#sending)."""
 
     NONE = 0x0  # of END_TRANSACTION: not known yet
     PREPARED = 0x4
@@ -125,7 +127,7 @@ class TransactionFlag(IntEnum):
 
 
 class PullFlag(IntEnum):
-    """Bits of a pull request's sysFlag (protocol 3.4)."""
+    """Bits of a pull request's sysFlag (docs/internals/protocol.md#pulling)."""
 
     COMMIT_OFFSET = 1
     SUSPEND = 2

@@ -20,7 +20,7 @@ def next_opaque() -> int:
 
 
 class Serialization(IntEnum):
-    """How the header is written; chosen frame by frame (protocol 1.1)."""
+    """How the header is written; chosen frame by frame (docs/internals/protocol.md#frame)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -28,7 +28,7 @@ class Serialization(IntEnum):
 
 @dataclass(slots=True)
 class Command:
-    """A frame's content (protocol 1.1, 1.4).
+    """A frame's content (docs/internals/protocol.md#frame, 1.4).
 
     Args:
         code: a `RequestCode`, or the `ResponseCode` of an answer.

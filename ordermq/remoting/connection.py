@@ -23,7 +23,7 @@ from ordermq.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
 from ordermq.remoting.framing import Framer, encode
 from ordermq.remoting.header_codec import make_binary
 from ordermq.remoting.namespaces import Namespaces
-from ordermq.remoting.pending import Pending, Waiting
+from ordermq.remoting.response_futures import Pending, Waiting
 from ordermq.remoting.shared_socket import SharedSocket
 from ordermq.remoting.signing import Credentials
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words_for_silence

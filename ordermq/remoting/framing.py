@@ -1,4 +1,5 @@
-"""Streams of bytes to commands and back; no I/O, shared by client and broker (protocol 1.1)."""
+"""Streams of bytes to commands and back; no I/O, shared by client and broker
+(docs/internals/protocol.md#frame)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Command headers as bytes: JSON (protocol 1.2) and the binary ROCKETMQ form (1.3)."""
+"""Command headers as bytes: JSON (docs/internals/protocol.md#json-header) and the binary ROCKETMQ
+form (1.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The named fields of each request and answer, typed (protocol section 3).
+"""The named fields of each request and answer, typed (docs/internals/protocol.md#commands).
 
 Each class lists its fields once, with the name on the wire; `to_ext` and `from_ext` follow.
 Booleans travel as `true` and `false`, numbers decimal, absent ones not at all.

@@ -1,4 +1,5 @@
-"""Names of a tenant's own: `orders` here, `namespace%orders` on the wire (protocol 6).
+"""Names of a tenant's own: `orders` here, `namespace%orders` on the wire
+(docs/internals/protocol.md#names-and-permissions).
 
 Everything above the wire knows plain names only. What leaves is wrapped and what comes is
 unwrapped here, as RocketMQ's NamespaceUtil does, in headers and in JSON bodies; message records

@@ -1,4 +1,5 @@
-"""Requests signed with an account's secret key, as RocketMQ's ACL asks for (protocol 5)."""
+"""Requests signed with an account's secret key, as RocketMQ's ACL asks for
+(docs/internals/protocol.md#signed-requests)."""
 
 from __future__ import annotations
 

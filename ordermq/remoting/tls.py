@@ -1,4 +1,5 @@
-"""TLS: certificates from settings, and what goes wrong with them in plain words (protocol 1.5)."""
+"""TLS: certificates from settings, and what goes wrong with them in plain words
+(docs/internals/protocol.md#tls)."""
 
 from __future__ import annotations
 

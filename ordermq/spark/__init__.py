@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ordermq.spark.ordered_columns import ordered_udf
-    from ordermq.spark.ordered_context import StageContext
     from ordermq.spark.ordered_failure import DeadLetter, ParkKey, unpark
-    from ordermq.spark.ordered_stage import apply_in_order
-    from ordermq.spark.ordered_state import apply_with_state
-    from ordermq.spark.repeats import drop_repeats
-    from ordermq.spark.sink_order import by_target_queue
+    from ordermq.spark.sink.order import by_target_queue
+    from ordermq.spark.source.deduplication import drop_repeats
+    from ordermq.spark.stages.column_functions import ordered_udf
+    from ordermq.spark.stages.context import StageContext
+    from ordermq.spark.stages.stage import apply_in_order
+    from ordermq.spark.stages.state import apply_with_state
 
 __all__ = [
     "DeadLetter",

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from ordermq.errors import ConfigError
-from ordermq.spark.ordered_rows import missing_places
+from ordermq.spark.stages.rows import missing_places
 
 FORMAT = "ordermq"
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from ordermq.client.broker_api import BrokerApi
 from ordermq.errors import ConfigError, DataLoss
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.link import Link
-from ordermq.spark.offsets import Offsets, advance
 from ordermq.spark.options import Boundary, Edge, SourceOptions, queue_text
+from ordermq.spark.session import Link
+from ordermq.spark.source.offsets import Offsets, advance
 
 _log = logging.getLogger("ordermq.spark")
 

@@ -16,13 +16,13 @@ from typing import Any
 from ordermq.clock import Clock
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.driver_lease import DriverLease
 from ordermq.spark.lease_identity import new_lease
-from ordermq.spark.link import Link
-from ordermq.spark.offsets import Offsets, StreamOffset, advance, went_back
 from ordermq.spark.options import SourceOptions, queue_text
 from ordermq.spark.positions import heads_of, offsets_at
-from ordermq.spark.tails import Tails
+from ordermq.spark.session import Link
+from ordermq.spark.source.latest_offsets import Tails
+from ordermq.spark.source.lease import DriverLease
+from ordermq.spark.source.offsets import Offsets, StreamOffset, advance, went_back
 
 _log = logging.getLogger("ordermq.spark")
 _COMMIT_WAIT_S = 10.0

@@ -9,9 +9,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ROOMS = ("ordermq", "pyspark_ordermq", "tests", "bench", "ci", "ext")
 ENDINGS = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h", ".sh"}
-MOST_LINES = 500
-# One public header is one product: who includes the core includes, and reads, this file alone.
-THE_HEADER = "ext/core/ordermq.h"
 # A skipped test does not run, and nobody notices. Each file that may skip is named here.
 MAY_SKIP = {
     "tests/interop/test_accounts.py",
@@ -39,12 +36,6 @@ def python_files() -> dict[str, Path]:
 def test_a_file_is_named_for_what_it_owns() -> None:
     vague = re.compile(r"util|helper|manager|misc|common")
     assert [name for name, path in files().items() if vague.search(path.name)] == []
-
-
-def test_a_file_is_short_enough_to_read() -> None:
-    lines = {name: len(path.read_text().splitlines()) for name, path in files().items()}
-    long = {name for name, count in lines.items() if count > MOST_LINES}
-    assert {name for name in long if not name.startswith("tests/")} <= {THE_HEADER}
 
 
 def test_no_handler_swallows_every_error() -> None:

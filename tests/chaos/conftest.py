@@ -150,7 +150,8 @@ class Stage:
 
     def wait_until_all_seen(self) -> None:
         # By number, not by offset: a batch whose answer died with the broker is sent again,
-        # and stands twice in its queue (semantics 8: duplicates possible, order kept).
+        # and stands twice in its queue (docs/internals/semantics.md#ordered-sends: duplicates
+        # possible, order kept).
         def all_seen() -> bool:
             return len({number for _, _, _, number in self.seen()}) == self.sent
 

@@ -1,4 +1,5 @@
-"""Killed, frozen and restarted processes; every history goes to the audit (semantics 11)."""
+"""Killed, frozen and restarted processes; every history goes to the audit
+(docs/internals/semantics.md#invariants)."""
 
 from __future__ import annotations
 

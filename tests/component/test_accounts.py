@@ -1,4 +1,4 @@
-"""A broker that serves its accounts only (protocol 5)."""
+"""A broker that serves its accounts only (docs/internals/protocol.md#signed-requests)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 
 from ordermq import Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
-from ordermq.consumer.local_offsets import OffsetFile
+from ordermq.consumer.offsets.local_offsets import OffsetFile
 from ordermq.errors import ConfigError, StateError
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all

@@ -1,4 +1,5 @@
-"""Queues moving between members: nothing lost, nothing twice, nothing early (semantics 10.1)."""
+"""Queues moving between members: nothing lost, nothing twice, nothing early
+(docs/internals/semantics.md#hand-off)."""
 
 from __future__ import annotations
 

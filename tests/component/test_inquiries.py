@@ -1,4 +1,5 @@
-"""What a member answers to an admin tool that asks it through the broker (protocol 3.8)."""
+"""What a member answers to an admin tool that asks it through the broker
+(docs/internals/protocol.md#requests-to-consumers)."""
 
 from __future__ import annotations
 

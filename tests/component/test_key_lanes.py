@@ -15,7 +15,7 @@ import pytest
 from ordermq import ConsumeResult, DeadLetter, Message, ParkKey, Producer, PushConsumer, Stop
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.consumer.lanes import LaneService
+from ordermq.consumer.dispatch.key_ordered import LaneService
 from ordermq.errors import ConfigError
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all

@@ -29,7 +29,7 @@ from ordermq import (
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
-from ordermq.consumer.local_offsets import OffsetFile
+from ordermq.consumer.offsets.local_offsets import OffsetFile
 from ordermq.errors import (
     BrokerError,
     ConfigError,

@@ -191,7 +191,7 @@ def test_a_message_stays_where_it_is_until_its_copy_is_stored(
     seen: Seen,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ordermq.consumer import parking
+    from ordermq.consumer.dispatch import parked_keys as parking
     from ordermq.errors import RequestTimeout
 
     send_all(producer, numbered(40))

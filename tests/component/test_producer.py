@@ -1,4 +1,5 @@
-"""A producer on an embedded broker: order, pipelining, refusals, the end (semantics 8)."""
+"""A producer on an embedded broker: order, pipelining, refusals, the end
+(docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A producer that is idle lets its caller write the request; the order stays (semantics 8, I15)."""
+"""A producer that is idle lets its caller write the request; the order stays
+(docs/internals/semantics.md#ordered-sends, I15)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ordermq import Message, Producer, SendReceipt
-from ordermq.producer.lanes import QueueLane
+from ordermq.producer.queue_sender import QueueLane
 from ordermq.remoting.connection import Connection
 
 ROUNDS = 60

@@ -18,8 +18,8 @@ from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.lease_identity import lease_client_id
-from ordermq.spark.offsets import StreamOffset
 from ordermq.spark.options import SourceOptions
+from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.stream_driver import StreamDriver
 from tests.component.conftest import Seen, eventually, numbered
 

@@ -1,4 +1,5 @@
-"""Pause, release, resume and seek of a running consumer (semantics 10.6)."""
+"""Pause, release, resume and seek of a running consumer
+(docs/internals/semantics.md#pause-and-seek)."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ import pytest
 from ordermq import Message, MessageQueue, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.consumer.assigned_queue import AssignedQueue
-from ordermq.consumer.member import Member
+from ordermq.consumer.group.group_member import Member
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient, locked

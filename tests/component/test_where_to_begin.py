@@ -12,7 +12,7 @@ import pytest
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.server import HANDLERS
-from ordermq.consumer.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from tests.component.conftest import Seen, eventually

@@ -41,7 +41,8 @@ STOPPED_S = 25.0  # longer than a broker keeps the locks of who does not renew t
 JOIN_ATTEMPTS = 3
 WOKEN_NS = 1_000_000_000
 STALLED_S = 150.0  # without any delivery: something is lost or stuck
-# What Java's own rules allow (semantics 3.2, 4.4): its repeats and early unlocks; and what it
+# What Java's own rules allow (docs/internals/semantics.md#leases-and-renewal,
+# docs/internals/semantics.md#listener-results): its repeats and early unlocks; and what it
 # does when it wakes up after its locks have run out, for it looks at the clock only between
 # batches, and its commits are one-way.
 JAVAS_OWN = frozenset({"I5", "I9"})
@@ -308,7 +309,8 @@ class Chaos:
     def _is_woken(self, event: dict[str, Any]) -> bool:
         """Whether a late start is that of a member frozen right between its check and its call.
 
-        No check can help that; what it did is not committed (semantics 10.3, the residual).
+        No check can help that; what it did is not committed (docs/internals/semantics.md#fencing,
+        the residual).
         """
         pid = int(event["p"].split("@")[1].split("#")[0])
         return any(0 <= event["t"] - at < WOKEN_NS for at in self.woken[pid])

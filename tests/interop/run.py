@@ -286,7 +286,7 @@ class Run:
 
     def wait_for_all(self, deadline_s: float = DEADLINE_S) -> None:
         # By number: a batch whose answer died with the broker is sent again, and is twice in
-        # its queue (semantics 8).
+        # its queue (docs/internals/semantics.md#ordered-sends).
         self.wait_for(
             lambda seen: len({delivery.body for delivery in seen}) >= self.sent,
             f"all {self.sent} messages",

@@ -1,4 +1,5 @@
-"""Signed requests: ours to RocketMQ's broker, Java's to the embedded one (protocol 5)."""
+"""Signed requests: ours to RocketMQ's broker, Java's to the embedded one
+(docs/internals/protocol.md#signed-requests)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Java's client and ours in one orderly group on RocketMQ's broker.
 
-Java's own rules (semantics 3.2, 4.4) let it repeat the batch that ran while a queue left it, and
+Java's own rules (docs/internals/semantics.md#leases-and-renewal,
+docs/internals/semantics.md#listener-results) let it repeat the batch that ran while a queue left
+it, and
 unlock without an acknowledged commit; what we hand over is never repeated. Nothing may be lost,
 overtaken, or held by two.
 """

@@ -200,7 +200,9 @@ def test_auto_commits_of_a_lite_member_reach_the_broker(run: Run) -> None:
         consumer.subscribe(run.topic)
         assert sorted(set(polled(consumer, 80))) == list(range(80))
         while consumer.poll(0):
-            pass  # a send repeated under load is twice in its queue (semantics 8)
+            # a send repeated under load is twice in its queue
+            # (docs/internals/semantics.md#ordered-sends)
+            pass
         ends = [consumer.position(queue) for queue in queues]
         eventually(
             lambda: [consumer.committed(queue) for queue in queues] == ends,

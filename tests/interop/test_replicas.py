@@ -16,7 +16,7 @@ from ordermq.errors import ConnectFailed, OrderMQError, RouteError
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.pending import Waiting
+from ordermq.remoting.response_futures import Waiting
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import Run

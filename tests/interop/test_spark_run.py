@@ -21,8 +21,8 @@ from ordermq.errors import LockRefused
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
 from ordermq.spark.lease_identity import lease_client_id
-from ordermq.spark.offsets import StreamOffset
 from ordermq.spark.options import SourceOptions
+from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.stream_driver import StreamDriver
 from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT, eventually
 from tests.interop.line_process import LineProcess

@@ -1,7 +1,8 @@
 """Every native core beside a model, step by step, `_check()` after each (I11, I12).
 
 The process queue's model is the reference core, the offset map's is a dict, the lock table's
-is written here once more from semantics 3.1, so that the reference is checked too.
+is written here once more from docs/internals/semantics.md#broker-lock-table, so that the reference
+is checked too.
 """
 
 import importlib
@@ -285,7 +286,8 @@ queue_lists = st.lists(st.integers(0, 40).map("q{}".format), max_size=30)
 
 
 class LockTableMachine(RuleBasedStateMachine):
-    """I12: the table of semantics 3.1 under any interleaving and clock."""
+    """I12: the table of docs/internals/semantics.md#broker-lock-table under any interleaving and
+    clock."""
 
     module = "ordermq.core._cython"
 

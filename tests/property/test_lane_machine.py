@@ -1,6 +1,7 @@
 """Every core's lane map beside the reference, step by step, and each start beside the rules.
 
-The rules (`Audit`) are written here once more from semantics 10.2 and the key clauses of I2
+The rules (`Audit`) are written here once more from docs/internals/semantics.md#key-lanes and the
+key clauses of I2
 and I3, over the events alone, so that the reference is checked too.
 """
 

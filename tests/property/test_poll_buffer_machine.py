@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ordermq import MessageQueue
 from ordermq.config.pull import LitePullConfig
-from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
+from ordermq.consumer.queue.poll_buffer import PollBuffer, PulledQueue
 from tests.unit.consumer.batches import batch
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(3)]

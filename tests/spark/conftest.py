@@ -21,7 +21,7 @@ from ordermq.config import BrokerConfig, RemotingConfig
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from ordermq.spark.link import Link
+from ordermq.spark.session import Link
 from tests.spark.legs import LONG
 
 ROOT = Path(__file__).resolve().parents[2]

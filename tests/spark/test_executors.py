@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ordermq.spark import drop_repeats
 from ordermq.spark.options import SourceOptions
-from ordermq.spark.source import BatchReader
+from ordermq.spark.source.batch import BatchReader
 from tests.spark.conftest import MARK, OWN_MARK, ROOT, assert_in_order, eventually, numbers, send
 from tests.spark.two_hosts import two_hosts
 

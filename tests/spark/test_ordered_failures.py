@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from test_ordered_stage import frame, run_stream, stream
 
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.instance import ClientInstance
 from ordermq.client.runtime import Runtime
+from ordermq.client.session import ClientSession
 from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConfigError
@@ -215,20 +215,20 @@ class Locks:
         self._runtime.release()
 
     def lock(self, client_id: str, queue: MessageQueue) -> bool:
-        async def ask(client: ClientInstance, address: str) -> bool:
+        async def ask(client: ClientSession, address: str) -> bool:
             return queue in (await client.api.lock(address, self._group, [queue])).granted
 
         return bool(self._run(client_id, queue, ask))
 
     def unlock(self, client_id: str, queue: MessageQueue) -> None:
-        async def ask(client: ClientInstance, address: str) -> None:
+        async def ask(client: ClientSession, address: str) -> None:
             await client.api.unlock(address, self._group, [queue], [0])
 
         self._run(client_id, queue, ask)
 
     def _run(self, client_id: str, queue: MessageQueue, ask: Any) -> Any:
         async def work() -> Any:
-            client = ClientInstance(
+            client = ClientSession(
                 self._runtime,
                 SystemClock(),
                 RemotingConfig(),

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from test_ordered_stage import frame, run_stream, stream
 
 from ordermq.errors import ConfigError
-from ordermq.spark import ordered_state
-from ordermq.spark.ordered_state import apply_with_state
+from ordermq.spark.stages import state as ordered_state
+from ordermq.spark.stages.state import apply_with_state
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 

@@ -1,4 +1,5 @@
-"""A discrete-event model of the Java client's hand-off rules (semantics 3.2, 4, J marks).
+"""A discrete-event model of the Java client's hand-off rules
+(docs/internals/semantics.md#leases-and-renewal, 4, J marks).
 
 One group, one queue, one broker that checks no lock at a commit. It writes the history
 a run of such clients would leave, so that the checker can be seen to fail it. Rules kept:

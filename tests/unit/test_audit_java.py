@@ -1,4 +1,5 @@
-"""The checker's own test: Java's rules must fail where semantics section 11 says so."""
+"""The checker's own test: Java's rules must fail where docs/internals/semantics.md#invariants says
+so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What admin tools ask: groups, offsets, connections (protocol 3.9)."""
+"""What admin tools ask: groups, offsets, connections
+(docs/internals/protocol.md#admin-requests)."""
 
 from __future__ import annotations
 

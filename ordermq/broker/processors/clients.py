@@ -1,4 +1,4 @@
-"""Clients and their groups (protocol 3.7)."""
+"""Clients and their groups (docs/internals/protocol.md#membership)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def check_config(context: BrokerContext, connection: BrokerConnection, request: 
 
 
 def assignment(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    """Share a topic's queues among the members, as clients do it themselves (semantics 6)."""
+    """Share a topic's queues among the members, as clients do it themselves
+    (docs/internals/semantics.md#rebalance)."""
     asked = load_object(request.body, "assignment query")
     client_id, topic = str(asked.get("clientId")), existing_topic(context, str(asked.get("topic")))
     group = context.groups.get(str(asked.get("consumerGroup")))

@@ -1,4 +1,5 @@
-"""Queue locks on the wire, with epochs for who asks (protocol 3.6)."""
+"""Queue locks on the wire, with epochs for who asks
+(docs/internals/protocol.md#queue-lock-requests)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer offsets and what a queue reaches (protocol 3.5)."""
+"""Consumer offsets and what a queue reaches (docs/internals/protocol.md#offsets)."""
 
 from __future__ import annotations
 

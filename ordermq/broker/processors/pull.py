@@ -1,4 +1,5 @@
-"""Pulling (protocol 3.4; the offset rules of semantics 7)."""
+"""Pulling (docs/internals/protocol.md#pulling; the offset rules of
+docs/internals/semantics.md#pull-loop)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an admin tool asks a group's member through the broker (protocol 3.8)."""
+"""What an admin tool asks a group's member through the broker
+(docs/internals/protocol.md#requests-to-consumers)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Moving a group to another offset, as admin tools ask for it (protocol 3.8).
+"""Moving a group to another offset, as admin tools ask for it
+(docs/internals/protocol.md#requests-to-consumers).
 
 The broker stores the new offsets and answers the next pull of each queue with them, so every
 client follows, whatever it knows of resets: "offset moved" is part of pulling.

@@ -1,4 +1,5 @@
-"""Finding messages by one of their keys, or by their producer's id (protocol 3.9).
+"""Finding messages by one of their keys, or by their producer's id
+(docs/internals/protocol.md#admin-requests).
 
 There is no index: it would cost each send a row, for a question asked by hand. The messages of
 the time asked for are looked through, newest first, in small steps between other requests.

@@ -1,4 +1,4 @@
-"""Sending (protocol 3.3)."""
+"""Sending (docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations
 
@@ -230,7 +230,8 @@ def _queue_id(topic: Topic, queue_id: int) -> int:
 
 
 def _is_given_up(context: BrokerContext, header: SendHeader) -> bool:
-    """Whether a message for a retry topic goes to the dead letters (protocol 3.3, trap 10)."""
+    """Whether a message for a retry topic goes to the dead letters
+    (docs/internals/protocol.md#sending, docs/internals/protocol.md#traps)."""
     name = group_of_retry_topic(header.topic)
     group = context.groups.get(name)
     most = header.max_reconsume_times

@@ -1,4 +1,5 @@
-"""Messages that a concurrent consumer gives back for another try (protocol 3.3)."""
+"""Messages that a concurrent consumer gives back for another try
+(docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Routes and topics (protocol 3.2, 3.9)."""
+"""Routes and topics (docs/internals/protocol.md#name-server,
+docs/internals/protocol.md#admin-requests)."""
 
 from __future__ import annotations
 

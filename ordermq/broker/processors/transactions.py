@@ -1,4 +1,4 @@
-"""How transactions end, as their producers tell it (protocol 3.3)."""
+"""How transactions end, as their producers tell it (docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ class ReadHeader(Protocol):
     """The type of `ordermq.core.read_header`."""
 
     def __call__(self, header: bytes) -> Header:
-        """Read a command header in the binary ROCKETMQ serialisation (protocol 1.3).
+        """Read a command header in the binary ROCKETMQ serialisation
+        (docs/internals/protocol.md#binary-header).
 
         Every length is checked before use. Of a field that comes twice the last counts.
         Pure, any thread. O(size).

@@ -9,7 +9,8 @@ class JavaHash(Protocol):
     """The type of `ordermq.core.java_hash`."""
 
     def __call__(self, text: str) -> int:
-        """Java's `String.hashCode`: 31 * h + unit over UTF-16 units, signed 32 bits (protocol 2.4).
+        """Java's `String.hashCode`: 31 * h + unit over UTF-16 units, signed 32 bits
+        (docs/internals/protocol.md#tags).
 
         Pure, any thread. O(n).
 

@@ -16,7 +16,8 @@ NO_KEY = 2**32 - 1  # in a column of key sizes: the message has no key
 
 
 class LaneMap(Protocol):
-    """The key lanes of one assigned message queue (semantics 10.2, 10.4).
+    """The key lanes of one assigned message queue (docs/internals/semantics.md#key-lanes,
+    docs/internals/semantics.md#failure-policies).
 
     Messages are delivered (`add`) in offset order, each with a key. The messages of one key
     are a lane: first in, first out, one in flight. Lanes run beside each other, at most

@@ -14,7 +14,8 @@ LockEntry: TypeAlias = tuple[str, Queue, str, int, int]
 
 
 class LockTable(Protocol[Queue]):
-    """Which member of a group holds which queue, until when, in which epoch (semantics 3.1).
+    """Which member of a group holds which queue, until when, in which epoch
+    (docs/internals/semantics.md#broker-lock-table).
 
     A grant expires when now_ms - granted_ms > lease_ms. One mutex makes test and grant
     atomic, of a whole batch too; any thread may call anything. A new holder, and a grant after
@@ -115,7 +116,8 @@ class LockTable(Protocol[Queue]):
         """Return (owner, epoch, granted_ms), of an expired entry too, or None."""
 
     def is_current(self, group: str, queue: Queue, owner: str, epoch: int, now_ms: int) -> bool:
-        """Whether this owner holds the queue live in exactly this epoch (semantics 10.3)."""
+        """Whether this owner holds the queue live in exactly this epoch
+        (docs/internals/semantics.md#fencing)."""
 
     def is_all_expired(self, group: str, now_ms: int) -> bool:
         """Whether the group holds nothing live.  O(entries of the group)."""

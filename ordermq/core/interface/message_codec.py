@@ -26,9 +26,11 @@ class MessageIndex(Protocol):
     def __init__(
         self, body: ReadableBuffer, tags: Sequence[bytes] = (), check_crc: bool = False
     ) -> None:
-        """Index a concatenation of stored records (protocol 2.1) in one native pass.
+        """Index a concatenation of stored records (docs/internals/protocol.md#stored-message) in
+        one native pass.
 
-        v1 and v2 records, IPv4 and IPv6 hosts. An inner batch (protocol 2.2) becomes the
+        v1 and v2 records, IPv4 and IPv6 hosts. An inner batch
+        (docs/internals/protocol.md#system-flags) becomes the
         messages it holds, with offsets counted on from its own. O(records), with tags
         O(property bytes), with check_crc O(size).
 
@@ -36,7 +38,7 @@ class MessageIndex(Protocol):
             body: the pull body, up to 4 GiB - 1. Bytes are kept as they are, anything else
                 is copied first.
             tags: keep only messages whose TAGS property is exactly one of these, UTF-8;
-                () keeps all. The broker compares hashes only (protocol 2.4).
+                () keeps all. The broker compares hashes only (docs/internals/protocol.md#tags).
             check_crc: compare each stored body with its record's checksum.
         Raises: ProtocolError: a record is malformed, cut or damaged; says which, where and how.
         """
@@ -189,7 +191,7 @@ class MessageView(Protocol):
 
     @property
     def sys_flag(self) -> int:
-        """The protocol's bits (protocol 2.2), signed."""
+        """The protocol's bits (docs/internals/protocol.md#system-flags), signed."""
 
     @property
     def born_timestamp_ms(self) -> int:

@@ -31,7 +31,8 @@ class RecordBlock(Protocol):
 
 
 class RecordWriter(Protocol):
-    """Writes the stored records (protocol 2.1) of one queue and one producer's host.
+    """Writes the stored records (docs/internals/protocol.md#stored-message) of one queue and one
+    producer's host.
 
     A topic over 127 bytes makes v2 records, a host of 20 bytes sets its bit of sysFlag. Any
     thread: nothing changes after construction.
@@ -73,7 +74,8 @@ class RecordWriter(Protocol):
     def write_batch(
         self, batch: bytes, *, sys_flag: int, born_ms: int, stored_ms: int
     ) -> RecordBlock:
-        """Write the records of a batch body (protocol 2.5), all of them or none. O(size).
+        """Write the records of a batch body (docs/internals/protocol.md#batch-body), all of them
+        or none. O(size).
 
         Raises: ProtocolError: a message is torn, or has the property DELAY or TRAN_MSG,
             which no batch may carry; says which, where and how. OverflowError: a number over
@@ -87,7 +89,7 @@ class EncodeBatch(Protocol):
     def __call__(
         self, bodies: Sequence[bytes], properties: Sequence[str], flags: Sequence[int]
     ) -> bytes:
-        """Write the batch body of SEND_BATCH_MESSAGE (protocol 2.5).
+        """Write the batch body of SEND_BATCH_MESSAGE (docs/internals/protocol.md#batch-body).
 
         Pure, any thread. O(size).
 

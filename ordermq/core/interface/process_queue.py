@@ -30,7 +30,8 @@ class Batch(Protocol):
 
 
 class ProcessQueue(Protocol):
-    """The buffered messages of one assigned message queue (semantics 2, the R rules).
+    """The buffered messages of one assigned message queue
+    (docs/internals/semantics.md#process-queue, the R rules).
 
     Pending messages (P) wait, ascending; `take` moves them to consuming (C), and from there
     `commit` drops them or `rollback` and `make_again` move them back. The dispatch flag D

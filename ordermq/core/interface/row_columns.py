@@ -53,14 +53,16 @@ class EncodeRows(Protocol):
         unique: bytes,
         most_bytes: int,
     ) -> tuple[bytes, int]:
-        """Write rows as the batch body of SEND_BATCH_MESSAGE (protocol 2.5).
+        """Write rows as the batch body of SEND_BATCH_MESSAGE
+        (docs/internals/protocol.md#batch-body).
 
         Pure, any thread; releases the GIL for large bodies. O(bytes).
 
         Args:
             bodies: of n rows; none that is sent may be empty.
             rows: which of them, in this order; uint32, shape (m,), m >= 1.
-            fixed: properties of every message, in text form (protocol 2.1).
+            fixed: properties of every message, in text form
+            (docs/internals/protocol.md#stored-message).
             columns: property name and its values, texts of n rows or int64 of shape (n,). An
                 empty text is left out; of a nameless column each text is properties in text
                 form already, and written as it is.

@@ -322,7 +322,8 @@ def _tags(tags: Sequence[bytes]) -> set[bytes | None]:
 
 
 def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple[int, list[_Row]]:
-    """Return (record size, its messages) of the record at `start` (protocol 2.1)."""
+    """Return (record size, its messages) of the record at `start`
+    (docs/internals/protocol.md#stored-message)."""
 
     def need(holds: bool, fault: int, at: int) -> None:
         if not holds:
@@ -374,7 +375,8 @@ def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple
 
 
 def _inner_batch(data: bytes, outer: _Row, record: int) -> list[_Row]:
-    """The messages that a record holds (protocol 2.2, 2.5); offsets count on from its own."""
+    """The messages that a record holds (docs/internals/protocol.md#system-flags,
+    docs/internals/protocol.md#batch-body); offsets count on from its own."""
 
     def need(holds: bool, fault: int, at: int) -> None:
         if not holds:

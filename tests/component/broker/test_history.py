@@ -1,4 +1,4 @@
-"""The events the broker records, in its own order (semantics 11)."""
+"""The events the broker records, in its own order (docs/internals/semantics.md#invariants)."""
 
 from __future__ import annotations
 

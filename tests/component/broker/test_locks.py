@@ -1,4 +1,5 @@
-"""Queue locks: one holder, growing epochs, prompt take-over (semantics 3.1, 10.3)."""
+"""Queue locks: one holder, growing epochs, prompt take-over
+(docs/internals/semantics.md#broker-lock-table, docs/internals/semantics.md#fencing)."""
 
 from __future__ import annotations
 

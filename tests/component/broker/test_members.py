@@ -1,4 +1,5 @@
-"""Members: registered before the answer, gone with their connection (protocol 3.7)."""
+"""Members: registered before the answer, gone with their connection
+(docs/internals/protocol.md#membership)."""
 
 from __future__ import annotations
 

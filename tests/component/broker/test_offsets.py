@@ -1,4 +1,5 @@
-"""Offsets: committed once durable, fenced by epoch, searched by time (protocol 3.5)."""
+"""Offsets: committed once durable, fenced by epoch, searched by time
+(docs/internals/protocol.md#offsets)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls: ranges, the offset rules, tags, waiting (protocol 3.4)."""
+"""Pulls: ranges, the offset rules, tags, waiting (docs/internals/protocol.md#pulling)."""
 
 from __future__ import annotations
 

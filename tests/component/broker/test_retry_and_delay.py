@@ -1,4 +1,4 @@
-"""Retry and dead-letter topics, delay levels (protocol 3.3, 6)."""
+"""Retry and dead-letter topics, delay levels (docs/internals/protocol.md#sending, 6)."""
 
 from __future__ import annotations
 

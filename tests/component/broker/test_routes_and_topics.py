@@ -1,4 +1,5 @@
-"""Routes, topics and what admin tools ask (protocol 3.2, 3.9)."""
+"""Routes, topics and what admin tools ask (docs/internals/protocol.md#name-server,
+docs/internals/protocol.md#admin-requests)."""
 
 from __future__ import annotations
 

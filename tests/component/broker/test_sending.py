@@ -1,4 +1,5 @@
-"""Sends: stored once, in order, with an answer the clients understand (protocol 3.3)."""
+"""Sends: stored once, in order, with an answer the clients understand
+(docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Transactions on the wire: halves kept apart, their ends, and questions (protocol 3.3)."""
+"""Transactions on the wire: halves kept apart, their ends, and questions
+(docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ class WireClient:
 
 
 def batch_body(bodies: Sequence[bytes], properties: bytes = b"") -> bytes:
-    """A batch as clients write it (protocol 2.5)."""
+    """A batch as clients write it (docs/internals/protocol.md#batch-body)."""
     return b"".join(
         struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
         + body

@@ -1,4 +1,4 @@
-"""Small decisions about a message's place (protocol 2.4, 6)."""
+"""Small decisions about a message's place (docs/internals/protocol.md#tags, 6)."""
 
 from __future__ import annotations
 

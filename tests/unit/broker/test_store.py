@@ -1,4 +1,5 @@
-"""The store on its own: groups of writes, failed commits, reads (semantics 10.3, design)."""
+"""The store on its own: groups of writes, failed commits, reads
+(docs/internals/semantics.md#fencing, design)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The stored record, byte by byte (protocol 2.1 and its vectors V4, V12)."""
+"""The stored record, byte by byte (docs/internals/protocol.md#stored-message and its vectors V4,
+V12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The typed requests, as a broker or name server sees and answers them (protocol 3)."""
+"""The typed requests, as a broker or name server sees and answers them
+(docs/internals/protocol.md#commands)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which queues a producer and a group see (protocol 3.2, semantics 8)."""
+"""Which queues a producer and a group see (docs/internals/protocol.md#name-server,
+docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def test_a_group_shares_readable_queues_masterless_ones_too() -> None:
 
 
 def test_an_order_configuration_alone_fixes_the_queues() -> None:
-    # A broker that is away must not move keys: sends to it fail instead (semantics 8).
+    # A broker that is away must not move keys: sends to it fail instead
+    # (docs/internals/semantics.md#ordered-sends).
     route = TopicRoute((MASTER,), (QueueData("b", 8, 8),), "b:2;gone:1")
     assert publish_queues("T", route) == queues("b/0", "b/1", "gone/0")
 

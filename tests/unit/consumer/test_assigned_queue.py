@@ -1,12 +1,14 @@
-"""The races of one assigned queue, each by its name (semantics 2, 3.2, 10.1, 10.3)."""
+"""The races of one assigned queue, each by its name (docs/internals/semantics.md#process-queue,
+docs/internals/semantics.md#leases-and-renewal, docs/internals/semantics.md#hand-off,
+docs/internals/semantics.md#fencing)."""
 
 from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.claim import Claim, Refusal
 from ordermq.consumer.lease import Lease
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 
 from .batches import QUEUE, batch
 

@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.claim import Claim, Refusal
 from ordermq.consumer.lease import Lease
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 
 from .batches import QUEUE, batch
 

@@ -1,4 +1,5 @@
-"""Many batches of a queue at once: what is done, what comes again, what moves (semantics 5)."""
+"""Many batches of a queue at once: what is done, what comes again, what moves
+(docs/internals/semantics.md#concurrent-consumption)."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.claim import Claim, Refusal
 from ordermq.consumer.lease import UNLOCKED
 from ordermq.consumer.listener import ConcurrentContext, judge_concurrent
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.status import ConsumeResult
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.claim import Claim, Refusal
-from ordermq.consumer.lane_queue import LaneQueue
 from ordermq.consumer.lease import Lease
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.key_ordered_queue import LaneQueue
 
 from .batches import QUEUE, batch
 

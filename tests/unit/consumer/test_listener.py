@@ -1,13 +1,14 @@
-"""What a listener's answer means (semantics 4.4), and what its context tells."""
+"""What a listener's answer means (docs/internals/semantics.md#listener-results), and what its
+context tells."""
 
 from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.claim import Claim
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict, judge
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError
 from ordermq.model.status import ConsumeResult
 

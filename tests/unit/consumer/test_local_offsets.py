@@ -1,4 +1,5 @@
-"""The offset file of a broadcasting member: Java's form, whole after any crash (semantics 7)."""
+"""The offset file of a broadcasting member: Java's form, whole after any crash
+(docs/internals/semantics.md#pull-loop)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.consumer.local_offsets import OffsetFile, from_text, to_text
+from ordermq.consumer.offsets.local_offsets import OffsetFile, from_text, to_text
 from ordermq.errors import ProtocolError, StateError, StoreError
 from ordermq.model.message_queue import MessageQueue
 

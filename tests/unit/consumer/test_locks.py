@@ -1,4 +1,4 @@
-"""How long a grant is trusted (semantics 3.2)."""
+"""How long a grant is trusted (docs/internals/semantics.md#leases-and-renewal)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.config import LeaseConfig
+from ordermq.consumer.group.queue_locks import LeaseTimes
 from ordermq.consumer.lease import Lease
-from ordermq.consumer.locks import LeaseTimes
 
 
 @pytest.mark.parametrize(

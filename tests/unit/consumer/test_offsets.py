@@ -1,4 +1,4 @@
-"""Where a queue begins, and commits under way (semantics 7)."""
+"""Where a queue begins, and commits under way (docs/internals/semantics.md#pull-loop)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.claim import Claim
-from ordermq.consumer.group_history import GroupHistory
 from ordermq.consumer.lease import Lease
-from ordermq.consumer.offsets import Offsets
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, Fenced, RequestTimeout
 from ordermq.events import NoHistory
 from ordermq.model.message_queue import MessageQueue

@@ -1,4 +1,5 @@
-"""The course of a queue's turn: how much is claimed, and what ends a claim early (semantics 4)."""
+"""The course of a queue's turn: how much is claimed, and what ends a claim early
+(docs/internals/semantics.md#orderly-consumption)."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.assigned_queue import AssignedQueue, QueueState
-from ordermq.consumer.group_history import GroupHistory
+from ordermq.consumer.dispatch.consume_loop import Calls, OnIoThread
+from ordermq.consumer.dispatch.failure_policy import Retry
+from ordermq.consumer.dispatch.orderly import OrderlyService
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.offsets import Offsets
-from ordermq.consumer.orderly import OrderlyService
-from ordermq.consumer.retry import Retry
-from ordermq.consumer.statistics import ConsumerStatistics
-from ordermq.consumer.turn import Calls, OnIoThread
+from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.events import NoHistory
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult

@@ -9,8 +9,8 @@ import pytest
 
 from ordermq import MessageQueue
 from ordermq.config.pull import LitePullConfig
-from ordermq.consumer.poll_buffer import PollBuffer, PulledQueue
 from ordermq.consumer.polled_batch import NOTHING, PolledBatch
+from ordermq.consumer.queue.poll_buffer import PollBuffer, PulledQueue
 from ordermq.errors import StateError
 from tests.unit.consumer.batches import batch
 

@@ -1,11 +1,11 @@
-"""Flow control of the pull loop (semantics 7)."""
+"""Flow control of the pull loop (docs/internals/semantics.md#pull-loop)."""
 
 from __future__ import annotations
 
 import pytest
 
 from ordermq.config import PullConfig
-from ordermq.consumer.pull import Flow, decide_concurrent_flow, decide_flow
+from ordermq.consumer.fetch.fetcher import Flow, decide_concurrent_flow, decide_flow
 
 CONFIG = PullConfig(pull_threshold_for_queue=1_000, pull_threshold_size_for_queue_mib=2)
 MIB = 1 << 20
@@ -29,7 +29,7 @@ def test_pulling_waits_strictly_above_a_threshold(
 
 def test_a_buffer_that_is_all_handed_out_never_stops_pulling() -> None:
     # Manual mode: only another listener call can commit what is held; waiting for room
-    # here would wait for ever (semantics 4.4).
+    # here would wait for ever (docs/internals/semantics.md#listener-results).
     assert decide_flow(CONFIG, 5_000, 0, 500 * MIB) is Flow.PULL
 
 

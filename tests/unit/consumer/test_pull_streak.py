@@ -1,4 +1,4 @@
-"""Pull after pull without a task, and all that ends it (semantics 7)."""
+"""Pull after pull without a task, and all that ends it (docs/internals/semantics.md#pull-loop)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from ordermq.consumer.assigned_queue import AssignedQueue
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.pull_streak import PullStreak
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ProtocolError, RequestTimeout
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.framing import encode
 from ordermq.remoting.headers import PullHeader
-from ordermq.remoting.pending import Waiting
 from ordermq.remoting.pull_frames import PullFrames
+from ordermq.remoting.response_futures import Waiting
 
 from .batches import QUEUE, batch
 

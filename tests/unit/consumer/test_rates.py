@@ -1,9 +1,10 @@
-"""Messages a second and milliseconds a call, over the last minute (semantics 4.6)."""
+"""Messages a second and milliseconds a call, over the last minute
+(docs/internals/semantics.md#admin-requests)."""
 
 from __future__ import annotations
 
 from ordermq.clock import ManualClock
-from ordermq.consumer.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 
 
 def test_a_rate_is_over_the_time_counted_up_to_a_minute() -> None:

@@ -1,4 +1,4 @@
-"""What turns the queues a member holds into its share (semantics 6)."""
+"""What turns the queues a member holds into its share (docs/internals/semantics.md#rebalance)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.config import ConsumerConfig
-from ordermq.consumer.rebalance import Plan, plan, share_of
+from ordermq.consumer.group.rebalance import Plan, plan, share_of
 from ordermq.model.message_queue import MessageQueue
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(8)]

@@ -1,10 +1,11 @@
-"""Messages that fail again and again (semantics 4.5, 10.4)."""
+"""Messages that fail again and again (docs/internals/semantics.md#failures-and-dead-letters,
+docs/internals/semantics.md#failure-policies)."""
 
 from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.retry import (
+from ordermq.consumer.dispatch.failure_policy import (
     DeadLetter,
     FailurePolicy,
     GiveUp,

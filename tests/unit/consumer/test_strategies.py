@@ -1,4 +1,4 @@
-"""Sharing queues among members (semantics 6, I13)."""
+"""Sharing queues among members (docs/internals/semantics.md#rebalance, I13)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.config import Allocation, AllocationStrategy, ConsumerConfig
-from ordermq.consumer.rebalance import share_of
-from ordermq.consumer.strategies import Configured, MachineRoom, MachineRoomNearby, allocate
+from ordermq.consumer.group.allocation import Configured, MachineRoom, MachineRoomNearby, allocate
+from ordermq.consumer.group.rebalance import share_of
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ordermq.consumer.worker_pool import WorkerPool
+from ordermq.consumer.dispatch.worker_pool import WorkerPool
 
 WAIT_S = 10.0
 QUICK_NS = 1_000

@@ -1,4 +1,4 @@
-"""Stored records (protocol 2.1), encoded by the tests' own hand."""
+"""Stored records (docs/internals/protocol.md#stored-message), encoded by the tests' own hand."""
 
 import struct
 from pathlib import Path
@@ -36,13 +36,13 @@ def record(
 
 
 def v4():
-    """Vector V4 of protocol 7."""
+    """Vector V4 of docs/internals/protocol.md#test-vectors."""
     text = (VECTORS / "stored_message_v1_ipv4.hex").read_text()
     return bytes.fromhex(text)
 
 
 def v12():
-    """Vector V12 of protocol 7: v2, both hosts IPv6."""
+    """Vector V12 of docs/internals/protocol.md#test-vectors: v2, both hosts IPv6."""
     return record(
         magic=V2,
         sys_flag=BORN_V6 | STORE_V6,
@@ -66,7 +66,7 @@ def columns(index):
 
 
 def entry(body=b"", properties=b"", *, flag=0, magic=0):
-    """A message of an inner batch (protocol 2.5)."""
+    """A message of an inner batch (docs/internals/protocol.md#batch-body)."""
     size = 22 + len(body) + len(properties)
     head = struct.pack(">iIIii", size, magic, 0, flag, len(body))
     return head + body + struct.pack(">h", len(properties)) + properties

@@ -1,4 +1,4 @@
-"""Binary command headers (protocol 1.3), on each core."""
+"""Binary command headers (docs/internals/protocol.md#binary-header), on each core."""
 
 import struct
 

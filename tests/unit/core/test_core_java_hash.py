@@ -1,4 +1,4 @@
-"""Java's hash of a text (protocol 2.4, V9), on each core."""
+"""Java's hash of a text (docs/internals/protocol.md#tags, V9), on each core."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

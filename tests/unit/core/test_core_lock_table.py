@@ -17,7 +17,8 @@ def table_with(core, entry):
     return table
 
 
-# semantics 3.1, row by row: entry, epoch of tryLock(me), unlock(me), unlock(other)
+# docs/internals/semantics.md#broker-lock-table, row by row: entry, epoch of tryLock(me),
+# unlock(me), unlock(other)
 ROWS = [
     ("none", 1, False, False),
     ("me live", 1, True, False),

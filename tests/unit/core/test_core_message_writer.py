@@ -1,4 +1,5 @@
-"""Records for the store and batches to send (protocol 2.1, 2.5), on each core."""
+"""Records for the store and batches to send (docs/internals/protocol.md#stored-message,
+docs/internals/protocol.md#batch-body), on each core."""
 
 import struct
 from itertools import pairwise

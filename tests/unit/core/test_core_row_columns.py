@@ -1,4 +1,5 @@
-"""Rows in columns: their order, and batch bodies of them (protocol 2.5), on each core."""
+"""Rows in columns: their order, and batch bodies of them (docs/internals/protocol.md#batch-body),
+on each core."""
 
 import struct
 from array import array

@@ -1,4 +1,4 @@
-"""Java's hashes (protocol V9, semantics 8)."""
+"""Java's hashes (protocol V9, docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of messages and clients (protocol 2.3, V5, V6)."""
+"""Ids of messages and clients (docs/internals/protocol.md#identifiers, V5, V6)."""
 
 from __future__ import annotations
 

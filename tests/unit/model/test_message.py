@@ -1,4 +1,5 @@
-"""Messages to send, and views of received ones (protocol 2.1, V4, V5, V7, V12)."""
+"""Messages to send, and views of received ones (docs/internals/protocol.md#stored-message, V4, V5,
+V7, V12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Legal names (protocol section 6)."""
+"""Legal names (docs/internals/protocol.md#names-and-permissions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text form of properties (protocol 2.1, V8)."""
+"""The text form of properties (docs/internals/protocol.md#stored-message, V8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tag expressions (protocol 2.4)."""
+"""Tag expressions (docs/internals/protocol.md#tags)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ordermq.model.properties import decode
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
-from ordermq.remoting.pending import Waiting
+from ordermq.remoting.response_futures import Waiting
 
 BUSY, ILLEGAL, GARBLED = 2, 13, -1
 

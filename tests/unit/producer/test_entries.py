@@ -15,8 +15,8 @@ from ordermq.errors import ConfigError
 from ordermq.model.message import Message
 from ordermq.model.properties import decode
 from ordermq.producer.entries import Entries
-from ordermq.producer.entry import Entry, take_batch
 from ordermq.producer.hooks import SendCall, SendHooks
+from ordermq.producer.pending_message import Entry, take_batch
 
 
 def entries_of(

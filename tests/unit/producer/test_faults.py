@@ -11,8 +11,8 @@ from ordermq.client.routes import Routes
 from ordermq.clock import ManualClock
 from ordermq.config import SendConfig
 from ordermq.producer.faults import Faults
+from ordermq.producer.queue_selector import Targets
 from ordermq.producer.selectors import selector_of
-from ordermq.producer.targets import Targets
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
 

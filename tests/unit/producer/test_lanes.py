@@ -1,4 +1,5 @@
-"""One request of a queue at a time (semantics 8, I15, protocol V7)."""
+"""One request of a queue at a time (docs/internals/semantics.md#ordered-sends, I15, protocol
+V7)."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ from ordermq.errors import (
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import encode
 from ordermq.model.status import SendStatus
-from ordermq.producer import lanes
-from ordermq.producer.entry import Entry, batch_body, take_batch
-from ordermq.producer.lanes import QueueLane
+from ordermq.producer import queue_sender as lanes
+from ordermq.producer.pending_message import Entry, batch_body, take_batch
+from ordermq.producer.queue_sender import QueueLane
 
 from .fake_broker import FATES, FakeBroker
 
@@ -590,7 +591,8 @@ def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
     run(work())
 
 
-# -- compressed bodies (protocol 2.2) -----------------------------------------------------
+# -- compressed bodies (docs/internals/protocol.md#system-flags)
+# -----------------------------------------------------
 
 
 def test_a_body_from_the_threshold_on_is_compressed_and_a_shorter_one_is_not() -> None:

@@ -1,4 +1,4 @@
-"""Which queue a key goes to (semantics 8)."""
+"""Which queue a key goes to (docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations
 

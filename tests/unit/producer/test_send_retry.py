@@ -1,4 +1,4 @@
-"""What follows a failed try to send (semantics 8)."""
+"""What follows a failed try to send (docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ordermq.errors import (
     RequestTimeout,
     RouteError,
 )
-from ordermq.producer.send_retry import AfterFailure, decide, delay_ms
+from ordermq.producer.retry_policy import AfterFailure, decide, delay_ms
 
 CONFIG = SendConfig(retry_times=2, retry_delay_ms=100)
 AGAIN, REFUSED, UNKNOWN = AfterFailure.SEND_AGAIN, AfterFailure.REFUSED, AfterFailure.UNKNOWN

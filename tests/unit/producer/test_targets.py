@@ -10,7 +10,7 @@ from ordermq import Message, MessageQueue
 from ordermq.client.routes import Routes
 from ordermq.config import SendConfig
 from ordermq.errors import OrderingError, RouteError
-from ordermq.producer.targets import Targets
+from ordermq.producer.queue_selector import Targets
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
 TOPIC = "T"

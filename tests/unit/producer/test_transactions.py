@@ -1,4 +1,5 @@
-"""What a transaction producer tells and answers a broker, frame by frame (protocol 3.3)."""
+"""What a transaction producer tells and answers a broker, frame by frame
+(docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations
 

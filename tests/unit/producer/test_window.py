@@ -12,8 +12,8 @@ import pytest
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
 from ordermq.producer.bell import Bell
-from ordermq.producer.entry import Entry
-from ordermq.producer.window import SendWindow, Together
+from ordermq.producer.pending_message import Entry
+from ordermq.producer.waiters import SendWindow, Together
 
 RECEIPT = SendReceipt(MessageQueue("T", "b", 0), 0, "id", "place")
 

@@ -19,7 +19,7 @@ from ordermq.errors import (
 from ordermq.remoting.command import Command, Serialization
 from ordermq.remoting.connection import Connection, split_address
 from ordermq.remoting.framing import encode
-from ordermq.remoting.pending import Waiting
+from ordermq.remoting.response_futures import Waiting
 
 from .wire_server import Line, WireServer, run, until
 

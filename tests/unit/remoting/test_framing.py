@@ -1,4 +1,4 @@
-"""Frames: a stream of bytes to commands, and back (protocol 1.1, V1-V3)."""
+"""Frames: a stream of bytes to commands, and back (docs/internals/protocol.md#frame, V1-V3)."""
 
 from __future__ import annotations
 

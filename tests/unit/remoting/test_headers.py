@@ -1,4 +1,4 @@
-"""The named fields of requests and answers (protocol section 3)."""
+"""The named fields of requests and answers (docs/internals/protocol.md#commands)."""
 
 from __future__ import annotations
 

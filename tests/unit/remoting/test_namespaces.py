@@ -1,4 +1,5 @@
-"""Names with a namespace on the wire and without it above (protocol 6, NamespaceUtil)."""
+"""Names with a namespace on the wire and without it above
+(docs/internals/protocol.md#names-and-permissions, NamespaceUtil)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ordermq.errors import ConnectionLost, RequestTimeout
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.framing import encode
-from ordermq.remoting.pending import Waiting
+from ordermq.remoting.response_futures import Waiting
 from ordermq.remoting.shared_socket import SharedSocket
 
 from .test_connection import Owner, echo, silent

@@ -1,4 +1,5 @@
-"""Signed requests (protocol 5, V10; the signatures are of Java's AclClientRPCHook, 5.3.3)."""
+"""Signed requests (docs/internals/protocol.md#signed-requests, V10; the signatures are of Java's
+AclClientRPCHook, 5.3.3)."""
 
 from __future__ import annotations
 

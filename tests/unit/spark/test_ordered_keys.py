@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.errors import OrderingError
-from ordermq.spark.ordered_keys import KeyRuns, regrouped, run_ends
-from ordermq.spark.ordered_rows import OrderCheck
+from ordermq.spark.stages.keys import KeyRuns, regrouped, run_ends
+from ordermq.spark.stages.rows import OrderCheck
 
 
 def batches_of(keys: list[Any], cuts: list[int]) -> list[Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ordermq.errors import DataLoss, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.offsets import StreamOffset, advance, share_fairly, went_back
+from ordermq.spark.source.offsets import StreamOffset, advance, share_fairly, went_back
 
 QUEUES = [MessageQueue("t", "b", number) for number in range(6)]
 backlogs = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 50))

@@ -1,0 +1,1 @@
+"""Calling listeners: orderly, by key, and concurrently."""

@@ -1,0 +1,1 @@
+"""Fetching messages: the pull loop of one queue, and single pulls."""

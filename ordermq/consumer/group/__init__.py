@@ -1,0 +1,1 @@
+"""Group membership: subscriptions, rebalance, queue locks, revocation, admin requests."""

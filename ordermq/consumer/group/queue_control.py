@@ -1,0 +1,191 @@
+"""What a user does to queues of a running member: pause, resume, seek, unpark
+(docs/internals/semantics.md#pause-and-seek)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from ordermq.client.session import ClientSession
+from ordermq.consumer.group.rebalance import Rebalancer
+from ordermq.consumer.offsets.local_offsets import LocalOffsets
+from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
+from ordermq.consumer.queue.key_ordered_queue import LaneQueue
+from ordermq.errors import OrderMQError, StateError
+from ordermq.model.message_queue import MessageQueue
+
+_log = logging.getLogger("ordermq.consumer")
+_DRAIN_CHECK_MS = 20
+
+
+class Steering:
+    """Called from any thread but the I/O thread, unless said otherwise.
+
+    Args:
+        submit: hands a queue with pending messages to the consume service.
+        unpark: goes on with a parked key of a queue, if it is parked there.
+        pull_anew: makes a queue's next pull begin now.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        rebalancer: Rebalancer,
+        offsets: Offsets | LocalOffsets,
+        submit: Callable[[AssignedQueue], None],
+        pull_anew: Callable[[AssignedQueue], None],
+        unpark: Callable[[LaneQueue, bytes], bool],
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._rebalancer = rebalancer
+        self._offsets = offsets
+        self._submit = submit
+        self._pull_anew = pull_anew
+        self._unpark = unpark
+        self._paused: set[MessageQueue] = set()  # with the lock kept; survives a reassignment
+        self._all_paused = False
+        # One move of a queue at a time: two could each wait for the other's pause to end.
+        self._moving: dict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    # Pausing.
+
+    def pause(self, queue: MessageQueue, release: bool) -> None:
+        """See `PushConsumer.pause`."""
+        if release:
+            self._client.runtime.post(self._rebalancer.leave_out, queue)
+            return
+        self.find(queue).pause()
+        self._paused.add(queue)
+
+    def resume(self, queue: MessageQueue) -> None:
+        """See `PushConsumer.resume`."""
+        was_left_out = self._client.runtime.call(self._take_in(queue))
+        self._paused.discard(queue)
+        if not was_left_out:
+            self._resume(self.find(queue))
+
+    def pause_all(self) -> None:
+        """Pause what is ours and what will be, with the locks kept."""
+        self._all_paused = True
+        for assigned in self._assigned():
+            assigned.pause()
+
+    def resume_all(self) -> None:
+        """End every pause of a queue."""
+        self._client.runtime.post(self._rebalancer.take_all_in)
+        self._all_paused = False
+        self._paused.clear()
+        for assigned in self._assigned():
+            self._resume(assigned)
+
+    def on_assigned(self, assigned: AssignedQueue) -> None:
+        """A queue became ours: it is paused if it was; on the I/O thread."""
+        if self._all_paused or assigned.queue in self._paused:
+            assigned.pause()
+
+    async def _take_in(self, queue: MessageQueue) -> bool:
+        return self._rebalancer.take_in(queue)
+
+    def _resume(self, assigned: AssignedQueue) -> None:
+        if assigned.resume():
+            self._submit(assigned)
+
+    # Moving within a queue.
+
+    def seek(self, queue: MessageQueue, offset: int) -> Future[None]:
+        """See `PushConsumer.seek`."""
+        return self._client.runtime.submit(self._move(self.find(queue), offset))
+
+    def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> Future[None]:
+        """See `PushConsumer.seek_to_time`."""
+        return self._client.runtime.submit(self._move_to_time(self.find(queue), timestamp_ms))
+
+    def seek_as_asked(self, assigned: AssignedQueue, offset: int) -> None:
+        """Seek for somebody who does not wait for it; on the I/O thread."""
+        self._client.runtime.spawn(self._move_unwatched(assigned, offset), f"seek {assigned.queue}")
+
+    async def _move_unwatched(self, assigned: AssignedQueue, offset: int) -> None:
+        try:
+            await self._move(assigned, offset)
+        except OrderMQError as error:
+            _log.warning("%s: reset to offset %d: %s", assigned.queue, offset, error)
+
+    async def _move_to_time(self, assigned: AssignedQueue, timestamp_ms: int) -> None:
+        address = self._client.routes.master_of(assigned.queue.broker_name)
+        offset = await self._client.api.search_offset(address, assigned.queue, timestamp_ms)
+        await self._move(assigned, offset)
+
+    async def _move(self, assigned: AssignedQueue, offset: int) -> None:
+        """Go on from `offset` as soon as no listener runs; none is started until then."""
+        queue, clock = assigned.queue, self._client.clock
+        async with self._moving[queue]:
+            assigned.pause(Pause.SEEK)
+            try:
+                while assigned.state is QueueState.ACTIVE:
+                    # A queue whose lease is over has nothing to move yet: it begins again first.
+                    lease = assigned.lease
+                    is_ours = lease is not None and lease.is_valid(clock.now_ms())
+                    if is_ours and await self._offsets.reset(assigned, assigned.generation, offset):
+                        _log.warning("%s: goes on from offset %d, as asked", queue, offset)
+                        return
+                    await clock.sleep_ms(_DRAIN_CHECK_MS)
+            finally:
+                self._pull_anew(assigned)
+                if assigned.resume(Pause.SEEK):
+                    self._submit(assigned)
+        raise StateError(
+            f"moved away before it could be set to offset {offset}",
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            group=self._group,
+        )
+
+    # Parked keys.
+
+    def unpark(self, key: bytes) -> bool:
+        """See `PushConsumer.unpark`."""
+
+        async def work() -> bool:
+            mine = [item for item in self._rebalancer.assigned() if isinstance(item, LaneQueue)]
+            return [self._unpark(item, key) for item in mine].count(True) > 0
+
+        return self._client.runtime.call(work())
+
+    def parked_keys(self) -> dict[MessageQueue, list[bytes]]:
+        """See `PushConsumer.parked_keys`."""
+        found = {item.queue: item.parked_keys() for item in self._lane_queues()}
+        return {queue: keys for queue, keys in found.items() if keys}
+
+    def _lane_queues(self) -> list[LaneQueue]:
+        return [item for item in self._assigned() if isinstance(item, LaneQueue)]
+
+    # Finding.
+
+    def find(self, queue: MessageQueue) -> AssignedQueue:
+        """The assigned queue.
+
+        Raises: StateError: it is not ours.
+        """
+        assigned = self._rebalancer.find(queue)
+        if assigned is None:
+            raise StateError(
+                "this queue is not assigned to us now; see assigned_queues()",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                group=self._group,
+            )
+        return assigned
+
+    def _assigned(self) -> list[AssignedQueue]:
+        async def read() -> list[AssignedQueue]:
+            return self._rebalancer.assigned()
+
+        return self._client.runtime.call(read())

@@ -1,0 +1,249 @@
+"""Taking, renewing and losing the broker's queue locks
+(docs/internals/semantics.md#leases-and-renewal)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ordermq.client.broker_api import LockGrant
+from ordermq.client.session import ClientSession
+from ordermq.client.timers import wait_until_set
+from ordermq.config import LeaseConfig
+from ordermq.consumer.lease import Lease
+from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.errors import OrderMQError, RemotingError, RouteError
+from ordermq.events import EventType
+from ordermq.model.message_queue import MessageQueue
+
+_log = logging.getLogger("ordermq.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How long a grant is trusted and how often it is renewed."""
+
+    live_ms: int
+    margin_ms: int
+    renew_ms: int
+
+    @classmethod
+    def of(cls, config: LeaseConfig, broker_lease_ms: int | None) -> LeaseTimes:
+        """Half and a third of the broker's own time, at most the configured ones.
+
+        Java's 60:30:20 s are these ratios: a client stops long before another may start.
+        """
+        live_ms, renew_ms = config.lock_max_live_ms, config.lock_interval_ms
+        if broker_lease_ms:
+            live_ms = min(live_ms, broker_lease_ms // 2)
+            renew_ms = min(renew_ms, broker_lease_ms // 3)
+        return cls(live_ms, min(config.lease_margin_ms, live_ms // 5), max(renew_ms, 1))
+
+    def lease(self, epoch: int, sent_ms: int, is_fenced: bool) -> Lease:
+        """The lease a grant gives, counted from the send of its request."""
+        return Lease(epoch, sent_ms + self.live_ms - self.margin_ms, is_fenced)
+
+
+class Locks:
+    """The leases of one consumer; on the I/O thread.
+
+    Args:
+        held: the queues that are ours now.
+        on_regained: called with a queue that begins again under a new lease.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        config: LeaseConfig,
+        offsets: Offsets,
+        history: GroupHistory,
+        statistics: ConsumerStatistics,
+        held: Callable[[], Iterable[AssignedQueue]],
+        on_regained: Callable[[AssignedQueue], None],
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._offsets = offsets
+        self._history = history
+        self._statistics = statistics
+        self._held = held
+        self._on_regained = on_regained
+        self._times = LeaseTimes.of(config, None)
+        self._wake = asyncio.Event()
+        # One lock or unlock request a broker at a time. A renewal that overtakes an unlock,
+        # or is sent beside it, takes the lock again for a queue that is nobody's any more,
+        # and the next owner waits until it expires.
+        self._talking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
+        """Ask each broker for the locks of its queues; what was granted."""
+        by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            by_broker[queue.broker_name].append(queue)
+        answers = await asyncio.gather(
+            *(self._acquire_of(broker, wanted) for broker, wanted in by_broker.items())
+        )
+        return {queue: lease for answer in answers for queue, lease in answer.items()}
+
+    def renew_soon(self) -> None:
+        """Renew now instead of at the next interval, as after a reconnect."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Renew for ever: healthy leases in time, lost ones every `lock_retry_ms`."""
+        while True:
+            self._wake.clear()
+            await self.renew_all()
+            await wait_until_set(self._wake, self._client.clock, self._pause_ms())
+
+    async def renew_all(self) -> None:
+        """One round: prolong what is held, try to regain what was lost."""
+        valid: list[AssignedQueue] = []
+        lost: list[AssignedQueue] = []
+        now_ms = self._client.clock.now_ms()
+        for assigned in self._held():
+            if assigned.state is QueueState.GONE:
+                continue
+            lease = assigned.lease
+            if lease is not None and not lease.is_valid(now_ms):
+                assigned.lapse("it could not be renewed in time")
+                lease = None
+            (valid if lease is not None else lost).append(assigned)
+        await asyncio.gather(self._renew(valid), self._regain(lost))
+
+    async def release(self, assigned: AssignedQueue) -> None:
+        """Unlock a drained queue and await the acknowledgement; it is GONE from the start.
+
+        A failure is logged: the lock then runs out at the broker by itself.
+        """
+        async with self._talking[assigned.queue.broker_name]:
+            lease = assigned.lease
+            assigned.discard()  # the next renewal leaves it out
+            if lease is not None:
+                await self._unlock(assigned.queue, lease)
+
+    async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
+        """Unlock what was granted but is not wanted, or cannot be used now."""
+        async with self._talking[queue.broker_name]:
+            await self._unlock(queue, lease)
+
+    async def _unlock(self, queue: MessageQueue, lease: Lease) -> None:
+        self._history.record(EventType.UNLOCK, queue, lease.epoch)
+        try:
+            address = self._client.routes.master_of(queue.broker_name)
+            await self._client.api.unlock(address, self._group, [queue], [lease.told_epoch])
+        except (RemotingError, RouteError) as error:
+            self._statistics.add("lock_errors")
+            _log.warning("%s: unlock failed, the lock expires by itself: %s", queue, error)
+
+    async def _renew(self, assigned: Sequence[AssignedQueue]) -> None:
+        by_broker: dict[str, list[AssignedQueue]] = defaultdict(list)
+        for item in assigned:
+            by_broker[item.queue.broker_name].append(item)
+        await asyncio.gather(*(self._renew_of(name, items) for name, items in by_broker.items()))
+
+    async def _renew_of(self, broker: str, assigned: Sequence[AssignedQueue]) -> None:
+        async with self._talking[broker]:
+            # Looked at only now: an unlock may have gone before us.
+            held = [(item, item.generation, item.lease) for item in assigned]
+            asked = [(item, at, lease) for item, at, lease in held if lease is not None]
+            if not asked:
+                return
+            sent_ms = self._client.clock.now_ms()
+            answer = await self._lock(broker, [item.queue for item, _, _ in asked])
+        if answer is None:
+            return  # not refused, only unasked: the leases age until we get through
+        for item, generation, lease in asked:
+            epoch = answer.granted.get(item.queue)
+            if epoch is None:
+                item.lapse("the broker gave its lock to another member", generation)
+                continue
+            # A plain broker tells no epoch: its grant while ours is valid is a renewal.
+            renewed = self._times.lease(epoch or lease.epoch, sent_ms, epoch > 0)
+            if item.renew(generation, renewed):
+                self._record_grant(item.queue, renewed.epoch, sent_ms)
+            else:
+                item.lapse("its lock was granted anew, with another epoch", generation)
+
+    async def _regain(self, assigned: Sequence[AssignedQueue]) -> None:
+        wanted = {
+            item.queue: item
+            for item in assigned
+            if item.state is QueueState.ACTIVE and not item.is_running
+        }
+        if not wanted:
+            return
+        for queue, lease in (await self.acquire(list(wanted))).items():
+            if not await self._restart(wanted[queue], lease):
+                await self.give_back(queue, lease)
+
+    async def _restart(self, item: AssignedQueue, lease: Lease) -> bool:
+        queue = item.queue
+        try:
+            offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
+        except OrderMQError as error:
+            _log.warning("%s: lock regained, but its offset is not known: %s", queue, error)
+            return False
+        if not item.regain(lease, offset):  # revoked meanwhile
+            return False
+        _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, offset)
+        self._on_regained(item)
+        return True
+
+    async def _acquire_of(
+        self, broker: str, queues: Sequence[MessageQueue]
+    ) -> dict[MessageQueue, Lease]:
+        async with self._talking[broker]:
+            sent_ms = self._client.clock.now_ms()
+            answer = await self._lock(broker, queues)
+        if answer is None:
+            return {}
+        leases: dict[MessageQueue, Lease] = {}
+        for queue, epoch in answer.granted.items():
+            # Without epochs the time of the grant serves: it too only grows on one host.
+            lease = self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
+            leases[queue] = lease
+            self._record_grant(queue, lease.epoch, sent_ms)
+        return leases
+
+    async def _lock(self, broker: str, queues: Sequence[MessageQueue]) -> LockGrant | None:
+        try:
+            address = self._client.routes.master_of(broker)
+            answer = await self._client.api.lock(address, self._group, queues)
+        except (RemotingError, RouteError) as error:
+            self._statistics.add("lock_errors")
+            _log.warning("%s: lock request failed: %s", broker, error)
+            return None
+        times = LeaseTimes.of(self._config, answer.lease_ms)
+        if times != self._times:
+            # The loop may be asleep for the interval of a broker with longer locks.
+            self._times = times
+            self._wake.set()
+        return answer
+
+    def _record_grant(self, queue: MessageQueue, epoch: int, sent_ms: int) -> None:
+        # The whole client lease; the margin before its end is only our own caution.
+        live_ms = self._times.live_ms
+        sent_ns = sent_ms * 1_000_000
+        self._history.record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=live_ms)
+
+    def _pause_ms(self) -> int:
+        lost = any(item.lease is None and item.state is QueueState.ACTIVE for item in self._held())
+        if lost:
+            return self._config.lock_retry_ms
+        now_ms = self._client.clock.now_ms()
+        # After a failed renewal the leases are older than one interval: hurry.
+        ages = [lease.deadline_ms - now_ms for item in self._held() if (lease := item.lease)]
+        healthy = self._times.live_ms - self._times.margin_ms - self._times.renew_ms
+        if ages and min(ages) < healthy // 2:
+            return min(self._config.lock_retry_ms, self._times.renew_ms)
+        return self._times.renew_ms

@@ -1,0 +1,90 @@
+"""Giving a queue up: drain, commit and its ack, unlock and its ack
+(docs/internals/semantics.md#hand-off)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ordermq.client.session import ClientSession
+from ordermq.client.timers import wait_until_set
+from ordermq.consumer.group.queue_locks import Locks
+from ordermq.consumer.offsets.local_offsets import LocalOffsets
+from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.unlocked import Unlocked
+
+_log = logging.getLogger("ordermq.consumer")
+_COMMIT_RETRY_MS = 100
+
+
+class HandOff:
+    """Releases queues; on the I/O thread.
+
+    The order is the promise: the next owner can only get the lock after our last offset is
+    stored, so it repeats nothing. While a listener runs the lock is kept and renewed; only
+    the loss of the lease ends that wait, never a deadline of ours
+    (docs/internals/semantics.md#leases-and-renewal).
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        locks: Locks | Unlocked,
+        offsets: Offsets | LocalOffsets,
+        statistics: ConsumerStatistics,
+        drain_timeout_ms: int,
+    ) -> None:
+        self._client = client
+        self._locks = locks
+        self._offsets = offsets
+        self._statistics = statistics
+        self._drain_timeout_ms = drain_timeout_ms
+        self._drained: dict[AssignedQueue, asyncio.Event] = {}
+
+    def on_drained(self, assigned: AssignedQueue) -> None:
+        """The running batch of a revoked queue has ended."""
+        event = self._drained.get(assigned)
+        if event is not None:
+            event.set()
+
+    async def release(self, assigned: AssignedQueue) -> None:
+        """Hand the queue over; returns when it is no longer ours in any way."""
+        event = self._drained.setdefault(assigned, asyncio.Event())
+        try:
+            if not assigned.revoke():
+                if (lease := assigned.lease) is not None and not lease.is_lock:
+                    # Nothing keeps the next owner waiting: what is done by now it need not repeat.
+                    await self._offsets.commit(assigned)
+                await self._await_drained(assigned, event)
+            await self._commit_last(assigned)
+            await self._locks.release(assigned)
+        finally:
+            assigned.discard()
+            self._offsets.forget(assigned.queue)
+            del self._drained[assigned]
+        self._statistics.add("hand_offs")
+        _log.info("%s: released at offset %d", assigned.queue, assigned.committed_offset)
+
+    async def _await_drained(self, assigned: AssignedQueue, event: asyncio.Event) -> None:
+        while not await wait_until_set(event, self._client.clock, self._drain_timeout_ms):
+            _log.error(
+                "%s: revoked, but its listener has not returned for %d ms; its lock is kept. "
+                "Let listeners check context.is_revoked()",
+                assigned.queue,
+                self._drain_timeout_ms,
+            )
+
+    async def _commit_last(self, assigned: AssignedQueue) -> None:
+        # A commit that fails is tried until the lease ends: giving up early would only
+        # repeat messages at the next owner, and the lock is still ours anyway. Without a lock
+        # the lease never ends.
+        last_try_ms = self._client.clock.now_ms() + self._drain_timeout_ms
+        while not await self._offsets.commit(assigned):
+            lease, now_ms = assigned.lease, self._client.clock.now_ms()
+            if lease is None or not lease.is_valid(now_ms):
+                return
+            if not lease.is_lock and now_ms > last_try_ms:
+                return
+            await self._client.clock.sleep_ms(_COMMIT_RETRY_MS)

@@ -1,0 +1,1 @@
+"""Consumer offsets: at the brokers, and in a local file."""

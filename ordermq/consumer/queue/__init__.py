@@ -1,0 +1,1 @@
+"""One assigned queue: its state, lease, buffer and statistics."""

@@ -1,0 +1,336 @@
+"""An assigned queue consumed by key: the lanes of its sharding keys
+(docs/internals/semantics.md#key-lanes).
+
+Its process queue counts what is not done, for flow control; its lane map says which messages
+may run and up to where everything is done. Both change under the lock of `AssignedQueue`.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+
+from ordermq.config import ConsumeConfig
+from ordermq.consumer.claim import Claim, Refusal, RunningCall
+from ordermq.consumer.lease import Lease
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.core import LaneMap
+from ordermq.core.interface import NO_KEY
+from ordermq.model import properties as props
+from ordermq.model.message import MessageBatch, MessageRun
+from ordermq.model.message_queue import MessageQueue
+
+_ROW_BITS = 32  # a token is batch number << 32 | row
+
+
+class LaneQueue(AssignedQueue):
+    """Hands out messages of different keys at once, those of one key one after another.
+
+    A claim is one listener call: messages of as many keys. The dispatch flag means that a
+    request waits in the pool; a worker that serves the queue looks for more by itself.
+
+    Args: those of `AssignedQueue`, and the settings of the lanes.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        group: str,
+        lease: Lease,
+        start_offset: int,
+        config: ConsumeConfig,
+        *,
+        on_lapse: Callable[[AssignedQueue, str], None],
+        on_drained: Callable[[AssignedQueue], None],
+        on_room: Callable[[AssignedQueue], None],
+    ) -> None:
+        super().__init__(
+            queue,
+            group,
+            lease,
+            start_offset,
+            on_lapse=on_lapse,
+            on_drained=on_drained,
+            on_room=on_room,
+        )
+        self.lanes = LaneMap(
+            str(queue),
+            max_in_flight=config.max_in_flight_per_queue,
+            max_ahead=config.max_ahead_per_queue,
+            keyless=config.keyless.value,
+        )
+        self.lanes.reset(start_offset)
+        self._batches: dict[int, MessageBatch] = {}  # by number, ascending; not all done
+        self._next_number = 0
+        self._suspended: set[bytes] = set()  # keys that failed and wait for their next try
+        self._parked: set[bytes] = set()  # keys given up until `unpark`
+        # Failed messages without a key: parking has no name for them, so they stay in flight.
+        self._held: set[int] = set()
+        self._calls: dict[int, RunningCall] = {}  # by first offset
+
+    # The worker's side.
+
+    def take_off(self, size: int, now_ms: int) -> Claim | Refusal:
+        """Claim messages for one listener call, each of another key.
+
+        Args:
+            size: most messages wanted, >= 1. One that has failed before comes alone.
+        """
+        with self._lock:
+            lease = self._lease
+            if self._state is not QueueState.ACTIVE:
+                return Refusal.REVOKED
+            if lease is None:
+                return Refusal.LAPSED
+            if self._paused:
+                return Refusal.PAUSED
+            if lease.is_valid(now_ms):
+                tokens = self._take(size)
+                if not tokens:
+                    return Refusal.EMPTY
+                self._running += 1
+                self.last_claim_ms = now_ms
+                run = MessageRun(list(self._segments(tokens)))
+                self._calls[run.first_offset] = RunningCall(run, now_ms, threading.get_ident())
+                return Claim(run, lease, self._generation)
+            self._drop_lease()
+        self._on_lapse(self, "the lease ended before a batch could start")
+        return Refusal.LAPSED
+
+    def running_calls(self) -> list[RunningCall]:
+        with self._lock:
+            return list(self._calls.values())
+
+    def hands_on(self) -> bool:
+        """Whether another worker can begin now; then the caller submits a request for it."""
+        with self._lock:
+            return self._may_begin() and self.process_queue.begin_dispatch()
+
+    def land(self, claim: Claim, done: int, now_ms: int) -> bool:
+        """End a call: the first `done` of its messages are done.
+
+        The lanes of the others stand still until `go_on`, and nothing else does.
+
+        Returns: False if the lease it started under is over: then nothing counts, the queue
+            starts again from the committed offset (docs/internals/semantics.md#fencing).
+        """
+        offsets = claim.messages.offsets()
+        lapsed = False
+        with self._lock:
+            counts = claim.generation == self._generation and self._lease is not None
+            if counts and not self._is_valid(now_ms):
+                self._drop_lease()
+                counts, lapsed = False, True
+            if counts:
+                self._finish(offsets[:done])
+                self._suspend(claim, offsets[done:], done)
+            else:
+                for offset in offsets:
+                    self.lanes.failed(offset)  # an old flight, which others may wait for
+            self._calls.pop(offsets[0], None)
+            drained = self._leave_batch()
+            room = self._has_room()
+        self._tell(lapsed, drained, room)
+        return counts
+
+    def go_on(self, claim: Claim, first: int) -> bool:
+        """Let the messages of a landed claim from number `first` on come again.
+
+        Returns: True if a consume request must now be submitted.
+        """
+        with self._lock:
+            for place, offset in enumerate(claim.messages.offsets()[first:], first):
+                key = _key_of(claim.messages, place)
+                if key is not None:
+                    self._suspended.discard(key)
+                    self._let_go(key)
+                elif claim.generation == self._generation and offset in self._held:
+                    self._held.remove(offset)
+                    self.lanes.failed(offset)
+            return self._begins()
+
+    def wakes(self) -> bool:
+        """Whether a request must now be submitted, by a worker that goes."""
+        with self._lock:
+            return self._begins()
+
+    def abandon_turn(self, reason: str) -> None:
+        """As for every queue; whoever calls has landed its claim."""
+        self.lapse(reason)
+
+    # Parking; any thread.
+
+    def park(self, claim: Claim, place: int) -> bytes | None:
+        """Hold the lane of a claimed message until `unpark`; None if it has no key to park."""
+        key = _key_of(claim.messages, place)
+        if key is not None:
+            with self._lock:
+                self._parked.add(key)
+                self.lanes.park(key)
+        return key
+
+    def unpark(self, key: bytes) -> bool | None:
+        """Let a parked lane go on; None if it was not parked.
+
+        Returns: True if a consume request must now be submitted.
+        """
+        with self._lock:
+            if key not in self._parked:
+                return None
+            self._parked.remove(key)
+            self._let_go(key)
+            return self._begins()
+
+    def take_parked(self, key: bytes, most: int, now_ms: int) -> Claim | None:
+        """Claim messages of a parked key, to be stored elsewhere; `land` and `go_on` end it."""
+        with self._lock:
+            if not self._may_work(now_ms):
+                return None
+            _, tokens = self.lanes.divert_columns(key, most)
+            if not tokens:
+                return None
+            assert self._lease is not None
+            self._running += 1
+            return Claim(MessageRun(list(self._segments(tokens))), self._lease, self._generation)
+
+    def begin_replay(self, now_ms: int) -> Claim | None:
+        """Claim the queue for parked messages, which are none of its own; a hand-off waits."""
+        with self._lock:
+            if not self._may_work(now_ms):
+                return None
+            assert self._lease is not None
+            self._running += 1
+            return Claim(MessageRun([]), self._lease, self._generation)
+
+    def end_replay(self, claim: Claim) -> None:
+        """End what `begin_replay` began."""
+        with self._lock:
+            drained = self._leave_batch()
+        self._tell(False, drained, False)
+
+    def restore_parked(self, generation: int, keys: set[bytes]) -> None:
+        """Park exactly these keys, as the queue begins or begins again."""
+        with self._lock:
+            if generation != self._generation:
+                return
+            gone, self._parked = self._parked - keys, set(keys)
+            for key in gone:
+                self._let_go(key)
+            for key in keys:
+                self.lanes.park(key)
+
+    def parked_keys(self) -> list[bytes]:
+        """Sorted."""
+        with self._lock:
+            return sorted(self._parked)
+
+    # Under the lock.
+
+    def _take(self, size: int) -> list[int]:
+        taken, tokens = self.lanes.take_columns(size)
+        if len(taken) > 1 and self.attempts:
+            failed_before = [offset in self.attempts for offset in taken]
+            if any(failed_before):
+                kept = [0] if failed_before[0] else _where(failed_before, False)
+                for place in set(range(len(taken))).difference(kept):
+                    self.lanes.failed(taken[place])
+                return [tokens[place] for place in kept]
+        return list(tokens)
+
+    def _segments(self, tokens: Sequence[int]) -> Iterator[tuple[MessageBatch, int, int]]:
+        """Runs of neighbouring messages."""
+        begin = 0
+        for end in range(1, len(tokens) + 1):
+            if end < len(tokens) and tokens[end] == tokens[end - 1] + 1:
+                continue
+            token = tokens[begin]
+            batch = self._batches[token >> _ROW_BITS]
+            yield batch, token & ((1 << _ROW_BITS) - 1), end - begin
+            begin = end
+
+    def _finish(self, offsets: Sequence[int]) -> None:
+        if not offsets:
+            return
+        self.lanes.done_columns(array("q", offsets))
+        self.process_queue.remove(offsets)
+        if self.attempts:
+            for offset in offsets:
+                self.attempts.pop(offset, None)
+        watermark = self.lanes.watermark
+        self._done_offset = max(self._done_offset, watermark)
+        while self._batches:
+            number = next(iter(self._batches))
+            if self._batches[number].last_offset >= watermark:
+                break
+            del self._batches[number]
+
+    def _suspend(self, claim: Claim, offsets: Sequence[int], first: int) -> None:
+        for place, offset in enumerate(offsets, first):
+            key = _key_of(claim.messages, place)
+            if key is None:
+                self._held.add(offset)
+            else:
+                self._suspended.add(key)
+                self.lanes.park(key)
+                self.lanes.failed(offset)
+
+    def _let_go(self, key: bytes) -> None:
+        if key not in self._suspended and key not in self._parked:
+            self.lanes.unpark(key)
+
+    def _may_work(self, now_ms: int) -> bool:
+        return self._state is QueueState.ACTIVE and not self._paused and self._is_valid(now_ms)
+
+    def _may_begin(self) -> bool:
+        lanes = self.lanes
+        return lanes.ready_count > 0 and lanes.in_flight_count < lanes.max_in_flight
+
+    def _begins(self) -> bool:
+        is_on = self._state is QueueState.ACTIVE and not self._paused
+        return is_on and self.process_queue.begin_dispatch()
+
+    def _put(self, batch: MessageBatch) -> bool:
+        number, self._next_number = self._next_number, self._next_number + 1
+        positions, sizes = batch.property_columns(props.SHARDING_KEY)
+        first = number << _ROW_BITS
+        self._batches[number] = batch
+        self.lanes.add_columns(
+            batch.offsets,
+            array("Q", range(first, first + len(batch))),
+            batch.body,
+            positions,
+            array("I", [size or NO_KEY for size in sizes]),
+        )
+        return super()._put(batch)
+
+    def _drop_lease(self) -> None:
+        super()._drop_lease()
+        self._forget(self._done_offset)
+
+    def _restart(self, offset: int) -> None:
+        super()._restart(offset)
+        self._forget(offset)
+
+    def _forget(self, next_offset: int) -> None:
+        for offset in self._held:
+            self.lanes.failed(offset)  # its listener has returned: nobody waits for it
+        self._held.clear()
+        self._batches.clear()
+        self.attempts.clear()
+        self.lanes.reset(next_offset)
+
+
+def _where(flags: Sequence[bool], wanted: bool) -> list[int]:
+    return [place for place, flag in enumerate(flags) if flag is wanted]
+
+
+def _key_of(run: MessageRun, place: int) -> bytes | None:
+    """The bytes of a message's sharding key, as the lane map knows it."""
+    for batch, first, count in run.segments:
+        if place < count:
+            positions, sizes = batch.property_columns(props.SHARDING_KEY)
+            position, size = positions[first + place], sizes[first + place]
+            return batch.body[position : position + size] if size else None
+        place -= count
+    raise IndexError(place)

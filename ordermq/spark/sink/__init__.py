@@ -1,0 +1,1 @@
+"""The Spark sink: rows sent in order."""

@@ -1,0 +1,278 @@
+"""From Arrow rows to batch bodies for each target queue, without a Python object a row."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ordermq import core
+from ordermq.errors import ConfigError
+from ordermq.model import properties as props
+from ordermq.model.message import RESERVED_PROPERTIES, Message
+from ordermq.model.message_queue import MessageQueue
+from ordermq.producer.selectors import selector_of
+from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE, SourceOrder, Stamps
+from ordermq.spark.sink_options import Order, SinkOptions
+from ordermq.spark.stages.rows import missing_places, texts_of
+
+_Numbers = np.ndarray[Any, Any]
+Bodies = dict[MessageQueue, list[bytes]]
+MOST_KEYS = 10_000  # distinct keys a task remembers for its commit message
+
+
+class UniqueKeys:
+    """UNIQ_KEYs of this process: 10 bytes of chance, then milliseconds and a count."""
+
+    def __init__(self) -> None:
+        self._salt = os.urandom(10)
+        self._next = 0
+
+    def take(self, count: int) -> bytes:
+        """The first of `count` keys in a row."""
+        self._next = max(self._next, time.time_ns() // 1_000_000 % (1 << 31) << 16)
+        first, self._next = self._next, self._next + count
+        return self._salt + first.to_bytes(6, "big")
+
+
+class RowEncoder:
+    """One task's way from record batches to batch bodies.
+
+    Args:
+        options: of the sink.
+        columns: the DataFrame's.
+        queues: the target queues of a topic, sorted.
+        origin: names the task where rows have no places: the stamp's source and sequence.
+        partition: Spark's; the target where a row has neither key nor place.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        columns: Sequence[str],
+        queues: Callable[[str], Sequence[MessageQueue]],
+        origin: tuple[str, int],
+        partition: int,
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._ask_queues = queues
+        self._known_queues: dict[str, Sequence[MessageQueue]] = {}
+        self._origin = origin
+        self._partition = partition
+        self._selector = selector_of(options.selector)
+        self._probe = Message("probe", b"-")
+        self._index_of_key: dict[tuple[str, str], int] = {}
+        self._unique = UniqueKeys()
+        self._rows = 0
+        has_places = not missing_places(columns)
+        self.source_order = SourceOrder(options.order is not Order.NONE) if has_places else None
+        self.targets: set[MessageQueue] = set()
+        self.keys: set[str] | None = set() if options.key_column else None
+
+    @property
+    def rows(self) -> int:
+        """Rows encoded so far."""
+        return self._rows
+
+    def encode(self, batch: Any) -> Bodies:
+        """The bodies of a record batch's rows, each queue's in order.
+
+        Raises: ConfigError: a row no broker takes, or no target. OrderingError: rows out of
+            order.
+        """
+        found: Bodies = {}
+        if not batch.num_rows:
+            return found
+        keys = self._keys(batch)
+        stamps = self._stamps(batch, keys)
+        bodies = texts_of(self._bodies(batch))
+        fixed, named = self._properties(batch, keys, stamps)
+        for queue, rows in self._by_target(batch, keys):
+            self.targets.add(queue)
+            found[queue] = self._encoded(batch, bodies, rows, fixed, named)
+        self._rows += batch.num_rows
+        return found
+
+    def _encoded(
+        self, batch: Any, bodies: Any, rows: _Numbers, fixed: bytes, named: list[Any]
+    ) -> list[bytes]:
+        found: list[bytes] = []
+        unique = self._unique.take(len(rows))
+        done, base = 0, int.from_bytes(unique, "big")
+        while done < len(rows):
+            try:
+                body, count = core.encode_rows(
+                    bodies,
+                    rows[done:].data,
+                    fixed=fixed,
+                    columns=named,
+                    unique=(base + done).to_bytes(16, "big"),
+                    most_bytes=self._options.config.send.max_batch_bytes,
+                )
+            except ValueError as error:
+                raise self._refused(batch, str(error)) from None
+            found.append(body)
+            done += count
+        return found
+
+    def _refused(self, batch: Any, said: str) -> ConfigError:
+        row = int(said.split("row ")[1].split(":")[0])
+        values = batch.slice(row, 1).to_pylist()[0]
+        body = values[self._options.body_column]
+        reason = (
+            "its body is empty"
+            if not body
+            else (
+                "a key, tag or property of it holds U+0001 or U+0002, or its properties are over "
+                f"{props.MAX_BYTES} bytes"
+            )
+        )
+        shown = {name: value for name, value in values.items() if name != "body"}
+        return ConfigError(f"a row no broker takes: {reason}; the row has {shown}")
+
+    def _bodies(self, batch: Any) -> Any:
+        name = self._options.body_column
+        column = batch.column(name)
+        kind = column.type
+        if not (pa.types.is_binary(kind) or pa.types.is_string(kind) or _is_large(kind)):
+            raise ConfigError(
+                f"column {name!r} is {kind}: expected BINARY or STRING; make one, as with "
+                "to_json(struct(...)), or name another by option body_column"
+            )
+        return column
+
+    def _keys(self, batch: Any) -> Any | None:
+        name = self._options.key_column
+        if not name:
+            return None
+        column = batch.column(name)
+        return column if pa.types.is_string(column.type) else column.cast(pa.string())
+
+    def _stamps(self, batch: Any, keys: Any | None) -> Stamps:
+        if self.source_order is not None:
+            return self.source_order.stamps(batch, keys)
+        source, sequence = self._origin
+        count = batch.num_rows
+        rows = np.arange(self._rows, self._rows + count, dtype=np.int64)
+        return Stamps(source, None, np.full(count, sequence, dtype=np.int64), rows)
+
+    def _properties(self, batch: Any, keys: Any | None, stamps: Stamps) -> tuple[bytes, list[Any]]:
+        fixed = {props.WAIT: "true"}
+        named: list[Any] = []
+        if stamps.source is not None:
+            fixed[SOURCE] = stamps.source
+        else:
+            named.append((SOURCE.encode(), texts_of(stamps.sources)))
+        named.append((SEQUENCE.encode(), stamps.sequence.data))
+        if stamps.rows is not None:
+            named.append((ROW.encode(), stamps.rows.data))
+        if keys is not None:
+            named.append((props.SHARDING_KEY.encode(), texts_of(keys)))
+        for column, name in (("tags", props.TAGS), ("keys", props.KEYS)):
+            if column in self._columns:
+                named.append((name.encode(), texts_of(_joined(batch.column(column)))))
+        if "properties" in self._columns:
+            named.append((b"", texts_of(_own_properties(batch.column("properties")))))
+        return props.encode(fixed).encode(), named
+
+    def _by_target(self, batch: Any, keys: Any | None) -> list[tuple[MessageQueue, _Numbers]]:
+        """The rows of each target queue, in their order."""
+        if not self._options.topic_column:
+            every = np.arange(batch.num_rows, dtype=np.uint32)
+            return self._of_topic(self._options.topic, batch, keys, every)
+        coded = batch.column(self._options.topic_column).dictionary_encode()
+        if coded.null_count:
+            raise ConfigError(f"column {self._options.topic_column!r} has nulls: a topic is needed")
+        codes = coded.indices.to_numpy()
+        found: list[tuple[MessageQueue, _Numbers]] = []
+        for code, topic in enumerate(coded.dictionary.to_pylist()):
+            rows = np.flatnonzero(codes == code).astype(np.uint32)
+            found += self._of_topic(topic, batch, keys, rows)
+        return found
+
+    def _of_topic(
+        self, topic: str, batch: Any, keys: Any | None, rows: _Numbers
+    ) -> list[tuple[MessageQueue, _Numbers]]:
+        queues = self._known_queues.get(topic)
+        if queues is None:
+            queues = self._known_queues[topic] = self._ask_queues(topic)
+        targets = self._targets(topic, queues, batch, keys)[rows]
+        first = int(targets[0])
+        if (targets == first).all():
+            return [(queues[first], rows)]
+        order = np.argsort(targets, kind="stable")
+        targets, rows = targets[order], rows[order]
+        cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
+        parts = np.split(rows, cuts)
+        numbers = targets[np.r_[0, cuts]].tolist()
+        return [(queues[number], part) for number, part in zip(numbers, parts, strict=True)]
+
+    def _targets(
+        self, topic: str, queues: Sequence[MessageQueue], batch: Any, keys: Any | None
+    ) -> _Numbers:
+        """The number of each row's target queue."""
+        if self._options.queue_column:
+            return self._chosen(batch.column(self._options.queue_column), len(queues))
+        if self.source_order is not None:
+            others: _Numbers = batch.column("queue_id").to_numpy(zero_copy_only=False) % len(queues)
+        else:
+            others = np.full(batch.num_rows, self._partition % len(queues))
+        if keys is None:
+            return others
+        coded = keys.dictionary_encode(null_encoding="encode")
+        names = coded.dictionary.to_pylist()
+        if self.keys is not None:
+            self.keys.update(name for name in names if name is not None)
+            if len(self.keys) > MOST_KEYS:
+                self.keys = None
+        known = [-1 if name is None else self._index(topic, queues, name) for name in names]
+        targets: _Numbers = np.array(known, dtype=np.int64)[coded.indices.to_numpy()]
+        return np.where(targets < 0, others, targets)
+
+    def _chosen(self, column: Any, count: int) -> _Numbers:
+        name = self._options.queue_column
+        if column.null_count or not pa.types.is_integer(column.type):
+            raise ConfigError(f"column {name!r}: expected whole numbers without nulls")
+        targets: _Numbers = column.to_numpy()
+        if targets.min() < 0 or targets.max() >= count:
+            wrong = targets[(targets < 0) | (targets >= count)][0]
+            raise ConfigError(f"column {name!r} has {wrong}: the topic has queues 0..{count - 1}")
+        return targets
+
+    def _index(self, topic: str, queues: Sequence[MessageQueue], key: str) -> int:
+        found = self._index_of_key.get((topic, key))
+        if found is None:
+            if len(self._index_of_key) > 100 * MOST_KEYS:
+                self._index_of_key.clear()
+            found = list(queues).index(self._selector(queues, self._probe, key))
+            self._index_of_key[topic, key] = found
+        return found
+
+
+def _is_large(kind: Any) -> bool:
+    return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
+
+
+def _joined(column: Any) -> Any:
+    """A text column; words of a list joined by blanks, as KEYS has them."""
+    if pa.types.is_list(column.type):
+        texts = [None if words is None else " ".join(words) for words in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    return column
+
+
+def _own_properties(column: Any) -> Any:
+    """Each row's map as property text; what belongs to the protocol, or is a stamp, is left out."""
+    left_out = {*RESERVED_PROPERTIES, SOURCE, SEQUENCE, ROW}
+    texts = [
+        props.encode({name: value for name, value in entries if name not in left_out and value})
+        if entries
+        else ""
+        for entries in column.to_pylist()
+    ]
+    return pa.array(texts, pa.string())

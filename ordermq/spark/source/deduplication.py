@@ -1,0 +1,99 @@
+"""Messages that a sink wrote twice, known by their stamps (sink_places.py), read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from ordermq.errors import ConfigError
+from ordermq.spark.ordered_plan import check_columns
+from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE
+from ordermq.spark.stages.rows import OrderCheck, Places
+
+_STAMP = ("_omq_source", "_omq_offset", "_omq_row")
+_KEY = "sharding_key"
+_REMEDY = "call drop_repeats straight on the source's DataFrame"
+
+
+def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
+    """Keep the first of the messages a Spark sink wrote several times; others pass.
+
+    Within a key of one source the stamps of a sink rise, so what is not above the last one has
+    been seen. Rows keep their order.
+
+    Args:
+        frame: rows of the ordermq source with the column `properties`, and `sharding_key` where
+            keys are used.
+        stateful: remember the last stamp of each key over micro-batches, in the state store
+            (`apply_with_state`, and what it needs); there is a shuffle then, and each key's
+            rows alone are in order. Without it repeats are found within a micro-batch, or a
+            batch query, and a queue.
+    Raises: ConfigError: a column is missing; with `stateful`, as `apply_with_state`.
+    """
+    check_columns(frame)
+    if "properties" not in frame.columns:
+        raise ConfigError(
+            "drop_repeats reads the stamps among a message's properties: read the source with "
+            "the column `properties`"
+        )
+    target = StructType(frame.schema.fields)
+    stamped = frame.withColumns({
+        _STAMP[0]: F.col("properties")[SOURCE],
+        _STAMP[1]: F.col("properties")[SEQUENCE].cast("bigint"),
+        _STAMP[2]: F.coalesce(F.col("properties")[ROW].cast("bigint"), F.lit(0)),
+    })  # fmt: skip
+    has_key = _KEY in frame.columns
+    if not stateful:
+        return stamped.mapInArrow(_stage(has_key), target)
+    from ordermq.spark.stages.state import apply_with_state
+
+    keys = [_STAMP[0], *([_KEY] if has_key else [])]
+    state = "sequence bigint, row bigint"
+    return apply_with_state(stamped, _once, target, state, key=keys)
+
+
+def _stage(has_key: bool) -> Any:
+    def stage(batches: Iterator[Any]) -> Iterator[Any]:
+        return first_ones(batches, has_key)
+
+    return stage
+
+
+def first_ones(batches: Iterator[Any], has_key: bool) -> Iterator[Any]:
+    """The rows of stamped batches that were not seen before, without their stamps."""
+    check = OrderCheck(_REMEDY)
+    last: dict[Any, tuple[int, int]] = {}
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        for _ in check.runs(Places(batch), 0, batch.num_rows):
+            pass  # whoever shuffled would make a later stamp come first
+        sources, sequences, rows = (batch.column(name).to_pylist() for name in _STAMP)
+        keys = batch.column(_KEY).to_pylist() if has_key else [None] * batch.num_rows
+        kept = []
+        for source, key, sequence, row in zip(sources, keys, sequences, rows, strict=True):
+            stamp = (sequence, row)
+            is_new = source is None or sequence is None or stamp > last.get((source, key), (-1, 0))
+            if is_new and source is not None and sequence is not None:
+                last[source, key] = stamp
+            kept.append(is_new)
+        own = batch.select([name for name in batch.schema.names if name not in _STAMP])
+        yield own if all(kept) else own.filter(pa.array(kept))
+
+
+def _once(rows: Any, state: dict[str, int] | None) -> tuple[Any, dict[str, int] | None]:
+    """One key's rows, as the place of each in its queue orders them."""
+    own = rows.drop(columns=list(_STAMP))
+    if rows[_STAMP[0]].isna().any():  # no sink's: the group of those without a stamp
+        return own, None
+    last = (-1, 0) if state is None else (state["sequence"], state["row"])
+    kept = []
+    for stamp in zip(rows[_STAMP[1]].tolist(), rows[_STAMP[2]].tolist(), strict=True):
+        kept.append(stamp > last)
+        last = max(last, stamp)
+    return own[kept], {"sequence": int(last[0]), "row": int(last[1])}

@@ -1,0 +1,1 @@
+"""Ordered stages: functions called in offset order on executors."""
