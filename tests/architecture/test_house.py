@@ -1,4 +1,4 @@
-"""Rules of the house that a linter does not know (style.md)."""
+"""Rules of the house that a linter does not know."""
 
 from __future__ import annotations
 

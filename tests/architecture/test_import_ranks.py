@@ -1,4 +1,4 @@
-"""A room imports lower ranks and itself (design.md, "The house")."""
+"""Import ranks: a room imports lower ranks and itself."""
 
 from __future__ import annotations
 
