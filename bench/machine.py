@@ -48,16 +48,40 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def environment(package: Path | None) -> dict[str, str]:
+    """Environment in which a benchmark's process imports `ordermq` from the folder `package`.
+
+    Its `bench` is always ours, so that two versions of ordermq do exactly the same work.
+    """
+    if package is None:
+        return dict(os.environ)
+    return os.environ | {"PYTHONPATH": os.pathsep.join((str(package), str(ROOT)))}
+
+
 @contextlib.contextmanager
 def broker_process(
-    data: Path, *, lease_ms: int = 60_000, durability: str = "fsync", history: Path | None = None
+    data: Path,
+    *,
+    lease_ms: int = 60_000,
+    durability: str = "fsync",
+    history: Path | None = None,
+    package: Path | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`ordermq broker` as a process of its own; yields it and its address."""
+    """Run `ordermq broker` as a process of its own; yields it and its address.
+
+    Args:
+        package: a folder with another `ordermq` to run instead of ours.
+    """
     command = [sys.executable, "-m", "bench.serve", str(data), durability, str(lease_ms)]
     if history is not None:
         command.append(str(history))
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=package or ROOT,
+        env=environment(package),
     )
     try:
         assert process.stdout is not None
@@ -67,13 +91,28 @@ def broker_process(
         process.wait(30)
 
 
-def run_json(module: str, arguments: Sequence[object], timeout_s: float = 600) -> dict[str, Any]:
+def run_json(
+    module: str,
+    arguments: Sequence[object],
+    timeout_s: float = 600,
+    *,
+    package: Path | None = None,
+) -> dict[str, Any]:
     """Run a peer (see bench/peers/README.md); its JSON line, and `peak_mib` of memory.
 
     That is the most any of its processes held, the interpreter and the JVM included.
+
+    Args:
+        package: a folder with another `ordermq` to run instead of ours.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=package or ROOT,
+        env=environment(package),
+    )
     deadline = threading.Timer(timeout_s, process.kill)
     deadline.start()
     try:

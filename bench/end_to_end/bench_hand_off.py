@@ -66,7 +66,8 @@ def move(address: str, folder: Path, name: str, way: dict[str, Any]) -> list[Pat
 
     def member(kind: str) -> Member:
         histories.append(folder / f"{kind}-{name}.jsonl")
-        return Member(address, histories[-1], way["listener_ms"], way["program"], name)
+        program, package = way["program"], way.get("package")
+        return Member(address, histories[-1], way["listener_ms"], program, name, package)
 
     residents = [member("resident-0")]
     residents[0].wait_for_queues(workloads.HAND_OFF_QUEUES)

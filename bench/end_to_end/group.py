@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import workloads
-from bench.machine import ROOT
+from bench.machine import ROOT, environment
 from bench.peers.java_classes import class_path
 from ordermq import Message, Producer
 from ordermq.clock import CLOCK_ID
@@ -39,6 +39,7 @@ class Member:
     Args:
         program: what starts it, see above.
         group: whose member it is.
+        package: a folder with another `ordermq` to run instead of ours.
     """
 
     def __init__(
@@ -48,11 +49,16 @@ class Member:
         listener_ms: int,
         program: Sequence[str] = (),
         group: str = GROUP,
+        package: Path | None = None,
     ) -> None:
         self.history = history
         work = [address, TOPIC, group, str(history), str(listener_ms)]
         self.process = subprocess.Popen(
-            [*(program or ordermq_member()), *work], stdout=subprocess.PIPE, text=True, cwd=ROOT
+            [*(program or ordermq_member()), *work],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=package or ROOT,
+            env=environment(package),
         )
         self._assigned = threading.Semaphore(0)
         self._reader = threading.Thread(target=self._read, daemon=True)
