@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("ordermq", "pyspark_ordermq")
 TOP = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"}
 MADE_SDIST = re.compile(r"PKG-INFO|setup\.cfg|ordermq\.egg-info/[\w.-]+")
 MADE_WHEEL = re.compile(
@@ -32,7 +33,7 @@ def tracked(*rooms: str) -> set[str]:
 def sdist_faults(path: str) -> list[str]:
     with tarfile.open(path) as archive:
         files = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    return differences("sdist", files, tracked("ordermq", "ext") | TOP, MADE_SDIST)
+    return differences("sdist", files, tracked(*PACKAGES, "ext") | TOP, MADE_SDIST)
 
 
 def wheel_faults(path: str) -> list[str]:
@@ -41,7 +42,7 @@ def wheel_faults(path: str) -> list[str]:
     native = {name for name in files if NATIVE.fullmatch(name)}
     kinds = sorted(name.split("/")[-1].split(".")[0] for name in native)
     packed = {f"ordermq/core/c/{Path(name).name}" for name in tracked("ext/core")}
-    faults = differences("wheel", files - native, tracked("ordermq") | packed, MADE_WHEEL)
+    faults = differences("wheel", files - native, tracked(*PACKAGES) | packed, MADE_WHEEL)
     if kinds != ["_cffi", "_cython"]:
         faults.append(f"wheel: native modules {kinds}, expected one _cffi and one _cython")
     return faults
