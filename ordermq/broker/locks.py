@@ -21,7 +21,7 @@ from ordermq.core import LockTable, interface
 from ordermq.errors import StoreError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.admin_bodies import HeldLock
+from ordermq.remoting.bodies import HeldLock
 
 if TYPE_CHECKING:
     from ordermq.broker.connection import BrokerConnection

@@ -39,7 +39,9 @@ from ordermq.events import History, NoHistory
     "--retention-bytes", type=int, help="The oldest messages go while the store is larger."
 )
 @click.option(
-    "--young-queues-from-zero",
+    "--new-groups-start-at-zero",
+    "--young-queues-from-zero",  # deprecated
+    "new_groups_start_at_zero",
     is_flag=True,
     help="As RocketMQ: a new group gets all of a queue that still has its first message.",
 )
@@ -66,7 +68,7 @@ def broker(
     durability: str,
     retention_ms: int | None,
     retention_bytes: int | None,
-    young_queues_from_zero: bool,
+    new_groups_start_at_zero: bool,
     accounts: Path | None,
     tls_certificate: str | None,
     tls_key: str | None,
@@ -91,7 +93,7 @@ def broker(
         default_queue_count=queues,
         retention_ms=retention_ms,
         retention_bytes=retention_bytes,
-        young_queues_from_zero=young_queues_from_zero,
+        new_groups_start_at_zero=new_groups_start_at_zero,
         accounts=_accounts(accounts),
         tls_certificate=tls_certificate,
         tls_key=tls_key,

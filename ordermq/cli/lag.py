@@ -9,7 +9,7 @@ import click
 from ordermq.cli.connecting import Servers, explained, servers_options
 from ordermq.cli.output import EXIT_CODES, fail, json_option, print_json, print_table
 from ordermq.client.group_inspector import GroupInspector, GroupState
-from ordermq.remoting.admin_bodies import QueueProgress
+from ordermq.remoting.bodies import QueueProgress
 
 
 @click.command(epilog=EXIT_CODES)

@@ -13,11 +13,21 @@ from ordermq.errors import BrokerError, Fenced
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
+    GroupConnections,
     Heartbeat,
+    HeldLock,
     LockBatch,
+    MemberSubscriptions,
+    QueueHolding,
+    QueueProgress,
     assignment_to_body,
     client_ids_from_body,
+    connections_from_body,
+    held_locks_from_body,
+    holdings_from_body,
     locked_queues_from_body,
+    member_subscriptions_from_body,
+    progress_from_body,
     request_mode_from_body,
     subscription_to_json,
 )
@@ -43,8 +53,10 @@ from ordermq.remoting.headers import (
     UnregisterHeader,
     UpdateOffsetHeader,
 )
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.response_futures import ResponseFuture
 
+# The broker gives the member it asks 10 s; less here would report a slow member as a lost one.
+_RELAY_TIMEOUT_MS = 10_000
 _STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -99,7 +111,12 @@ class BrokerApi:
         return self._stored(address, header, len(body), answer)
 
     def begin_send(
-        self, address: str, header: SendHeader, body: bytes, timeout_ms: int, waiting: Waiting
+        self,
+        address: str,
+        header: SendHeader,
+        body: bytes,
+        timeout_ms: int,
+        waiting: ResponseFuture,
     ) -> bool:
         """Put a send on the wire now; `waiting` is told what came of it, `stored` reads that.
 
@@ -437,6 +454,56 @@ class BrokerApi:
         answer = await self._connections.request(address, command, timeout_ms)
         self._check(answer, "the broker did not tell its assignment", address, group=group)
         return request_mode_from_body(answer.body)
+
+    # Requests of admin tools (docs/internals/protocol.md#admin-requests).
+
+    async def group_progress(self, address: str, group: str) -> dict[MessageQueue, QueueProgress]:
+        """Return the group's offsets, on every queue of this broker it has an offset for."""
+        command = Command.request(RequestCode.GET_CONSUME_STATS, GroupHeader(group).to_ext())
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "the broker did not tell the group's progress", address, group=group)
+        return progress_from_body(answer.body)
+
+    async def group_connections(self, address: str, group: str) -> GroupConnections:
+        """Return the group's live members; none if the broker knows none."""
+        ext = GroupHeader(group).to_ext()
+        command = Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return GroupConnections((), ())
+        self._check(answer, "the broker did not list the connections", address, group=group)
+        return connections_from_body(answer.body)
+
+    async def member_queues(
+        self, address: str, group: str, client_id: str
+    ) -> dict[MessageQueue, QueueHolding]:
+        """Return a member's own view of its queues; the broker forwards the request to it."""
+        return holdings_from_body(await self._running_info(address, group, client_id))
+
+    async def member_subscriptions(
+        self, address: str, group: str, client_id: str
+    ) -> MemberSubscriptions:
+        """Return a member's subscriptions; the broker forwards the request to it."""
+        return member_subscriptions_from_body(await self._running_info(address, group, client_id))
+
+    async def held_locks(
+        self, address: str, group: str, queues: Sequence[MessageQueue]
+    ) -> list[HeldLock] | None:
+        """Return the live locks of these queues; None from a broker other than the embedded one."""
+        body = LockBatch(group, "", tuple(queues)).to_body()
+        command = Command.request(RequestCode.OMQ_QUERY_LOCKS, body=body)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        self._check(answer, "the broker did not list the locks", address, group=group)
+        return held_locks_from_body(answer.body)
+
+    async def _running_info(self, address: str, group: str, client_id: str) -> bytes:
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        command = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+        answer = await self._connections.request(address, command, _RELAY_TIMEOUT_MS)
+        self._check(answer, f"member {client_id} did not answer", address, group=group)
+        return answer.body
 
     async def _queue_offset(self, address: str, queue: MessageQueue, code: RequestCode) -> int:
         header = QueueHeader(

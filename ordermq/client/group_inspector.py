@@ -6,19 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ordermq.client.admin_api import AdminApi
-from ordermq.client.identity import client_id
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
-from ordermq.client.session import ClientSession
+from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Closing
 from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.admin_bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
-from ordermq.remoting.bodies import Heartbeat
+from ordermq.remoting.bodies import GroupMember, Heartbeat, HeldLock, QueueHolding, QueueProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class GroupInspector(Closing):
     ) -> None:
         config = RemotingConfig.of(**settings)
         self._runtime = Runtime.acquire()
-        name = client_id(config, parse_name_servers(name_servers))
+        name = new_client_id(config, parse_name_servers(name_servers))
         self._client = ClientSession(
             self._runtime,
             clock or SystemClock(),
@@ -71,7 +68,6 @@ class GroupInspector(Closing):
             name,
             describe=lambda: Heartbeat(name),
         )
-        self._api = AdminApi(self._client.connections, config)
 
     def close(self) -> None:
         self._runtime.call(self._client.close())
@@ -98,10 +94,10 @@ class GroupInspector(Closing):
         wanted = set(topics)
         progress: dict[MessageQueue, QueueProgress] = {}
         for address in masters.values():
-            found = await self._api.connections(address, group)
+            found = await self._client.api.group_connections(address, group)
             members |= {member.client_id: member for member in found.members}
             known_by |= {member.client_id: address for member in found.members}
-            rows = await self._api.progress(address, group)
+            rows = await self._client.api.group_progress(address, group)
             progress |= rows
             if not topics:
                 wanted |= {*found.topics, *(queue.topic for queue in rows)}
@@ -111,7 +107,7 @@ class GroupInspector(Closing):
         silent: dict[str, str] = {}
         for name, address in sorted(known_by.items()) if ask_members else ():
             try:
-                said = await self._api.holdings(address, group, name)
+                said = await self._client.api.member_queues(address, group, name)
             except OrderMQError as error:
                 silent[name] = str(error)
                 continue
@@ -151,7 +147,7 @@ class GroupInspector(Closing):
         locks: dict[MessageQueue, HeldLock] = {}
         for name, address in masters.items():
             there = [queue for queue in queues if queue.broker_name == name]
-            held = await self._api.locks(address, group, there)
+            held = await self._client.api.held_locks(address, group, there)
             if held is None:
                 return None
             locks |= {lock.queue: lock for lock in held}

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ordermq.client.connections import Connections
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, ConfigError, RemotingError, RouteError
-from ordermq.remoting.admin_bodies import masters_from_body
-from ordermq.remoting.bodies import TopicRoute
+from ordermq.remoting.bodies import TopicRoute, masters_from_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import split_address

@@ -9,11 +9,9 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from ordermq.client.identity import client_id
 from ordermq.client.routes import publish_queues
-from ordermq.client.runtime import Runtime
-from ordermq.client.session import ClientSession
-from ordermq.client.timers import cancelled, wait_until_set
+from ordermq.client.runtime import Runtime, cancelled, wait_until_set
+from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.config.trace import TraceConfig
@@ -79,7 +77,7 @@ class TraceDispatcher:
     def start(self) -> None:
         """Begin to send."""
         runtime = Runtime.acquire()
-        name = client_id(self._remoting, self._name_servers)
+        name = new_client_id(self._remoting, self._name_servers)
         client = ClientSession(
             runtime,
             self._clock,

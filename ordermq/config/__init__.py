@@ -7,6 +7,7 @@ Defaults come from `semantics.md` (the section is on each class).
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -421,7 +422,8 @@ class BrokerConfig:
     transaction_max_age_ms: int = 3 * DAY_MS  # likewise, where no producer was there to ask
     # A group without an offset begins a queue that still has its first message there, as with
     # RocketMQ's broker (rmq#9083); else its consume_from_where decides alone.
-    young_queues_from_zero: bool = False
+    new_groups_start_at_zero: bool = False
+    young_queues_from_zero: bool = False  # deprecated name of new_groups_start_at_zero
     # Access key -> secret key; not empty: only what one of these signed is served
     # (docs/internals/protocol.md#signed-requests).
     accounts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -431,6 +433,16 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         _require_flags(self)
+        if self.young_queues_from_zero:
+            warnings.warn(
+                "BrokerConfig.young_queues_from_zero is deprecated: use new_groups_start_at_zero",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            object.__setattr__(self, "new_groups_start_at_zero", True)
+            # Taken back: else `replace` of this config would warn again, and two configs that
+            # mean the same would differ.
+            object.__setattr__(self, "young_queues_from_zero", False)
         for name in ("tls_key", "tls_client_ca_file"):
             if getattr(self, name) and not self.tls_certificate:
                 raise ConfigError(f"BrokerConfig.{name} is given without tls_certificate")

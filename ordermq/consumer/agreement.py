@@ -14,13 +14,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from ordermq.client.admin_api import AdminApi
+from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import wait_until_set
 from ordermq.errors import OrderMQError
 from ordermq.model.names import retry_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
-from ordermq.remoting.admin_bodies import MemberWishes
+from ordermq.remoting.bodies import MemberSubscriptions
 
 _log = logging.getLogger("ordermq.consumer")
 _AT_MOST_EVERY_MS = 1_000
@@ -47,7 +46,6 @@ class Agreement:
     ) -> None:
         self._client = client
         self._group = group
-        self._admin = AdminApi(client.connections, client.config)
         self._subscriptions = subscriptions
         self._is_orderly = is_orderly
         self._wake = asyncio.Event()
@@ -67,9 +65,9 @@ class Agreement:
             interval_ms = self._client.config.heartbeat_interval_ms
             await wait_until_set(self._wake, self._client.clock, interval_ms)
 
-    def _ours(self) -> MemberWishes:
+    def _ours(self) -> MemberSubscriptions:
         own = [item for item in self._subscriptions() if item.topic != retry_topic(self._group)]
-        return MemberWishes({item.topic: item.expression for item in own}, self._is_orderly)
+        return MemberSubscriptions({item.topic: item.expression for item in own}, self._is_orderly)
 
     async def _ask_for_mode(self) -> None:
         for address in self._client.routes.masters():
@@ -94,7 +92,9 @@ class Agreement:
                 ids = await self._client.api.consumer_ids(address, self._group)
                 neighbour = neighbour_of(self._client.client_id, ids)
                 if neighbour is not None:
-                    theirs = await self._admin.wishes(address, self._group, neighbour)
+                    theirs = await self._client.api.member_subscriptions(
+                        address, self._group, neighbour
+                    )
                     for problem in differences(self._ours(), theirs, retry_topic(self._group)):
                         self._tell(
                             f"group {self._group}: {problem} at member {neighbour}. Messages get "
@@ -111,7 +111,7 @@ class Agreement:
             _log.warning("%s", problem)
 
 
-def differences(ours: MemberWishes, theirs: MemberWishes, retry: str) -> list[str]:
+def differences(ours: MemberSubscriptions, theirs: MemberSubscriptions, retry: str) -> list[str]:
     """What two members of a group want differently, in words."""
     found = []
     other = {topic: text for topic, text in theirs.subscriptions.items() if topic != retry}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ordermq.client.pull_source import MASTER_ID, PullSource
+from ordermq.client.routes import MASTER_ID, PullSource
+from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import wait_until_set
 from ordermq.config.pull import LitePullConfig
 from ordermq.consumer.fetch.single_pull import PullResult, PullStatus, pull_once
 from ordermq.consumer.queue.poll_buffer import PollBuffer, PulledQueue

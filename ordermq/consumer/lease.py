@@ -25,7 +25,7 @@ class Lease:
         return now_ms < self.deadline_ms
 
     @property
-    def told_epoch(self) -> int:
+    def wire_epoch(self) -> int:
         """The epoch a request carries: 0 to a broker that knows none."""
         return self.epoch if self.is_fenced else 0
 

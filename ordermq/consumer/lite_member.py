@@ -11,9 +11,8 @@ from weakref import WeakSet
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import Runtime
+from ordermq.client.runtime import Runtime, cancelled, repeat
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import cancelled, repeat
 from ordermq.clock import Clock
 from ordermq.config import ConsumeFromWhere
 from ordermq.config.pull import LitePullConsumerConfig

@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
-from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.session import new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import MessageModel

@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.pull_source import PullSource
-from ordermq.client.routes import subscribe_queues
+from ordermq.client.routes import PullSource, subscribe_queues
 from ordermq.client.runtime import Runtime
-from ordermq.client.session import ClientSession
+from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config.pull import PullConsumerConfig

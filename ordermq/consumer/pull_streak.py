@@ -11,11 +11,11 @@ from ordermq.model.message import MessageBatch
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command, next_opaque
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.pull_frames import PullFrames
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.framing import PullFrames
+from ordermq.remoting.response_futures import ResponseFuture
 
 
-class PullStreak(Waiting):
+class PullStreak(ResponseFuture):
     """On the I/O thread, without a task: an answer is buffered, and the next pull sent, as it is
     read. A task a pull cost more than all of that.
 
@@ -83,7 +83,7 @@ class PullStreak(Waiting):
         """When the last pull was sent, on the monotonic clock."""
         return self.deadline_ms - self._timeout_ms
 
-    # Waiting
+    # ResponseFuture
 
     @property
     def is_over(self) -> bool:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import cancelled
 from ordermq.config import PullConfig
 from ordermq.consumer.dispatch.concurrent import ConcurrentService
 from ordermq.consumer.dispatch.orderly import OrderlyService

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from ordermq.client.identity import client_id as new_client_id
 from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.session import new_client_id
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from ordermq.client.routes import subscribe_queues
+from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import wait_until_set
 from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.complaints import Complaints

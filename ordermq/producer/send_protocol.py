@@ -23,7 +23,7 @@ from ordermq.producer.pending_message import Entry, is_single
 from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.producer")
 
@@ -68,7 +68,9 @@ class Destination:
         self._version: int | None = None  # of the broker, once somebody needs to know
         self._is_passed_by = False  # since its last answer, by messages that may go elsewhere
 
-    def ask(self, batch: Sequence[Entry], body: bytes, sys_flag: int, waiting: Waiting) -> bool:
+    def ask(
+        self, batch: Sequence[Entry], body: bytes, sys_flag: int, waiting: ResponseFuture
+    ) -> bool:
         """Put a request on the wire now; `waiting` is told what came of it.
 
         Returns: False if nothing was sent, for something must be awaited before: `ready`.

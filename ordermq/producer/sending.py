@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import cancelled
 from ordermq.config import SendConfig
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
@@ -23,12 +23,12 @@ from ordermq.producer.retry_policy import (
 from ordermq.producer.selectors import ShardingKey
 from ordermq.producer.send_protocol import Destination
 from ordermq.remoting.command import Command
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.producer")
 
 
-class Sending(Waiting):
+class Sending(ResponseFuture):
     """One batch of a lane; on the I/O thread, but for `start_from_caller`.
 
     Its request is sent where it starts and its answer read where it arrives. A task is made
@@ -145,7 +145,7 @@ class Sending(Waiting):
             self._abandon(repr(error))
             raise
 
-    # Waiting
+    # ResponseFuture
 
     @property
     def is_over(self) -> bool:

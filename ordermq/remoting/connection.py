@@ -20,10 +20,9 @@ from ordermq.errors import (
     RequestTimeout,
 )
 from ordermq.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from ordermq.remoting.framing import Framer, encode
-from ordermq.remoting.header_codec import make_binary
+from ordermq.remoting.framing import Framer, encode, make_binary
 from ordermq.remoting.namespaces import Namespaces
-from ordermq.remoting.response_futures import Pending, Waiting
+from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
 from ordermq.remoting.shared_socket import SharedSocket
 from ordermq.remoting.signing import Credentials
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words_for_silence
@@ -63,7 +62,7 @@ def _foreign(data: bytes) -> ProtocolError | None:
     return None
 
 
-class _Answer(Waiting):
+class _Answer(ResponseFuture):
     """A future that waits."""
 
     __slots__ = ("future",)
@@ -108,7 +107,7 @@ class Connection(asyncio.Protocol):
         self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
         self._lock = threading.Lock()  # of whoever asks from another thread
-        self._pending = Pending(clock, self._lock, self._tick)
+        self._pending = ResponseFutures(clock, self._lock, self._tick)
         self._socket: SharedSocket | None = None
         self._out: list[bytes] = []
         self._is_holding = False
@@ -181,7 +180,7 @@ class Connection(asyncio.Protocol):
         self.ask(command.opaque, frame, _Answer(command.code, answer), timeout_ms)
         return answer
 
-    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> bool:
+    def ask(self, opaque: int, frame: bytes, waiting: ResponseFuture, timeout_ms: int) -> bool:
         """Put a request on the wire that is framed already; from any thread.
 
         Args:
@@ -202,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._write(frame)
         return True
 
-    def _ask_from_outside(self, opaque: int, frame: bytes, waiting: Waiting) -> bool:
+    def _ask_from_outside(self, opaque: int, frame: bytes, waiting: ResponseFuture) -> bool:
         shared = self._socket
         if shared is None:
             return False
@@ -271,7 +270,7 @@ class Connection(asyncio.Protocol):
 
     def after_read(self, action: Callable[[], object]) -> None:
         """Call `action` once all that came with the answer being told has been looked at, and
-        what was written meanwhile is out; from within `Waiting.answered`.
+        what was written meanwhile is out; from within `ResponseFuture.answered`.
         """
         self._after_read.append(action)
 

@@ -13,7 +13,7 @@ from ordermq.remoting.command import Command
 _TICK_MS = 100  # how late a time-out may be noticed
 
 
-class Waiting:
+class ResponseFuture:
     """Whoever waits for an answer; told on the loop's thread, once a request."""
 
     __slots__ = ("code", "deadline_ms", "heard_bytes")
@@ -36,7 +36,7 @@ class Waiting:
         raise NotImplementedError
 
 
-class Pending:
+class ResponseFutures:
     """Who waits, by opaque; on the loop's thread, but for `add_from_outside`.
 
     Args:
@@ -48,7 +48,7 @@ class Pending:
         self._clock = clock
         self._lock = lock
         self._on_tick = on_tick
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, ResponseFuture] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._was_added = False  # since the last tick
 
@@ -57,28 +57,28 @@ class Pending:
         """Whether somebody looks after time-outs now."""
         return self._ticking is not None
 
-    def add(self, opaque: int, waiting: Waiting) -> None:
+    def add(self, opaque: int, waiting: ResponseFuture) -> None:
         self._waiting[opaque] = waiting
         self._was_added = True
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
-    def add_from_outside(self, opaque: int, waiting: Waiting) -> None:
+    def add_from_outside(self, opaque: int, waiting: ResponseFuture) -> None:
         """`add` on another thread, with the lock held, while it `is_ticking`."""
         self._waiting[opaque] = waiting
         self._was_added = True
 
-    def pop(self, opaque: int) -> Waiting | None:
+    def pop(self, opaque: int) -> ResponseFuture | None:
         """Who waits for this answer; None if nobody does any more."""
         return self._waiting.pop(opaque, None)
 
-    def due(self, now_ms: int) -> list[Waiting]:
+    def due(self, now_ms: int) -> list[ResponseFuture]:
         """Remove and return whose time is up."""
         waiting = list(self._waiting.items())  # in one go: other threads may add to it
         found = [opaque for opaque, item in waiting if item.deadline_ms <= now_ms]
         return [self._waiting.pop(opaque) for opaque in found]
 
-    def end(self) -> list[Waiting]:
+    def end(self) -> list[ResponseFuture]:
         """Remove and return all; nobody asks any more."""
         if self._ticking is not None:
             self._ticking.cancel()

@@ -199,17 +199,17 @@ def test_what_a_broker_keeps_is_told_on_its_command_line(monkeypatch: pytest.Mon
     monkeypatch.setattr("ordermq.cli.broker._serve", lambda *given: served.append(given[3]))
     assert ordermq("broker").exit_code == 0
     assert served.pop() == BrokerConfig()
-    options = ("--retention-ms", "1000", "--retention-bytes", "5000", "--young-queues-from-zero")
+    options = ("--retention-ms", "1000", "--retention-bytes", "5000", "--new-groups-start-at-zero")
     assert ordermq("broker", *options).exit_code == 0
-    kept = BrokerConfig(retention_ms=1_000, retention_bytes=5_000, young_queues_from_zero=True)
+    kept = BrokerConfig(retention_ms=1_000, retention_bytes=5_000, new_groups_start_at_zero=True)
     assert served == [kept]
     result = ordermq("broker", "--retention-ms", "-1")
     assert result.exit_code == 2
     assert "retention_ms" in result.stderr
 
 
-def test_young_queues_begin_at_zero_where_the_broker_is_told_so(name_servers: str) -> None:
-    process, young = start_broker("--young-queues-from-zero")
+def test_a_new_group_starts_at_zero_where_the_broker_is_configured_so(name_servers: str) -> None:
+    process, young = start_broker("--new-groups-start-at-zero")
     try:
         got = {}
         for servers in (name_servers, young):

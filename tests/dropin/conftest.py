@@ -50,7 +50,7 @@ def name_server() -> Iterator[None]:
         return
     config = BrokerConfig(
         durability="os",
-        young_queues_from_zero=True,
+        new_groups_start_at_zero=True,
         transaction_timeout_ms=1_000,
         transaction_check_interval_ms=2_000,
     )

@@ -16,7 +16,7 @@ from ordermq.errors import ConnectFailed, OrderMQError, RouteError
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.response_futures import ResponseFuture
 from tests.interop.cluster import DEADLINE_S, Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import Run
@@ -66,7 +66,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     found: dict[str, set[int]] = defaultdict(set)
     plain, plain_oneway = Connection.ask, Connection.send_oneway
 
-    def ask(self: Connection, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> bool:
+    def ask(
+        self: Connection, opaque: int, frame: bytes, waiting: ResponseFuture, timeout_ms: int
+    ) -> bool:
         found[self.address].add(waiting.code)
         return plain(self, opaque, frame, waiting, timeout_ms)  # whether it was sent
 

@@ -335,3 +335,10 @@ def test_every_group_with_flags_is_tried() -> None:
     assert {
         group for group in groups if any(f.type == "bool" for f in dataclasses.fields(group))
     } == set(FLAGS)
+
+
+def test_the_old_name_of_new_groups_start_at_zero_still_works_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="use new_groups_start_at_zero"):
+        config = BrokerConfig(young_queues_from_zero=True)
+    assert config == BrokerConfig(new_groups_start_at_zero=True)
+    assert dataclasses.replace(config) == config

@@ -9,8 +9,7 @@ from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.context import BrokerContext, Handler, Refusal
 from ordermq.errors import StoreError
 from ordermq.model.names import check_group
-from ordermq.remoting.admin_bodies import held_locks_to_body
-from ordermq.remoting.bodies import LockBatch, locked_queues_to_body
+from ordermq.remoting.bodies import LockBatch, held_locks_to_body, locked_queues_to_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import LockExtHeader

@@ -33,7 +33,7 @@ def query(context: BrokerContext, connection: BrokerConnection, request: Command
             return
         offset = context.offsets.get(key)
         if offset is None and (
-            header.set_zero_if_not_found or context.config.young_queues_from_zero
+            header.set_zero_if_not_found or context.config.new_groups_start_at_zero
         ):
             log = context.store.find_log(header.topic, header.queue_id)
             if log is None or log.min_offset == 0:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ordermq.client.runtime import repeat
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import repeat
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.claim import Refusal
 from ordermq.consumer.dispatch.failure_policy import send_back

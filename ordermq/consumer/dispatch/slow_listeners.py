@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ordermq.client.timers import repeat
+from ordermq.client.runtime import repeat
 from ordermq.clock import Clock
 from ordermq.consumer.claim import RunningCall
 from ordermq.consumer.queue.assigned_queue import AssignedQueue

@@ -7,9 +7,9 @@ import logging
 from dataclasses import replace
 from enum import Enum, auto
 
-from ordermq.client.pull_source import MASTER_ID, PullSource
+from ordermq.client.routes import MASTER_ID, PullSource
+from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.dispatch.concurrent import ConcurrentService
 from ordermq.consumer.dispatch.orderly import OrderlyService
@@ -22,8 +22,8 @@ from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.model.message import MessageBatch
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.framing import PullFrames
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
-from ordermq.remoting.pull_frames import PullFrames
 
 _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20

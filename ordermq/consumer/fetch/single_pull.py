@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ordermq.client.pull_source import MASTER_ID, PullSource
+from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.session import ClientSession
 from ordermq.errors import ConfigError, RemotingError
 from ordermq.model.message import MessageBatch

@@ -9,9 +9,8 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypedDict
 
 from ordermq.client.connections import Answer
-from ordermq.client.runtime import Runtime
+from ordermq.client.runtime import Runtime, cancelled, repeat
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import cancelled, repeat
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.agreement import Agreement
 from ordermq.consumer.direct import DirectConsumption

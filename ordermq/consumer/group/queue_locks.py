@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ordermq.client.broker_api import LockGrant
+from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import wait_until_set
 from ordermq.config import LeaseConfig
 from ordermq.consumer.lease import Lease
 from ordermq.consumer.offsets.offset_store import Offsets
@@ -140,7 +140,7 @@ class Locks:
         self._history.record(EventType.UNLOCK, queue, lease.epoch)
         try:
             address = self._client.routes.master_of(queue.broker_name)
-            await self._client.api.unlock(address, self._group, [queue], [lease.told_epoch])
+            await self._client.api.unlock(address, self._group, [queue], [lease.wire_epoch])
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
             _log.warning("%s: unlock failed, the lock expires by itself: %s", queue, error)

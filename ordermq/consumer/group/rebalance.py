@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ordermq.client.routes import subscribe_queues
+from ordermq.client.runtime import cancelled, wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import cancelled, wait_until_set
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.complaints import Complaints
 from ordermq.consumer.group.allocation import allocate

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.client.timers import wait_until_set
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.offsets.local_offsets import LocalOffsets
 from ordermq.consumer.offsets.offset_store import Offsets

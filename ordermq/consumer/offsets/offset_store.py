@@ -147,7 +147,7 @@ class Offsets:
         self._history.record(EventType.COMMIT_SENT, queue, lease.epoch, off=offset)
         try:
             if lease.is_lock or not await self._is_ahead(assigned, offset):
-                await self._store(queue, offset, lease.told_epoch)
+                await self._store(queue, offset, lease.wire_epoch)
         except Fenced as error:
             self._statistics.add("fenced_commits")
             _log.warning("%s", error)
@@ -184,7 +184,7 @@ class Offsets:
         busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
         async with busy:
             self._history.record(EventType.RESET, assigned.queue, lease.epoch, off=offset)
-            await self._store(assigned.queue, offset, lease.told_epoch, reset=True)
+            await self._store(assigned.queue, offset, lease.wire_epoch, reset=True)
             assigned.committed(offset, lease)
         return True
 

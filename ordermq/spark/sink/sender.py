@@ -7,10 +7,9 @@ import concurrent.futures
 import logging
 from collections.abc import Mapping, Sequence
 
-from ordermq.client.identity import client_id
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Runtime
-from ordermq.client.session import ClientSession
+from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import SystemClock
 from ordermq.config import ProducerConfig
 from ordermq.errors import OrderMQError, RemotingError, RouteError
@@ -43,7 +42,7 @@ class BlockSender:
         self._group = group
         self._config = config.send
         self._runtime = Runtime.acquire()
-        own_id = client_id(config.remoting, parse_name_servers(name_servers), None)
+        own_id = new_client_id(config.remoting, parse_name_servers(name_servers), None)
         self._client = ClientSession(
             self._runtime,
             SystemClock(),

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from ordermq.client.broker_api import BrokerApi, LockGrant
-from ordermq.client.timers import cancelled, wait_until_set
+from ordermq.client.runtime import cancelled, wait_until_set
 from ordermq.clock import Clock
 from ordermq.consumer.group.queue_locks import LeaseTimes
 from ordermq.consumer.lease import Lease
@@ -337,7 +337,7 @@ class DriverLease:
 
     async def _commit_one(self, queue: MessageQueue, offset: int, lease: Lease) -> None:
         client = self.link.client
-        epoch = lease.told_epoch
+        epoch = lease.wire_epoch
         try:
             address = client.routes.master_of(queue.broker_name)
             await client.api.update_offset(address, self._group, queue, offset, epoch)
@@ -375,7 +375,7 @@ class DriverLease:
 
     async def _unlock(self, api: BrokerApi, leases: dict[MessageQueue, Lease]) -> None:
         for broker, queues in _by_broker(sorted(leases)):
-            epochs = [leases[q].told_epoch for q in queues]
+            epochs = [leases[q].wire_epoch for q in queues]
             try:
                 async with self._talking[broker]:
                     address = self.link.client.routes.master_of(broker)

@@ -24,7 +24,7 @@ def test_zero_is_answered_only_to_who_asks_for_it(client: WireClient) -> None:
 
 
 def test_a_broker_told_to_do_as_rocketmq_begins_young_queues_at_zero() -> None:
-    config = BrokerConfig(young_queues_from_zero=True)
+    config = BrokerConfig(new_groups_start_at_zero=True)
     with EmbeddedBroker(config=config) as young:
         client = WireClient(young.port, "client-1")
         client.send("orders")

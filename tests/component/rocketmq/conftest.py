@@ -22,7 +22,7 @@ from tests.component.conftest import DEADLINE_S
 
 @pytest.fixture
 def broker_config() -> BrokerConfig:
-    return BrokerConfig(broker_name="b", durability="os", young_queues_from_zero=True)
+    return BrokerConfig(broker_name="b", durability="os", new_groups_start_at_zero=True)
 
 
 @pytest.fixture

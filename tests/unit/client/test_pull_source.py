@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ordermq.client.pull_source import PullSource
-from ordermq.client.routes import Routes
+from ordermq.client.routes import PullSource, Routes
 from ordermq.errors import RequestTimeout, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute

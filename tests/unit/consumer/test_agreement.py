@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ordermq.consumer.agreement import differences, neighbour_of
-from ordermq.remoting.admin_bodies import MemberWishes, wishes_from_body
+from ordermq.remoting.bodies import MemberSubscriptions, member_subscriptions_from_body
 
 RETRY = "%RETRY%g"
 
 
-def wishes(is_orderly: bool | None = True, **subscriptions: str) -> MemberWishes:
-    return MemberWishes(subscriptions, is_orderly)
+def wishes(is_orderly: bool | None = True, **subscriptions: str) -> MemberSubscriptions:
+    return MemberSubscriptions(subscriptions, is_orderly)
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,13 @@ def wishes(is_orderly: bool | None = True, **subscriptions: str) -> MemberWishes
         (wishes(orders="*"), wishes(orders="*")),
         (wishes(orders="*"), wishes(orders="")),
         (wishes(orders="a || b"), wishes(orders="b||a ")),
-        (wishes(orders="*"), MemberWishes({"orders": "*", RETRY: "*"}, True)),
+        (wishes(orders="*"), MemberSubscriptions({"orders": "*", RETRY: "*"}, True)),
         (wishes(orders="*"), wishes(None, orders="*")),
     ],
 )
-def test_members_that_want_the_same_agree(ours: MemberWishes, theirs: MemberWishes) -> None:
+def test_members_that_want_the_same_agree(
+    ours: MemberSubscriptions, theirs: MemberSubscriptions
+) -> None:
     assert differences(ours, theirs, RETRY) == []
 
 
@@ -53,4 +55,4 @@ def test_what_java_says_of_itself_is_read() -> None:
         b'"properties":{"PROP_CONSUMEORDERLY":"true"},"subscriptionSet":['
         b'{"subString":"a || b","topic":"orders"}]}'
     )
-    assert wishes_from_body(body) == wishes(True, orders="a || b")
+    assert member_subscriptions_from_body(body) == wishes(True, orders="a || b")

@@ -14,10 +14,9 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ProtocolError, RequestTimeout
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.framing import encode
+from ordermq.remoting.framing import PullFrames, encode
 from ordermq.remoting.headers import PullHeader
-from ordermq.remoting.pull_frames import PullFrames
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.response_futures import ResponseFuture
 
 from .batches import QUEUE, batch
 
@@ -33,7 +32,7 @@ class Line:
         self.is_writable = True
         self.asked: list[tuple[int, bytes]] = []
 
-    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> None:
+    def ask(self, opaque: int, frame: bytes, waiting: ResponseFuture, timeout_ms: int) -> None:
         assert timeout_ms == 30_000
         waiting.deadline_ms = 31_000
         self.asked.append((opaque, frame))

@@ -15,7 +15,7 @@ from ordermq.model.properties import decode
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.response_futures import ResponseFuture
 
 BUSY, ILLEGAL, GARBLED = 2, 13, -1
 
@@ -112,7 +112,7 @@ class FakeBroker:
         self._framed = command
         return b""
 
-    def ask(self, opaque: int, frame: bytes, waiting: Waiting, timeout_ms: int) -> bool:
+    def ask(self, opaque: int, frame: bytes, waiting: ResponseFuture, timeout_ms: int) -> bool:
         header, body = SendHeader.from_ext(self._framed.ext), self._framed.body
         assert (self._framed.code == RequestCode.SEND_BATCH_MESSAGE) is bool(header.batch)
         ids = [properties["UNIQ_KEY"] for properties in members(header, body)]
@@ -126,7 +126,7 @@ class FakeBroker:
         serving.add_done_callback(self._serving.discard)
         return True
 
-    async def _serve(self, ids: list[str], header: SendHeader, waiting: Waiting) -> None:
+    async def _serve(self, ids: list[str], header: SendHeader, waiting: ResponseFuture) -> None:
         await self.gate.wait()
         await asyncio.sleep(0)
         self.in_flight -= 1

@@ -6,7 +6,7 @@ import pytest
 
 from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.admin_bodies import (
+from ordermq.remoting.bodies import (
     HeldLock,
     QueueProgress,
     connections_from_body,

@@ -19,7 +19,7 @@ from ordermq.errors import (
 from ordermq.remoting.command import Command, Serialization
 from ordermq.remoting.connection import Connection, split_address
 from ordermq.remoting.framing import encode
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.response_futures import ResponseFuture
 
 from .wire_server import Line, WireServer, run, until
 
@@ -343,7 +343,7 @@ def test_a_cancelled_caller_does_not_disturb_the_others() -> None:
     run(work())
 
 
-class Chain(Waiting):
+class Chain(ResponseFuture):
     """Asks again as it is answered, and wants to be called when that is out."""
 
     def __init__(self, connection: Connection, told: list[str]) -> None:

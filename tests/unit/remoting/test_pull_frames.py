@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from ordermq.remoting.codes import PullFlag, RequestCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.framing import encode
+from ordermq.remoting.framing import PullFrames, encode
 from ordermq.remoting.headers import PullHeader
-from ordermq.remoting.pull_frames import PullFrames
 
 TEXTS = st.sampled_from(
     ["*", "a || b", '"queueOffset":"7777777"', "%d%b", "Grüße", '"opaque":8888888']

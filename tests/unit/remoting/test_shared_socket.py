@@ -17,7 +17,7 @@ from ordermq.errors import ConnectionLost, RequestTimeout
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.framing import encode
-from ordermq.remoting.response_futures import Waiting
+from ordermq.remoting.response_futures import ResponseFuture
 from ordermq.remoting.shared_socket import SharedSocket
 
 from .test_connection import Owner, echo, silent
@@ -27,7 +27,7 @@ LONG_MS = 60_000
 WHOLE = 400_000  # bytes, more than a socket takes at once
 
 
-class Told(Waiting):
+class Told(ResponseFuture):
     """Keeps what it is told; `ended` is set by the first."""
 
     def __init__(self) -> None:
