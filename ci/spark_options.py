@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from ordermq.spark.options import SOURCE
-from ordermq.spark.settings import Setting
-from ordermq.spark.sink_options import SINK
+from ordermq.spark.options import SINK, SOURCE, Setting
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "spark.md"
 TABLES: Final[dict[str, Iterable[Setting]]] = {"source": SOURCE, "sink": SINK}

@@ -65,12 +65,12 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""
-        from ordermq.spark.sink.sink import batch_writer
+        from ordermq.spark.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A streaming write; Spark makes one for each micro-batch."""
-        from ordermq.spark.sink.sink import stream_writer
+        from ordermq.spark.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -29,9 +29,9 @@ from bench.spark.rows import BODY_BYTES
 from bench.spark.session import session
 from ordermq import PullConsumer
 from ordermq.spark import apply_in_order
-from ordermq.spark.sink.rows import RowEncoder
-from ordermq.spark.sink.sender import sender_of
-from ordermq.spark.sink_options import SinkOptions
+from ordermq.spark.options import SinkOptions
+from ordermq.spark.sink.block_sender import sender_of
+from ordermq.spark.sink.row_encoder import RowEncoder
 
 FROM, TO = "orders", "priced"
 KEYS = 10_000

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.sink.sink import SinkWriter
-from ordermq.spark.sink_options import SinkOptions
+from ordermq.spark.options import SinkOptions
+from ordermq.spark.sink.writer import SinkWriter
 
 SCHEMA = (
     "topic string, broker string, queue_id int, offset bigint, sharding_key string, "

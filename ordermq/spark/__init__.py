@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ordermq.spark.ordered_failure import DeadLetter, ParkKey, unpark
-    from ordermq.spark.sink.order import by_target_queue
-    from ordermq.spark.source.deduplication import drop_repeats
-    from ordermq.spark.stages.column_functions import ordered_udf
-    from ordermq.spark.stages.context import StageContext
-    from ordermq.spark.stages.stage import apply_in_order
-    from ordermq.spark.stages.state import apply_with_state
+    from ordermq.spark.sink.target_queues import by_target_queue
+    from ordermq.spark.stages.apply_in_order import apply_in_order
+    from ordermq.spark.stages.apply_with_state import apply_with_state
+    from ordermq.spark.stages.deduplication import drop_repeats
+    from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, unpark
+    from ordermq.spark.stages.ordered_udf import ordered_udf
+    from ordermq.spark.stages.stage_invocation import StageContext
 
 __all__ = [
     "DeadLetter",
@@ -54,15 +54,15 @@ __all__ = [
 # Where each name is, imported when it is asked for: Spark's processes that only plan a read
 # import this package too, and pandas would cost each of them a second.
 _HOMES = {
-    "DeadLetter": "ordered_failure",
-    "ParkKey": "ordered_failure",
-    "StageContext": "ordered_context",
-    "apply_in_order": "ordered_stage",
-    "apply_with_state": "ordered_state",
-    "by_target_queue": "sink_order",
-    "drop_repeats": "repeats",
-    "ordered_udf": "ordered_columns",
-    "unpark": "ordered_failure",
+    "DeadLetter": "stages.failure_policy",
+    "ParkKey": "stages.failure_policy",
+    "StageContext": "stages.stage_invocation",
+    "apply_in_order": "stages.apply_in_order",
+    "apply_with_state": "stages.apply_with_state",
+    "by_target_queue": "sink.target_queues",
+    "drop_repeats": "stages.deduplication",
+    "ordered_udf": "stages.ordered_udf",
+    "unpark": "stages.failure_policy",
 }
 
 

@@ -1,32 +1,184 @@
-"""The options of the source: one table, read and checked at once."""
+"""How options of a Spark format are read: text to value, every fault in one error.
+
+A format's options are one table of `Setting`s, which `docs/spark.md` is held against by a test.
+Spark brings keys in lower case; ours are compared without their underscores too, so that
+`startingOffsets` and `starting_offsets` are one option.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.config import LeaseConfig, RemotingConfig
+from ordermq.config import LeaseConfig, ProducerConfig, RemotingConfig, SendConfig
 from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS, checked_columns
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import check_group, check_topic
+from ordermq.model.names import check_group, check_sendable_topic, check_topic
 from ordermq.model.subscription import Subscription
-from ordermq.spark.settings import (
-    Setting,
-    choice,
-    config_of,
-    config_settings,
-    flag,
-    missing,
-    read_options,
-    whole,
+from ordermq.producer.selectors import selector_of
+
+_E = TypeVar("_E", bound=StrEnum)
+
+# What Spark itself hands on, and that means nothing here: of sinks, then of CREATE TABLE.
+_SPARKS_OWN: Final = frozenset(
+    {"checkpointlocation", "queryname", "provider", "owner", "location", "comment", "external"}
+    | {"is_managed_location", "collation"}
 )
+_OF_TABLE: Final = "option."  # before each option while CREATE TABLE asks for the schema
+_SECRET: Final = frozenset({"secret_key", "security_token"})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option.
+
+    Args:
+        name: in snake_case.
+        read: text to value; raises ValueError, whose text is not shown.
+        allowed: what is allowed, for the error and the page.
+        default: its value where it is not given.
+        says: what it does, for the page.
+    """
+
+    name: str
+    read: Callable[[str], Any]
+    allowed: str
+    default: Any
+    says: str
+
+
+def read_options(settings: Iterable[Setting], given: Mapping[str, str]) -> dict[str, Any]:
+    """The value of every setting.
+
+    Raises: ConfigError: names each option that is unknown or wrong, its value, what is allowed.
+    """
+    table = {_folded(setting.name): setting for setting in settings}
+    values = {setting.name: setting.default for setting in table.values()}
+    faults: list[str] = []
+    for told, text in given.items():
+        key = told[len(_OF_TABLE) :] if told.lower().startswith(_OF_TABLE) else told
+        setting = table.get(_folded(key))
+        if setting is None:
+            faults += _unknown(key, table)
+            continue
+        try:
+            values[setting.name] = setting.read(text.strip())
+        except ValueError:
+            shown = "(not shown)" if setting.name in _SECRET else repr(text)
+            faults.append(f"option {setting.name}={shown}: expected {setting.allowed}")
+    if faults:
+        raise ConfigError("; ".join(faults))
+    return values
+
+
+def missing(*names: str) -> ConfigError:
+    """The error for options that are needed and were not given.
+
+    A table made by CREATE TABLE is named too: Spark forgets its options.
+    """
+    text = " and ".join(names)
+    return ConfigError(
+        f"option {text} is missing: give it by .option(...). Of a table made by CREATE TABLE ... "
+        "USING ordermq Spark forgets the OPTIONS: read it as SELECT * FROM t WITH (topic '...', "
+        "name_servers '...'), by spark.read.option(...).table('t'), or make it a TEMPORARY VIEW"
+    )
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def _unknown(key: str, table: Mapping[str, Setting]) -> list[str]:
+    if key.lower() in _SPARKS_OWN:
+        return []
+    if key.lower() == "path":
+        return ["a path, as load('...') gives it, means nothing here: use option topic"]
+    near = difflib.get_close_matches(_folded(key), table, n=1)
+    hint = f"; did you mean {table[near[0]].name}?" if near else ""
+    return [f"no option {key!r}{hint}"]
+
+
+# Readers of values; each raises ValueError.
+
+
+def text(value: str) -> str:
+    """Any text but an empty one."""
+    if not value:
+        raise ValueError
+    return value
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """A whole number of a range."""
+
+    def read(value: str) -> int:
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    return read
+
+
+def flag(value: str) -> bool:
+    """true or false, in any case."""
+    if value.lower() not in ("true", "false"):
+        raise ValueError
+    return value.lower() == "true"
+
+
+def choice(kind: type[_E]) -> Callable[[str], _E]:
+    """A member of an enumeration by its value; case and underscores do not count."""
+    members = {_folded(member.value): member for member in kind}
+
+    def read(value: str) -> _E:
+        member = members.get(_folded(value))
+        if member is None:
+            raise ValueError
+        return member
+
+    return read
+
+
+def config_settings(kind: type[Any], **says: str) -> tuple[Setting, ...]:
+    """Settings of the fields of a dataclass of `ordermq.config`, which checks their ranges.
+
+    Args:
+        kind: the dataclass; each field a flag, a whole number, a text or a choice.
+        says: a field's name and what it does; only these become settings.
+    """
+    defaults = kind()
+    return tuple(_of_field(name, getattr(defaults, name), said) for name, said in says.items())
+
+
+def config_of(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """The dataclass of these values; what is not in them keeps its default.
+
+    Raises: ConfigError: a value out of its range.
+    """
+    fields = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in values.items() if name in fields})
+
+
+def _of_field(name: str, default: Any, says: str) -> Setting:
+    if isinstance(default, bool):
+        return Setting(name, flag, "true or false", default, says)
+    if isinstance(default, StrEnum):
+        kind = type(default)
+        allowed = "one of " + ", ".join(member.value for member in kind)
+        return Setting(name, choice(kind), allowed, default, says)
+    if isinstance(default, int):
+        return Setting(name, whole(0, 1 << 62), "a whole number", default, says)
+    return Setting(name, str, "a text", default, says)
+
 
 READ_GROUP: Final = "ordermq-spark"  # pulls name a group; this one where the user has none
 _DAY_MS: Final = 86_400_000
@@ -387,3 +539,115 @@ def _check_together(values: Mapping[str, Any]) -> None:
                 f"offsets are given for {queue_text(foreign[0])}, whose topic is not read: "
                 f"option topic names {', '.join(values['topic'])}"
             )
+
+
+SINK_GROUP: Final = "ordermq-spark-sink"
+
+
+class Order(StrEnum):
+    """What the sink promises of the order of what it sends."""
+
+    KEY = "key"  # within a sharding key; without one, within a source queue
+    QUEUE = "queue"  # also within a target queue: one task of a batch feeds it
+    NONE = "none"
+
+
+def _selector(value: str) -> str:
+    selector_of(value)
+    return value
+
+
+SINK: Final = (
+    *CLIENT,
+    Setting(
+        "topic", lambda name: check_sendable_topic(name) or name, "a topic's name", "", "where to"
+    ),
+    Setting("topic_column", text, "a column's name", "", "the column that names it, instead"),
+    Setting("group", check_group, "a producer group's name", SINK_GROUP, "the producer group"),
+    Setting("body_column", text, "a column's name", "body", "the message: BINARY or STRING"),
+    Setting(
+        "key_column",
+        text,
+        "a column's name",
+        "sharding_key",
+        "the sharding key, whose messages stay in order; used if it is there",
+    ),
+    Setting(
+        "queue_column",
+        text,
+        "a column's name",
+        "",
+        "INT: the target queue's number among the topic's queues, sorted; instead of the key's",
+    ),
+    Setting(
+        "selector",
+        _selector,
+        "java, go, sip or sha256",
+        "java",
+        "which queue a key goes to; all producers of a topic must agree",
+    ),
+    Setting(
+        "order",
+        choice(Order),
+        "key, queue or none",
+        Order.KEY,
+        "what is promised, and refused where the plan cannot keep it: order within a key, or "
+        "one task for each target queue too, or nothing",
+    ),
+    *config_settings(
+        SendConfig,
+        send_timeout_ms="of one try",
+        retry_times="re-sends of a batch after a time-out, to the same queue",
+        retry_delay_ms="before the first of them",
+        max_batch_bytes="bodies and properties of one request",
+        default_topic_queue_nums="queues of a topic that its first message makes",
+        allow_queue_change="go on when the topic's queues change: keys move",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a user asks of the sink; see `SINK` for each."""
+
+    name_servers: str
+    topic: str
+    topic_column: str
+    group: str
+    body_column: str
+    key_column: str
+    queue_column: str
+    selector: str
+    order: Order
+    config: ProducerConfig
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], columns: Mapping[str, Any]) -> SinkOptions:
+        """Read the options of a format, and hold them against the DataFrame's columns.
+
+        Raises: ConfigError: names every option at fault; a column that is not there.
+        """
+        values = read_options(SINK, given)
+        if not values["name_servers"]:
+            raise missing("name_servers")
+        if bool(values["topic"]) == bool(values["topic_column"]):
+            raise ConfigError(
+                "the sink needs option topic, or option topic_column, one of the two. The "
+                "column `topic` of the source says where a row comes from, not where it goes"
+            )
+        folded = {name.lower().replace("_", "") for name in given}
+        for option in ("body_column", "topic_column", "queue_column", "key_column"):
+            name = values[option]
+            is_wanted = option == "body_column" or option.replace("_", "") in folded
+            if name and is_wanted and name not in columns:
+                raise ConfigError(
+                    f"option {option}={name!r}: the DataFrame has no such column; it has "
+                    f"{', '.join(columns)}"
+                )
+        config = ProducerConfig(
+            remoting=config_of(RemotingConfig, values), send=config_of(SendConfig, values)
+        )
+        own = {name: values[name] for name in cls.__slots__ if name in values}
+        if values["key_column"] not in columns:
+            own["key_column"] = ""
+        return cls(config=config, **own)

@@ -8,7 +8,8 @@ from typing import Final
 import pyarrow as pa
 
 from ordermq.model.arrow import COLUMNS, arrow_schema
-from ordermq.spark.lease_identity import LEASE_COLUMN
+
+LEASE_COLUMN: Final = "lease"
 
 _DDL: Final[dict[str, str]] = {
     "topic": "STRING",

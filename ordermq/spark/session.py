@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
+from ordermq import Producer
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
-from ordermq.config import RemotingConfig
+from ordermq.config import ProducerConfig, RemotingConfig
 from ordermq.errors import RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import Heartbeat
+from ordermq.spark.options import CLIENT, config_of, read_options
 
 _T = TypeVar("_T")
 
@@ -108,3 +111,61 @@ def shared_link(name_servers: str, remoting: RemotingConfig) -> Link:
         if link is None:
             link = _links[key] = Link(name_servers, remoting)
         return link
+
+
+DEAD_LETTER_GROUP = "ordermq-spark-dead-letters"
+
+
+class KeptClients(Generic[_T]):
+    """Clients by what they were made of; made once, by the first who asks."""
+
+    def __init__(self, make: Callable[..., _T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: dict[Any, _T] = {}
+
+    def of(self, *key: Any) -> _T:
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = self._make(*key)
+            return self._made[key]
+
+
+def remoting_of(options: Mapping[str, str]) -> tuple[str, RemotingConfig]:
+    """Name servers and connection settings among the options of a format; others are left out.
+
+    Raises: ConfigError: a value out of its range.
+    """
+    known = {setting.name.replace("_", "") for setting in CLIENT}
+    own = {name: text for name, text in options.items() if _folded(name) in known}
+    values = read_options(CLIENT, own)
+    return values["name_servers"], config_of(RemotingConfig, values)
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def _started_producer(name_servers: str, remoting: RemotingConfig) -> Producer:
+    config = ProducerConfig(remoting=remoting)
+    producer = Producer(DEAD_LETTER_GROUP, name_servers=name_servers, config=config)
+    producer.start()
+    return producer
+
+
+_PRODUCERS = KeptClients(_started_producer)
+
+
+def producer_of(options: Mapping[str, str]) -> Producer:
+    """This process's producer for such options."""
+    return _PRODUCERS.of(*remoting_of(options))
+
+
+def new_lease() -> int:
+    """A lease id nobody has: 1 .. 2^63 - 1, random."""
+    return secrets.randbelow((1 << 63) - 1) + 1
+
+
+def lease_client_id(group: str, lease: int) -> str:
+    """The client id a run holds its queues as, and its executors ask under."""
+    return f"{group}@spark@{lease:016x}"

@@ -17,10 +17,10 @@ from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.lease_identity import lease_client_id
 from ordermq.spark.options import SourceOptions
+from ordermq.spark.session import lease_client_id
 from ordermq.spark.source.offsets import StreamOffset
-from ordermq.spark.stream_driver import StreamDriver
+from ordermq.spark.source.stream import StreamDriver
 from tests.component.conftest import Seen, eventually, numbered
 
 ACCOUNT = {"access_key": "shop", "secret_key": "hidden"}

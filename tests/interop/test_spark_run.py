@@ -20,10 +20,10 @@ from ordermq import PullConsumer
 from ordermq.errors import LockRefused
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
-from ordermq.spark.lease_identity import lease_client_id
 from ordermq.spark.options import SourceOptions
+from ordermq.spark.session import lease_client_id
 from ordermq.spark.source.offsets import StreamOffset
-from ordermq.spark.stream_driver import StreamDriver
+from ordermq.spark.source.stream import StreamDriver
 from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT, eventually
 from tests.interop.line_process import LineProcess
 from tests.interop.run import Run

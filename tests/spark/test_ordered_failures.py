@@ -23,8 +23,8 @@ from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.spark import DeadLetter, ParkKey, apply_in_order, apply_with_state, unpark
-from ordermq.spark.lease_identity import lease_client_id
-from ordermq.spark.ordered_failure import ParkedKeys
+from ordermq.spark.session import lease_client_id
+from ordermq.spark.stages.failure_policy import ParkedKeys
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 

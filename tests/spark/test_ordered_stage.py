@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ordermq.errors import ConfigError
-from ordermq.spark.ordered_plan import check_speculation
-from ordermq.spark.stages.stage import apply_in_order
+from ordermq.spark.stages.apply_in_order import apply_in_order, check_speculation
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 

@@ -15,7 +15,7 @@ from test_ordered_stage import frame, run_stream, stream
 
 from ordermq.errors import ConfigError
 from ordermq.spark.stages import state as ordered_state
-from ordermq.spark.stages.state import apply_with_state
+from ordermq.spark.stages.apply_with_state import apply_with_state
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 

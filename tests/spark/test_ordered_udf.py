@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from test_ordered_stage import frame
 
-from ordermq.spark.stages.column_functions import ordered_udf
+from ordermq.spark.stages.ordered_udf import ordered_udf
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 

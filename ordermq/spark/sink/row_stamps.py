@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ordermq.errors import OrderingError
-from ordermq.spark.stages.rows import Places
+from ordermq.spark.row_order import Places
 
 SOURCE: Final = "omq_source"  # topic@broker/queue, or a query's partition
 SEQUENCE: Final = "omq_offset"  # the source's offset, or the micro-batch

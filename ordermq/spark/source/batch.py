@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
 from ordermq.errors import OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
-from ordermq.spark.positions import snapshot
 from ordermq.spark.session import Link
+from ordermq.spark.source.offsets import snapshot
 from ordermq.spark.source.queue_reader import QueueRange, range_of, read_range
 
 _log = logging.getLogger("ordermq.spark")

@@ -7,13 +7,18 @@ it is no queue, for no topic is empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ordermq.errors import DataLoss, StateError
+from ordermq.client.broker_api import BrokerApi
+from ordermq.errors import ConfigError, DataLoss, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import queue_of, queue_text
+from ordermq.spark.options import Boundary, Edge, SourceOptions, queue_of, queue_text
+from ordermq.spark.session import Link
 
 _LEASE: Final = "@lease"
 Offsets = dict[MessageQueue, int]
@@ -101,3 +106,186 @@ def went_back(start: Offsets, tails: Mapping[MessageQueue, int]) -> DataLoss | N
                 offset=at,
             )
     return None
+
+
+_log = logging.getLogger("ordermq.spark")
+
+
+async def offsets_at(
+    link: Link, options: SourceOptions, boundary: Boundary, queues: Sequence[MessageQueue]
+) -> Offsets:
+    """The offset of each queue where a boundary lies.
+
+    Raises: ConfigError: it names a queue there is none of, or an offset behind the queue's end.
+        DataLoss: it names an offset that expired. RemotingError, RouteError: nobody answers.
+    """
+    named = dict(boundary.offsets)
+    if unknown := sorted(set(named).difference(queues)):
+        known = ", ".join(map(queue_text, queues))
+        raise ConfigError(f"offsets are given for {queue_text(unknown[0])}; there are {known}")
+    found = await asyncio.gather(
+        *(_offset_at(link, options, boundary, queue, named.get(queue)) for queue in queues)
+    )
+    return dict(zip(queues, found, strict=True))
+
+
+async def tails_of(link: Link, queues: Sequence[MessageQueue]) -> Offsets:
+    """Where each queue ends now."""
+    api, routes = link.client.api, link.client.routes
+    found = await asyncio.gather(
+        *(api.max_offset(routes.master_of(queue.broker_name), queue) for queue in queues)
+    )
+    return dict(zip(queues, found, strict=True))
+
+
+async def heads_of(link: Link, queues: Sequence[MessageQueue]) -> Offsets:
+    """The oldest offset each queue still has."""
+    api, routes = link.client.api, link.client.routes
+    found = await asyncio.gather(
+        *(api.min_offset(routes.master_of(queue.broker_name), queue) for queue in queues)
+    )
+    return dict(zip(queues, found, strict=True))
+
+
+async def snapshot(link: Link, options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
+    """The offsets (first, end) that a batch read takes, of each queue that has any.
+
+    Raises: as `offsets_at`.
+    """
+    queues = await link.queues(options.topics)
+    starts = await offsets_at(link, options, options.batch_start(), queues)
+    ends = await offsets_at(link, options, options.end, queues)
+    if options.max_rows is not None:
+        ends = advance(starts, ends, options.max_rows)
+    return {queue: (at, ends[queue]) for queue, at in starts.items() if at < ends[queue]}
+
+
+async def _offset_at(
+    link: Link,
+    options: SourceOptions,
+    boundary: Boundary,
+    queue: MessageQueue,
+    named: int | Edge | None,
+) -> int:
+    api, address = link.client.api, link.client.routes.master_of(queue.broker_name)
+    if isinstance(named, int):
+        return await _checked(api, address, options, queue, named)
+    if boundary.timestamp_ms is not None:
+        return await api.search_offset(address, queue, boundary.timestamp_ms)
+    edge = named or boundary.edge
+    if edge is Edge.LATEST:
+        return await api.max_offset(address, queue)
+    if edge is Edge.GROUP:
+        stored = await api.query_offset(address, options.group, queue)
+        if stored is not None and stored >= 0:
+            return await _checked(api, address, options, queue, stored)
+    return await api.min_offset(address, queue)
+
+
+async def _checked(
+    api: BrokerApi, address: str, options: SourceOptions, queue: MessageQueue, offset: int
+) -> int:
+    head, tail = await asyncio.gather(
+        api.min_offset(address, queue), api.max_offset(address, queue)
+    )
+    if head <= offset <= tail:
+        return offset
+    where = f"offset {offset} of {queue_text(queue)}; the broker has {head}..{tail}"
+    if offset > tail:
+        raise ConfigError(f"{where}: expected none behind the end")
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"{where}: the messages before expired. Begin later, or set fail_on_data_loss=false",
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            offset=offset,
+        )
+    _log.warning("%s: %d messages expired unread", where, head - offset)
+    return head
+
+
+_log = logging.getLogger("ordermq.spark")
+REFRESH_MS: Final = 25  # an answer older than this starts a new question
+_STALE_MS: Final = 100  # one older than this is not given: the caller waits for a new one
+
+
+class Tails:
+    """The ends of all queues of some topics, new queues among them."""
+
+    def __init__(self, link: Link, topics: Sequence[str]) -> None:
+        self._link = link
+        self._topics = topics
+        self._routed_ms: int | None = None
+        self._lock = threading.Lock()
+        self._known: Offsets = {}
+        self._asked_ms: int | None = None  # when the question of the last answer was sent
+        self._asking: Any = None
+        self._complaint = ""
+
+    def latest(self) -> Offsets:
+        """The ends as last told; a question at most 100 ms ago.
+
+        Raises: RemotingError, RouteError: nobody has answered yet, ever.
+        """
+        now_ms = self._link.clock.now_ms()
+        with self._lock:
+            age_ms = None if self._asked_ms is None else now_ms - self._asked_ms
+            if self._asking is not None and self._asking.done():
+                self._asking = None
+            if self._asking is None and (age_ms is None or age_ms > REFRESH_MS):
+                self._asking = self._link.submit(self._ask())
+            asking = self._asking
+        if asking is not None and (age_ms is None or age_ms > _STALE_MS):
+            asking.result()
+        return dict(self._known)
+
+    def fresh(self) -> Offsets:
+        """The ends now.
+
+        Raises: as `latest`.
+        """
+        self._link.submit(self._ask()).result()
+        return dict(self._known)
+
+    async def _ask(self) -> None:
+        asked_ms = self._link.clock.now_ms()
+        try:
+            queues = await self._queues(asked_ms)
+        except OrderMQError as error:
+            self._complain(error)
+            if not self._known:
+                raise
+            queues = sorted(self._known)
+        answers = await asyncio.gather(
+            *(self._tail(queue) for queue in queues), return_exceptions=True
+        )
+        for queue, answer in zip(queues, answers, strict=True):
+            if isinstance(answer, OrderMQError):
+                # A broker that is away for a while: its queues stand still until it is back.
+                self._complain(answer)
+                if queue not in self._known and not self._known:
+                    raise answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                self._known[queue] = answer
+        self._asked_ms = asked_ms
+
+    async def _queues(self, now_ms: int) -> list[MessageQueue]:
+        client = self._link.client
+        if self._routed_ms is None:
+            self._routed_ms = now_ms
+        elif now_ms - self._routed_ms > client.config.route_interval_ms:
+            self._routed_ms = now_ms
+            await client.routes.refresh_all()  # a topic may have got more queues
+        return await self._link.queues(self._topics)
+
+    async def _tail(self, queue: MessageQueue) -> int:
+        client = self._link.client
+        return await client.api.max_offset(client.routes.master_of(queue.broker_name), queue)
+
+    def _complain(self, error: OrderMQError) -> None:
+        if str(error) != self._complaint:  # once, not 92 times a second
+            self._complaint = str(error)
+            _log.warning("the ends of some queues are not known anew: %s", error)

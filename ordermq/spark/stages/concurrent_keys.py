@@ -12,10 +12,9 @@ import pyarrow as pa
 from ordermq.core import LaneMap
 from ordermq.errors import FunctionFailed
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.ordered_failure import ParkKey
-from ordermq.spark.stages.context import StageContext
-from ordermq.spark.stages.invocation import Calls, lease_of
-from ordermq.spark.stages.rows import row_tokens, texts_of
+from ordermq.spark.row_order import row_tokens, texts_of
+from ordermq.spark.stages.failure_policy import ParkKey
+from ordermq.spark.stages.stage_invocation import Calls, StageContext, lease_of
 
 
 class Lanes:

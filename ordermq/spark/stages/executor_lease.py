@@ -23,12 +23,12 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import LockLost, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import Heartbeat
-from ordermq.spark.lease_identity import LEASE_COLUMN, lease_client_id
-from ordermq.spark.worker_clients import KeptClients, remoting_of
+from ordermq.spark.schema import LEASE_COLUMN
+from ordermq.spark.session import KeptClients, lease_client_id, remoting_of
 
 if TYPE_CHECKING:
     from ordermq.client.broker_api import LockGrant
-    from ordermq.spark.stages.context import StageContext
+    from ordermq.spark.stages.stage_invocation import StageContext
 
 _log = logging.getLogger("ordermq.spark")
 # A broker that does not say how long its locks live: RocketMQ's 60 s, halved as in LeaseTimes.

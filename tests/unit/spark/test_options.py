@@ -9,7 +9,6 @@ from ordermq.config import TlsVerify
 from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.lease_identity import lease_client_id, new_lease
 from ordermq.spark.options import (
     SOURCE,
     Boundary,
@@ -20,6 +19,7 @@ from ordermq.spark.options import (
     queue_text,
 )
 from ordermq.spark.schema import source_schema, spark_ddl
+from ordermq.spark.session import lease_client_id, new_lease
 
 NEEDED = {"name_servers": "127.0.0.1:9876", "topic": "orders"}
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.errors import OrderingError
-from ordermq.spark.stages.keys import KeyRuns, regrouped, run_ends
-from ordermq.spark.stages.rows import OrderCheck
+from ordermq.spark.row_order import OrderCheck
+from ordermq.spark.stages.key_runs import KeyRuns, regrouped, run_ends
 
 
 def batches_of(keys: list[Any], cuts: list[int]) -> list[Any]:

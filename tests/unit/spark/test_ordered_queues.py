@@ -9,7 +9,7 @@ import pytest
 
 from ordermq.errors import OrderingError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.ordered_queues import QueueTable, TaskPlace
+from ordermq.spark.stages.stage_invocation import QueueTable, TaskPlace
 
 QUEUE = MessageQueue("orders", "b", 0)
 TASK = TaskPlace("stage", "query", 7, 0, 0, 100)

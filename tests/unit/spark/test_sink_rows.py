@@ -15,8 +15,8 @@ from ordermq.errors import ConfigError, OrderingError
 from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.selectors import java_index
-from ordermq.spark.sink.rows import RowEncoder
-from ordermq.spark.sink_options import SinkOptions
+from ordermq.spark.options import SinkOptions
+from ordermq.spark.sink.row_encoder import RowEncoder
 
 QUEUES = tuple(MessageQueue("scored", "b", number) for number in range(4))
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from ordermq.core import ProcessQueue, interface
-from ordermq.errors import FunctionFailed
+from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.ordered_failure import DeadLetter, DeadLetters, ParkedKeys, ParkKey
-from ordermq.spark.ordered_queues import TABLE, TaskPlace
-from ordermq.spark.stages.context import StageContext, task_place
+from ordermq.spark.row_order import row_tokens
 from ordermq.spark.stages.executor_lease import ExecutorLease
+from ordermq.spark.stages.failure_policy import DeadLetter, DeadLetters, ParkedKeys, ParkKey
 from ordermq.spark.stages.output import OutputShape
-from ordermq.spark.stages.rows import row_tokens
 
 Engine = Literal["pandas", "arrow"]
 
@@ -217,3 +220,158 @@ def failed(rows: Any, error: Exception) -> FunctionFailed:
 
 def _queue_of(values: Any) -> MessageQueue:
     return MessageQueue(values["topic"], values["broker"], values["queue_id"])
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """Where the rows of one call come from: what outside effects can be made idempotent by.
+
+    Args:
+        query_id: of the streaming query, kept over restarts; None in batch.
+        batch_id: of the micro-batch, the same when it is run again; None in batch.
+        partition: Spark's number of this part of the stage.
+        attempt: of the task, 0 at first.
+        queue: the rows' message queue; None where a key's rows come from several.
+        key: the rows' key where a call is made for each key.
+        is_continued: the same key's earlier rows were in the call before.
+        lease: the run that holds the queue (ordered mode of the source), else None.
+    """
+
+    query_id: str | None
+    batch_id: int | None
+    partition: int
+    attempt: int
+    queue: MessageQueue | None = None
+    key: Any = None
+    is_continued: bool = False
+    lease: int | None = None
+
+
+def task_place(stage: str) -> TaskPlace:
+    """The running task, as Spark tells it."""
+    task = TaskContext.get()
+    if task is None:  # a stage driven by hand, as in tests
+        return TaskPlace(stage, None, None, 0, 0, threading.get_ident())
+    batch = task.getLocalProperty("streaming.sql.batchId")
+    return TaskPlace(
+        stage,
+        task.getLocalProperty("sql.streaming.queryId"),
+        int(batch) if batch is not None else None,
+        task.partitionId(),
+        task.attemptNumber(),
+        task.taskAttemptId(),
+    )
+
+
+def takes_context(function: Callable[..., Any], rows: int = 1) -> bool:
+    """Whether a function takes a context behind its `rows` first arguments.
+
+    Raises: ConfigError: it takes neither.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # written in C: nothing is known of it
+        return False
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in places if p.default is p.empty]
+    if len(needed) <= rows <= len(places) and len(needed) == rows:
+        return False
+    if len(needed) == rows + 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return True
+    raise ConfigError(
+        f"the function takes {len(needed)} arguments: expected {rows}, or {rows + 1} with the "
+        "context"
+    )
+
+
+MOST_QUEUES = 1_024
+OLDEST_S = 600.0  # an unused entry is dropped after this
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Which run of which task this is.
+
+    Args:
+        stage: unique for each `apply_in_order` call.
+        query_id: the streaming query's, kept over restarts; None in batch.
+        batch_id: the micro-batch; None in batch.
+        attempt: 0 at first.
+        task_attempt: unique in the application: a replayed batch is another run.
+    """
+
+    stage: str
+    query_id: str | None
+    batch_id: int | None
+    partition: int
+    attempt: int
+    task_attempt: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    process_queue: interface.ProcessQueue
+    task: TaskPlace
+    used_s: float
+
+
+class QueueTable:
+    """Bounded in number and age; one thread at a time, as Spark's workers are."""
+
+    def __init__(self, most: int = MOST_QUEUES, oldest_s: float = OLDEST_S) -> None:
+        self._most = most
+        self._oldest_s = oldest_s
+        self._entries: OrderedDict[tuple[str, str | None, MessageQueue], _Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def of(
+        self, task: TaskPlace, queue: MessageQueue, first_offset: int, now_s: float | None = None
+    ) -> interface.ProcessQueue:
+        """The queue's process queue in this task; a new task begins it anew at `first_offset`.
+
+        Raises: OrderingError: a later micro-batch begins before what an earlier one did here.
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        key = (task.stage, task.query_id, queue)
+        entry = self._entries.get(key)
+        if entry is None or entry.task.task_attempt != task.task_attempt:
+            if entry is not None:
+                _check_continues(entry, task, queue, first_offset)
+            process_queue = ProcessQueue(str(queue)) if entry is None else entry.process_queue
+            process_queue.reset(first_offset)
+            entry = self._entries[key] = _Entry(process_queue, task, now_s)
+        entry.used_s = now_s
+        self._entries.move_to_end(key)
+        self._forget(now_s)
+        return entry.process_queue
+
+    def _forget(self, now_s: float) -> None:
+        while len(self._entries) > 1:
+            oldest = next(iter(self._entries.values()))
+            if len(self._entries) <= self._most and now_s - oldest.used_s <= self._oldest_s:
+                return
+            self._entries.popitem(last=False)
+
+
+def _check_continues(
+    entry: _Entry, task: TaskPlace, queue: MessageQueue, first_offset: int
+) -> None:
+    before = entry.task.batch_id
+    if before is None or task.batch_id is None or task.batch_id <= before:
+        return  # the same or an older batch is a replay
+    done = entry.process_queue.next_uncommitted
+    if first_offset < done:
+        raise OrderingError(
+            f"micro-batch {task.batch_id} begins at offset {first_offset}, but batch {before} "
+            f"went up to {done - 1} in this worker: the query was given another checkpoint's "
+            "offsets, or the topic was created anew; start it with a new checkpoint",
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            offset=first_offset,
+        )
+
+
+TABLE = QueueTable()

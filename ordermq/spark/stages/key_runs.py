@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.stages.rows import OrderCheck, Places
+from ordermq.spark.row_order import OrderCheck, Places
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError, OrderingError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.sink.rows import RowEncoder
-from ordermq.spark.sink.sender import BlockSender, sender_of
-from ordermq.spark.sink_options import Order, SinkOptions
-from ordermq.spark.stages.context import task_place
+from ordermq.spark.options import Order, SinkOptions
+from ordermq.spark.sink.block_sender import BlockSender, sender_of
+from ordermq.spark.sink.row_encoder import RowEncoder
+from ordermq.spark.stages.stage_invocation import task_place
 
 _log = logging.getLogger("ordermq.spark")
 

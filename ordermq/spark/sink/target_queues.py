@@ -15,10 +15,9 @@ from ordermq.errors import ConfigError
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.selectors import selector_of
-from ordermq.spark.ordered_plan import check_columns
-from ordermq.spark.sink.sender import sender_of
-from ordermq.spark.sink_options import SinkOptions
-from ordermq.spark.stages.rows import PLACE_COLUMNS
+from ordermq.spark.options import SinkOptions
+from ordermq.spark.row_order import PLACE_COLUMNS, check_columns
+from ordermq.spark.sink.block_sender import sender_of
 
 TARGET_COLUMN = "target_queue"
 

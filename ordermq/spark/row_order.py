@@ -13,6 +13,8 @@ from ordermq.errors import ConfigError, OrderingError
 from ordermq.model.message_queue import MessageQueue
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from ordermq.core.interface import Texts
 
 PLACE_COLUMNS = ("topic", "broker", "queue_id", "offset")
@@ -139,4 +141,19 @@ class OrderCheck:
             broker=queue.broker_name,
             queue_id=queue.queue_id,
             offset=offset,
+        )
+
+
+def check_columns(frame: DataFrame, *more: str) -> None:
+    """Refuse a DataFrame without the columns an ordered stage reads.
+
+    Raises: ConfigError: names them.
+    """
+    missing = missing_places(frame.columns)
+    missing += [name for name in more if name not in frame.columns]
+    if missing:
+        raise ConfigError(
+            f"the DataFrame has no column {', '.join(missing)}: an ordered stage reads topic, "
+            f"broker, queue_id and offset{' and its key' if more else ''}. Keep them until "
+            f"behind the stage; it has {', '.join(frame.columns)}"
         )

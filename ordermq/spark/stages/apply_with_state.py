@@ -18,13 +18,15 @@ from pyspark.sql.types import StringType, StructType
 
 from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.ordered_failure import DeadLetter, ParkKey
-from ordermq.spark.ordered_plan import check_columns, check_speculation
-from ordermq.spark.stages.context import StageContext
-from ordermq.spark.stages.invocation import Calls, StageSpec
+from ordermq.spark.row_order import PLACE_COLUMNS, check_columns
+from ordermq.spark.stages.apply_in_order import (
+    SHARDING_KEY,
+    check_speculation,
+    make_spec,
+)
+from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
 from ordermq.spark.stages.output import struct_of
-from ordermq.spark.stages.rows import PLACE_COLUMNS
-from ordermq.spark.stages.stage import SHARDING_KEY, make_spec
+from ordermq.spark.stages.stage_invocation import Calls, StageContext, StageSpec
 
 _OURS = "_ordermq"  # the state's own column: cursors, parked, whether there is a user's value
 _LEAST_PROTOBUF = (6, 33, 5)

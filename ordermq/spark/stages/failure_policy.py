@@ -15,7 +15,7 @@ from pyspark.accumulators import Accumulator
 from ordermq.errors import ConfigError
 from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.worker_clients import producer_of
+from ordermq.spark.session import producer_of
 
 _MOST_OF_AN_ERROR = 1_000  # characters
 _SCALARS = (str, int)

@@ -11,9 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
-from ordermq.spark.ordered_plan import check_columns
+from ordermq.spark.row_order import OrderCheck, Places, check_columns
 from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE
-from ordermq.spark.stages.rows import OrderCheck, Places
 
 _STAMP = ("_omq_source", "_omq_offset", "_omq_row")
 _KEY = "sharding_key"
@@ -50,7 +49,7 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
     has_key = _KEY in frame.columns
     if not stateful:
         return stamped.mapInArrow(_stage(has_key), target)
-    from ordermq.spark.stages.state import apply_with_state
+    from ordermq.spark.stages.apply_with_state import apply_with_state
 
     keys = [_STAMP[0], *([_KEY] if has_key else [])]
     state = "sequence bigint, row bigint"

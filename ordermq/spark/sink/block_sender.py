@@ -20,7 +20,7 @@ from ordermq.producer.retry_policy import AfterFailure, decide, delay_ms, is_dou
 from ordermq.producer.selectors import selector_of
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.headers import SendHeader
-from ordermq.spark.worker_clients import KeptClients
+from ordermq.spark.session import KeptClients
 
 _log = logging.getLogger("ordermq.spark")
 

@@ -12,12 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from ordermq.errors import ConfigError, FunctionFailed
-from ordermq.spark.ordered_plan import check_speculation, session_time_zone
-from ordermq.spark.ordered_queues import TABLE
-from ordermq.spark.stages.context import task_place
-from ordermq.spark.stages.invocation import Engine
+from ordermq.spark.row_order import PLACE_COLUMNS, OrderCheck, Places, row_tokens
+from ordermq.spark.stages.apply_in_order import check_speculation, session_time_zone
 from ordermq.spark.stages.output import OutputShape
-from ordermq.spark.stages.rows import PLACE_COLUMNS, OrderCheck, Places, row_tokens
+from ordermq.spark.stages.stage_invocation import TABLE, Engine, task_place
 
 # How Spark knows an Arrow UDF over batches: one that keeps something from batch to batch.
 _SHAPE = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}

@@ -28,9 +28,8 @@ from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteEr
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
-from ordermq.spark.lease_identity import lease_client_id
 from ordermq.spark.options import ReleaseInFlight, SourceOptions, queue_text
-from ordermq.spark.session import Link
+from ordermq.spark.session import Link, lease_client_id
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")

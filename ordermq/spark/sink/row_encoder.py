@@ -16,9 +16,9 @@ from ordermq.model import properties as props
 from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.selectors import selector_of
+from ordermq.spark.options import Order, SinkOptions
+from ordermq.spark.row_order import missing_places, texts_of
 from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE, SourceOrder, Stamps
-from ordermq.spark.sink_options import Order, SinkOptions
-from ordermq.spark.stages.rows import missing_places, texts_of
 
 _Numbers = np.ndarray[Any, Any]
 Bodies = dict[MessageQueue, list[bytes]]
