@@ -2,7 +2,7 @@
 
 from ordermq.consumer.dispatch.failure_policy import DeadLetter, ParkKey, Retry, Stop
 from ordermq.consumer.fetch.single_pull import PullResult, PullStatus
-from ordermq.consumer.hooks import ConsumeCall, ConsumeHook, ConsumeReturn
+from ordermq.consumer.listener import ConsumeCall, ConsumeHook, ConsumeReturn
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.polled_batch import PolledBatch
 from ordermq.consumer.pull_consumer import PullConsumer

@@ -29,7 +29,7 @@ from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 
 
-class Refusal(Exception):
+class NotClaimed(Exception):
     """A request is answered with this code and remark."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
@@ -149,6 +149,6 @@ class BrokerContext:
         connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
 
 
-# A handler answers by `connection.reply`, now or later, or raises: `Refusal` with its code,
+# A handler answers by `connection.reply`, now or later, or raises: `NotClaimed` with its code,
 # ConfigError for an illegal name or number, anything else as a broker error.
 Handler = Callable[[BrokerContext, BrokerConnection, Command], None]

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from ordermq import core
-from ordermq.broker.context import Refusal
+from ordermq.broker.context import NotClaimed
 from ordermq.broker.group_commit import Append, QueueLog
 from ordermq.broker.topics import DELAY_LEVELS_MS, is_internal_name
 from ordermq.errors import ConfigError
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 def place(context: BrokerContext, topic: str, queue_id: int, properties: str) -> Place:
     """Decide where a message for a queue is stored now, honouring its delay or time.
 
-    Raises: Refusal: it is due too far ahead or at no time, or its properties are too long.
+    Raises: NotClaimed: it is due too far ahead or at no time, or its properties are too long.
     """
     # One look in the text; names inside values only cost the careful look below.
     if "DELAY" in properties or "TIMER_DELIVER" in properties:
@@ -77,7 +77,7 @@ def _place_timer(
 def _due_ms(context: BrokerContext, topic: str, properties: dict[str, str]) -> int | None:
     """When a timed message is due; None if that is now, or it has waited before.
 
-    Raises: Refusal: not a number, or too far ahead.
+    Raises: NotClaimed: not a number, or too far ahead.
     """
     if props.TIMER_OUT_MS in properties:
         return None
@@ -93,7 +93,7 @@ def _due_ms(context: BrokerContext, topic: str, properties: dict[str, str]) -> i
     except ValueError:
         due_ms = now_ms + most_ms + 1
     if due_ms > now_ms + most_ms:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.MESSAGE_ILLEGAL,
             f"message for topic {topic!r} with {name}={properties[name]!r}: expected a time at "
             f"most {most_ms} ms ahead",
@@ -111,11 +111,11 @@ def place_half(
 ) -> Place:
     """Where half of a transaction waits; it remembers where it goes then.
 
-    Raises: Refusal: it is delayed, or its properties are too long with that.
+    Raises: NotClaimed: it is delayed, or its properties are too long with that.
     """
     for name in (props.DELAY, *_TIMERS):
         if name in properties:
-            raise Refusal(
+            raise NotClaimed(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"half of a transaction cannot be delayed ({name}): send it when it is due",
             )
@@ -172,7 +172,7 @@ def _is_there(context: BrokerContext, topic: str, queue_id: int) -> bool:
 def _written(properties: str) -> bytes:
     raw = properties.encode()
     if len(raw) > props.MAX_BYTES:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.MESSAGE_ILLEGAL,
             f"message properties take {len(raw)} bytes: expected at most {props.MAX_BYTES}",
         )

@@ -8,7 +8,7 @@ import socket
 
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.consumer_offsets import ConsumerOffsets
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.delays import DelayedDelivery, TimedDelivery
 from ordermq.broker.groups import GroupTable
 from ordermq.broker.half_messages import HalfMessages
@@ -202,7 +202,7 @@ class BrokerServer:
         self, connection: BrokerConnection, request: Command, error: Exception
     ) -> None:
         """Whatever a handler raises becomes the answer, and the broker goes on."""
-        if isinstance(error, Refusal):
+        if isinstance(error, NotClaimed):
             connection.reply(request, error.code, remark=error.remark)
         elif isinstance(error, ConfigError):
             connection.reply(request, ResponseCode.INVALID_PARAMETER, remark=str(error))

@@ -7,16 +7,13 @@ Out of any order, without lock, offset or retry: so for concurrent groups only.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import orjson
 
 from ordermq.client.session import ClientSession
-from ordermq.consumer.claim import Claim
-from ordermq.consumer.dispatch.concurrent import ConcurrentService
-from ordermq.consumer.lease import UNLOCKED
-from ordermq.consumer.listener import ConcurrentContext, judge_concurrent
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.errors import ConfigError, ProtocolError
+from ordermq.consumer.queue.receiver import Receiver
+from ordermq.errors import ProtocolError, StateError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
@@ -27,27 +24,30 @@ _log = logging.getLogger("ordermq.consumer")
 
 
 class DirectConsumption:
-    """Calls the listener of a concurrent group for one message; on the I/O thread."""
+    """Calls the receiver's listener for one message; on the I/O thread."""
 
-    def __init__(self, client: ClientSession, group: str, service: ConcurrentService) -> None:
+    def __init__(self, client: ClientSession, receiver: Receiver[Any]) -> None:
         self._client = client
-        self._group = group
-        self._service = service
+        self._receiver = receiver
 
     async def answer(self, request: Command) -> Command:
-        """What became of the message; an answer to CONSUME_MESSAGE_DIRECTLY."""
+        """Answer CONSUME_MESSAGE_DIRECTLY with what the listener returned."""
         try:
-            context = self._context(request)
+            record = StoredMessage.read(bytes(request.body))
         except ProtocolError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        _log.warning(
-            "%s: offset %d consumed directly, as an admin tool asks",
-            context.message_queue,
-            context.messages.first_offset,
-        )
+        broker = request.ext.get("brokerName", "")
+        queue = MessageQueue(record.topic, broker, record.queue_id)
+        batch = MessageBatch(queue, bytes(request.body), (), self._client.config.namespace)
         begun_ms = self._client.clock.now_ms()
-        value, raised = await self._service.call_alone(context)
-        result, remark = _judged(value, raised, context)
+        try:
+            result, remark = await self._receiver.consume_directly(batch)
+        except StateError as error:
+            _log.warning("%s: request %d refused: %s", queue, request.code, error)
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        _log.warning(
+            "%s: offset %d consumed directly, for an admin tool", queue, record.queue_offset
+        )
         body = {
             "autoCommit": True,
             "consumeResult": result,
@@ -56,36 +56,3 @@ class DirectConsumption:
             "spentTimeMills": self._client.clock.now_ms() - begun_ms,
         }
         return request.reply(ResponseCode.SUCCESS, body=orjson.dumps(body))
-
-    def _context(self, request: Command) -> ConcurrentContext:
-        record = StoredMessage.read(bytes(request.body))
-        broker = request.ext.get("brokerName", "")
-        queue = MessageQueue(record.topic, broker, record.queue_id)
-        batch = MessageBatch(queue, bytes(request.body), (), self._client.config.namespace)
-        # A queue of its own: whoever holds the real one knows nothing of this call.
-        alone = AssignedQueue(
-            queue,
-            self._group,
-            UNLOCKED,
-            record.queue_offset,
-            on_lapse=lambda *_: None,
-            on_drained=lambda _: None,
-            on_room=lambda _: None,
-        )
-        alone.accept(alone.generation, batch, record.queue_offset + 1)
-        claim = alone.begin_batch(1, self._client.clock.now_ms())
-        assert isinstance(claim, Claim)
-        return ConcurrentContext(alone, claim, claim.messages, record.reconsume_times)
-
-
-def _judged(
-    value: object, raised: BaseException | None, context: ConcurrentContext
-) -> tuple[str, str | None]:
-    """Java's CMResult, and why."""
-    if raised is not None:
-        return "CR_THROW_EXCEPTION", f"{type(raised).__name__}: {raised}"
-    try:
-        done = judge_concurrent(value, context.ack_index, 1)
-    except ConfigError as error:
-        return "CR_LATER", str(error)
-    return ("CR_SUCCESS" if done else "CR_LATER"), None

@@ -16,6 +16,7 @@ from ordermq.client.session import ClientSession
 from ordermq.consumer.direct import DirectConsumption
 from ordermq.consumer.group.admin_requests import Answers
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -27,7 +28,7 @@ class Inquiries(Answers):
     """Answers for one member; on the I/O thread.
 
     Args:
-        direct: consumes single messages for a concurrent group.
+        receiver: consumes the single messages of request 309, or refuses.
         thread_count: of the worker pool, for the tool to print.
         assigned: our queues.
         last_pull_ms: when a queue was last pulled, ms since 1970; 0 if not yet.
@@ -41,7 +42,7 @@ class Inquiries(Answers):
         subscriptions: Callable[[], Sequence[Subscription]],
         statistics: ConsumerStatistics,
         *,
-        direct: DirectConsumption | None,
+        receiver: Receiver[Any],
         thread_count: int,
         assigned: Callable[[], list[AssignedQueue]],
         last_pull_ms: Callable[[MessageQueue], int],
@@ -53,28 +54,22 @@ class Inquiries(Answers):
             subscriptions,
             statistics,
             consume_type="CONSUME_PASSIVELY",
-            is_orderly=direct is None,
+            is_orderly=receiver.is_ordered,
             thread_count=thread_count,
             last_pull_ms=last_pull_ms,
         )
         self._served[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self._consume_directly
-        self._direct = direct
+        self._direct = DirectConsumption(client, receiver)
         self._assigned = assigned
         self._seek = seek
         self._lapsed_ms: dict[MessageQueue, int] = {}
 
-    def on_lapse(self, queue: MessageQueue) -> None:
+    def on_lease_lost(self, queue: MessageQueue) -> None:
         """A queue's lease was lost just now; any thread."""
         self._lapsed_ms[queue] = self._client.clock.wall_ms()
 
     def _consume_directly(self, request: Command) -> Answer:
-        if self._direct is not None:
-            return self._client.runtime.spawn(self._direct.answer(request), "consume directly")
-        return self._refuse(
-            request,
-            "an orderly listener of ordermq is called for messages of the queues its member holds, "
-            "in their order, and for no other: reset the group's offset, or send the message again",
-        )
+        return self._client.runtime.spawn(self._direct.answer(request), "consume directly")
 
     def _done_offsets(self) -> dict[MessageQueue, int]:
         return {assigned.queue: assigned.done_offset for assigned in self._assigned()}

@@ -9,12 +9,11 @@ from typing import Any
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import PullConfig
-from ordermq.consumer.dispatch.concurrent import ConcurrentService
-from ordermq.consumer.dispatch.orderly import OrderlyService
 from ordermq.consumer.fetch.fetcher import Puller
 from ordermq.consumer.offsets.local_offsets import LocalOffsets
 from ordermq.consumer.offsets.offset_store import Offsets
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -25,7 +24,6 @@ class Pullers:
 
     Args:
         before_first: awaited before the first pull of a queue.
-        prepare: awaited before pulling begins at an offset, the first or another.
         keep_running: runs a loop until it ends by itself, whatever goes wrong in it.
     """
 
@@ -35,21 +33,19 @@ class Pullers:
         group: str,
         config: PullConfig,
         offsets: Offsets | LocalOffsets,
-        service: OrderlyService | ConcurrentService,
+        receiver: Receiver[Any],
         statistics: ConsumerStatistics,
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
-        prepare: Callable[[AssignedQueue], Awaitable[None]],
         keep_running: Callable[[Callable[[], Awaitable[None]], str], Awaitable[None]],
     ) -> None:
         self._client = client
         self._group = group
         self._config = config
         self._offsets = offsets
-        self._service = service
+        self._receiver = receiver
         self._statistics = statistics
         self._before_first = before_first
-        self._prepare = prepare
         self._keep_running = keep_running
         self._running: dict[MessageQueue, tuple[Puller, asyncio.Task[None]]] = {}
 
@@ -62,7 +58,7 @@ class Pullers:
             assigned,
             subscription,
             self._offsets,
-            self._service,
+            self._receiver,
             self._statistics,
         )
         self._running[assigned.queue] = (
@@ -128,7 +124,7 @@ class Pullers:
         await self._loop(queue, puller)
 
     async def _loop(self, queue: MessageQueue, puller: Puller) -> None:
-        await self._prepare(puller.assigned)
+        await self._receiver.prepare(puller.assigned)
         await self._keep_running(puller.run, f"pull {queue}")
 
     def _spawn(self, queue: MessageQueue, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -19,14 +19,20 @@ from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, Retry
 from ordermq.consumer.group.group_member import Member
-from ordermq.consumer.hooks import ConsumeHook, MessageFilter, wrapped
-from ordermq.consumer.listener import ConcurrentListener, Listener, require_listener
+from ordermq.consumer.listener import (
+    ConcurrentListener,
+    ConsumeHook,
+    Listener,
+    MessageFilter,
+    TraceConsumption,
+    require_listener,
+    wrapped,
+)
 from ordermq.consumer.member_settings import MemberSettings
 from ordermq.consumer.membership import Membership
 from ordermq.consumer.offsets.local_offsets import OffsetFile
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.consumer.steered import SteeredConsumer
-from ordermq.consumer.trace import TraceConsumption
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
 from ordermq.model.message_queue import MessageQueue

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ordermq.consumer.lease import UNLOCKED, Lease
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease
 from ordermq.model.message_queue import MessageQueue
 
 

@@ -191,11 +191,11 @@ def test_a_message_stays_where_it_is_until_its_copy_is_stored(
     seen: Seen,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ordermq.consumer.dispatch import parked_keys as parking
+    from ordermq.consumer.dispatch import parked_keys
     from ordermq.errors import RequestTimeout
 
     send_all(producer, numbered(40))
-    stored = parking.Parking._store
+    stored = parked_keys.ParkedKeys._store
     is_open = threading.Event()
 
     async def store(self: Any, message: Any, key: bytes) -> None:
@@ -203,8 +203,8 @@ def test_a_message_stays_where_it_is_until_its_copy_is_stored(
             raise RequestTimeout("a test's own time-out")
         await stored(self, message, key)
 
-    monkeypatch.setattr(parking.Parking, "_store", store)
-    monkeypatch.setattr(parking, "_RETRY_MS", 10)
+    monkeypatch.setattr(parked_keys.ParkedKeys, "_store", store)
+    monkeypatch.setattr(parked_keys, "_RETRY_MS", 10)
     with make_consumer(Poisoned(seen, 4), **SETTINGS) as consumer:
         seen.wait_for_count(36)
         held = [a for a in consumer._live()._rebalancer.assigned() if a.queue.topic == "orders"]

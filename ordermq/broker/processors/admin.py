@@ -6,7 +6,7 @@ from __future__ import annotations
 import orjson
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.group_commit import QueueLog, Write
 from ordermq.broker.processors.topics import DATA_VERSION, existing_topic, required
 from ordermq.model.message_queue import MessageQueue
@@ -57,7 +57,7 @@ def one_group(context: BrokerContext, connection: BrokerConnection, request: Com
     name = required(request, "group")
     group = context.groups.get(name)
     if group is None:
-        raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name!r} is not known")
+        raise NotClaimed(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name!r} is not known")
     connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(group.settings))
 
 
@@ -91,7 +91,7 @@ def connections(context: BrokerContext, connection: BrokerConnection, request: C
     name = required(request, "consumerGroup")
     group = context.groups.get(name)
     if group is None or not group.members:
-        raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, f"group {name!r} has no live member")
+        raise NotClaimed(ResponseCode.CONSUMER_NOT_ONLINE, f"group {name!r} has no live member")
     names = {code.value: code.name for code in LanguageCode}
     body = {
         "connectionSet": [

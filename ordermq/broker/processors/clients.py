@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.group_commit import Write
 from ordermq.broker.groups import Group, Member
 from ordermq.broker.processors.topics import existing_topic
@@ -82,7 +82,7 @@ def member_list(context: BrokerContext, connection: BrokerConnection, request: C
     group = context.groups.get(name)
     ids = [] if group is None else group.client_ids()
     if not ids:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"group {name!r} has no live member")
+        raise NotClaimed(ResponseCode.SYSTEM_ERROR, f"group {name!r} has no live member")
     connection.reply(request, ResponseCode.SUCCESS, body=client_ids_to_body(ids))
 
 
@@ -90,7 +90,7 @@ def check_config(context: BrokerContext, connection: BrokerConnection, request: 
     subscription = load_object(request.body, "client configuration").get("subscriptionData")
     kind = subscription.get("expressionType") if isinstance(subscription, dict) else None
     if kind not in (None, "TAG"):
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.SYSTEM_ERROR,
             f"the broker does not filter by {kind}: subscribe with a tag expression",
         )
@@ -110,7 +110,7 @@ def assignment(context: BrokerContext, connection: BrokerConnection, request: Co
         # Ids compare as Java's strings do, by UTF-16 units.
         ids = sorted(group.client_ids() if group else (), key=lambda id_: id_.encode("utf-16-be"))
         if client_id not in ids:
-            raise Refusal(
+            raise NotClaimed(
                 ResponseCode.SYSTEM_ERROR,
                 f"client {client_id!r} is no member of the group: send a heartbeat first",
             )

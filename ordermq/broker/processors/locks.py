@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.errors import StoreError
 from ordermq.model.names import check_group
 from ordermq.remoting.bodies import LockBatch, held_locks_to_body, locked_queues_to_body
@@ -42,7 +42,7 @@ def unlock(context: BrokerContext, connection: BrokerConnection, request: Comman
     batch = LockBatch.from_body(request.body)
     epochs = LockExtHeader.from_ext(request.ext).epoch_list()
     if epochs and len(epochs) != len(batch.queues):
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.INVALID_PARAMETER,
             f"{len(epochs)} epochs for {len(batch.queues)} queues: expected one for each",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.group_commit import QueueLog
 from ordermq.broker.processors.topics import existing_topic
 from ordermq.errors import StoreError
@@ -54,7 +54,7 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
     existing_topic(context, header.topic)
     group = context.groups.ensure(header.group)
     if not 0 <= header.commit_offset <= MAX_OFFSET:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.INVALID_PARAMETER,
             f"offset {header.commit_offset}: expected 0..{MAX_OFFSET}",
         )
@@ -88,7 +88,7 @@ def _check_epoch(context: BrokerContext, header: UpdateOffsetHeader) -> None:
     client, epoch = header.client_id or "", header.epoch or 0
     if not context.locks.is_current(header.group, queue, client, epoch):
         context.statistics.commits_fenced += 1
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.OMQ_FENCED,
             f"offset {header.commit_offset} of {queue} for group {header.group!r} refused: "
             f"it came from {client!r} in epoch {epoch}, but "

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.group_commit import QueueLog
 from ordermq.broker.hot_frames import pull_answer_head, read_pull_header
 from ordermq.broker.long_poll import HeldPull
@@ -45,17 +45,17 @@ def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
     """What the pull may see: its tag hashes, none for everything."""
     group = context.groups.ensure(header.group)
     if not group.is_enabled:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"group {group.name!r} may not consume")
+        raise NotClaimed(ResponseCode.NO_PERMISSION, f"group {group.name!r} may not consume")
     topic = existing_topic(context, header.topic)
     if not topic.is_readable:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"topic {topic.name!r} may not be read")
+        raise NotClaimed(ResponseCode.NO_PERMISSION, f"topic {topic.name!r} may not be read")
     if not 0 <= header.queue_id < topic.read_queues:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.INVALID_PARAMETER,
             f"queue {header.queue_id} of topic {topic.name!r}: expected 0..{topic.read_queues - 1}",
         )
     if header.expression_type not in (None, "", "TAG"):
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.SYSTEM_ERROR,
             f"the broker does not filter by {header.expression_type}: use a tag expression",
         )
@@ -63,16 +63,16 @@ def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
         try:
             return _tag_hashes(header.subscription)
         except ConfigError as error:
-            raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+            raise NotClaimed(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
     wanted = group.wanted.get(header.topic)
     if wanted is None:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
             f"group {group.name!r} has no live subscription of {header.topic!r}: send a "
             "heartbeat with it first",
         )
     if wanted.subscription.version < header.subscription_version:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
             f"group {group.name!r} pulls {header.topic!r} with a subscription newer than its "
             "heartbeats told: send a heartbeat first",
@@ -178,7 +178,7 @@ def view(context: BrokerContext, connection: BrokerConnection, request: Command)
     offset = number(request, "offset")
     record = context.store.record_at(offset)
     if record is None:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message is stored at {offset}")
+        raise NotClaimed(ResponseCode.SYSTEM_ERROR, f"no message is stored at {offset}")
     connection.reply(request, ResponseCode.SUCCESS, body=record)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.group_commit import Write
 from ordermq.broker.processors.topics import existing_topic
 from ordermq.errors import ConfigError, StoreError
@@ -19,7 +19,7 @@ def recall(context: BrokerContext, connection: BrokerConnection, request: Comman
     handle = _handle(context, header)
     offset = context.timers.take(handle)
     if offset is None:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.ILLEGAL_OPERATION,
             f"message {handle.message_id!r} of topic {handle.topic!r} does not wait: it was "
             "delivered or recalled before",
@@ -43,9 +43,9 @@ def _handle(context: BrokerContext, header: RecallHeader) -> RecallHandle:
     try:
         handle = RecallHandle.of_text(header.recall_handle)
     except ConfigError as error:
-        raise Refusal(ResponseCode.ILLEGAL_OPERATION, str(error)) from None
+        raise NotClaimed(ResponseCode.ILLEGAL_OPERATION, str(error)) from None
     if (handle.topic, handle.broker_name) != (header.topic, context.config.broker_name):
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.ILLEGAL_OPERATION,
             f"the recall handle is of topic {handle.topic!r} at broker {handle.broker_name!r}",
         )

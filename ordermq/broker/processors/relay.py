@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.groups import Member
 from ordermq.broker.processors.topics import required
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -28,7 +28,7 @@ def consume_directly(
     except ValueError:
         record = None
     if record is None:
-        raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message is stored as {message_id!r}")
+        raise NotClaimed(ResponseCode.SYSTEM_ERROR, f"no message is stored as {message_id!r}")
     _pass_on(context, connection, request, record)
 
 
@@ -58,7 +58,7 @@ def _member(context: BrokerContext, name: str, client_id: str) -> Member:
     for member in group.members.values() if group is not None else ():
         if member.client_id == client_id:
             return member
-    raise Refusal(ResponseCode.SYSTEM_ERROR, f"group {name!r} has no live member {client_id!r}")
+    raise NotClaimed(ResponseCode.SYSTEM_ERROR, f"group {name!r} has no live member {client_id!r}")
 
 
 HANDLERS: dict[int, Handler] = {

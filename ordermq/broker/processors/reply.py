@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.hot_frames import read_send_header
 from ordermq.model import properties as props
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -27,13 +27,13 @@ def _push(
     properties = props.decode(header.properties)
     asker = properties.get(props.REPLY_TO_CLIENT)
     if asker is None:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.SYSTEM_ERROR,
             f"the reply has no property {props.REPLY_TO_CLIENT}, so nobody to go to",
         )
     target = context.producers.client(asker)
     if target is None:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{asker}> not found."
         )
 

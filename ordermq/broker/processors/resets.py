@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.consumer_offsets import OffsetKey
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.processors.topics import existing_topic, number, required
 from ordermq.broker.topics import Topic
 from ordermq.errors import StoreError
@@ -28,7 +28,7 @@ def reset(context: BrokerContext, connection: BrokerConnection, request: Command
     name = required(request, "group")
     group = context.groups.get(name)
     if group is None:
-        raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name!r} is not known")
+        raise NotClaimed(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name!r} is not known")
     targets = _targets(context, request, name, topic)
     if group.members:
         for key, offset in targets.items():
@@ -60,7 +60,7 @@ def _targets(
     """Where each queue goes: to a time, or to the offset given; forward only if forced."""
     only = int(request.ext.get("queueId") or _ALL_QUEUES)
     if only != _ALL_QUEUES and not 0 <= only < topic.read_queues:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.INVALID_PARAMETER,
             f"queue {only} of topic {topic.name!r}: expected 0..{topic.read_queues - 1}",
         )

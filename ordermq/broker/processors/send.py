@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.group_commit import Append
 from ordermq.broker.hot_frames import read_send_header, send_answer
 from ordermq.broker.placing import Place, place, place_half, stored_now
@@ -158,7 +158,7 @@ def send_batch(context: BrokerContext, connection: BrokerConnection, request: Co
     topic = _writable_topic(context, header)
     _check_body(context, len(request.body), header)
     if is_retry_topic(topic.name):
-        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "a retry topic takes no batches")
+        raise NotClaimed(ResponseCode.MESSAGE_ILLEGAL, "a retry topic takes no batches")
     queue_id = _queue_id(topic, header.queue_id)
     log = context.store.log(topic.name, queue_id)
     try:
@@ -169,18 +169,18 @@ def send_batch(context: BrokerContext, connection: BrokerConnection, request: Co
             stored_ms=stored_now(context, log),
         )
     except ProtocolError as error:
-        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        raise NotClaimed(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     except OverflowError as error:
         raise _out_of_range(error) from None
     if not len(records):
-        raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+        raise NotClaimed(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
     _store(context, connection, request, Append(log, records), queue_id)
 
 
 def _writable_topic(context: BrokerContext, header: SendHeader) -> Topic:
     topic = context.topics.known(header.topic) or _new_topic(context, header)
     if not topic.is_writable:
-        raise Refusal(ResponseCode.NO_PERMISSION, f"topic {topic.name!r} may not be written")
+        raise NotClaimed(ResponseCode.NO_PERMISSION, f"topic {topic.name!r} may not be written")
     return topic
 
 
@@ -190,12 +190,12 @@ def _new_topic(context: BrokerContext, header: SendHeader) -> Topic:
     try:
         check_sendable_topic(name)
     except ConfigError as error:
-        raise Refusal(ResponseCode.NO_PERMISSION, str(error)) from None
+        raise NotClaimed(ResponseCode.NO_PERMISSION, str(error)) from None
     if is_retry_topic(name):
         return context.topics.ensure_internal(name)
     topic = context.topics.create_by_send(name, header.default_topic_queue_nums)
     if topic is None:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.TOPIC_NOT_EXIST,
             f"topic {name!r} does not exist, and this broker makes none by itself: create it",
         )
@@ -205,14 +205,14 @@ def _new_topic(context: BrokerContext, header: SendHeader) -> Topic:
 def _check_body(context: BrokerContext, size: int, header: SendHeader) -> None:
     limit = context.config.max_message_bytes
     if size > limit:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.MESSAGE_ILLEGAL,
             f"message body of {size} bytes for topic {header.topic!r}: expected at most {limit}",
         )
 
 
-def _out_of_range(error: OverflowError) -> Refusal:
-    return Refusal(
+def _out_of_range(error: OverflowError) -> NotClaimed:
+    return NotClaimed(
         ResponseCode.INVALID_PARAMETER, f"a number of the header is out of its range: {error}"
     )
 
@@ -222,7 +222,7 @@ def _queue_id(topic: Topic, queue_id: int) -> int:
         return random.randrange(topic.write_queues)
     count = max(topic.read_queues, topic.write_queues)
     if queue_id >= count:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.INVALID_PARAMETER,
             f"queue {queue_id} of topic {topic.name!r}: expected 0..{count - 1}",
         )

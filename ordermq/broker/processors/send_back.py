@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ordermq import core
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.group_commit import Append
 from ordermq.broker.groups import Group
 from ordermq.broker.placing import place
@@ -23,7 +23,7 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
     header = SendBackHeader.from_ext(request.ext)
     group = context.groups.get(header.group)
     if group is None:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {header.group!r} is not known"
         )
     if int(group.settings.get("retryQueueNums", 1)) <= 0:
@@ -31,7 +31,7 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
         return
     record = context.store.record_at(header.physical_offset)
     if record is None:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.SYSTEM_ERROR, f"no message is stored at {header.physical_offset}"
         )
     append = _again(context, header, group, StoredMessage.read(record))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import orjson
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.group_commit import Write
 from ordermq.broker.name_server import cluster_info, topic_route
 from ordermq.broker.topics import Topic
@@ -45,11 +45,11 @@ def number(request: Command, name: str) -> int:
 def existing_topic(context: BrokerContext, name: str) -> Topic:
     """A topic by name.
 
-    Raises: Refusal: there is none.
+    Raises: NotClaimed: there is none.
     """
     topic = context.topics.get(name)
     if topic is None:
-        raise Refusal(
+        raise NotClaimed(
             ResponseCode.TOPIC_NOT_EXIST,
             f"topic {name!r} does not exist: create it, or send a message to it first",
         )

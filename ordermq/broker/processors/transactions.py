@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, Refusal
+from ordermq.broker.context import BrokerContext, Handler, NotClaimed
 from ordermq.broker.half_messages import Half
 from ordermq.broker.transactions import commit, roll_back
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
@@ -26,7 +26,7 @@ def end(context: BrokerContext, connection: BrokerConnection, request: Command) 
         return
     try:
         half = _half(context, header)
-    except Refusal as refusal:
+    except NotClaimed as refusal:
         # Clients ask for no answer; the word must not vanish.
         log.warning("client=%s: %s", connection.peer, refusal.remark)
         raise
@@ -40,7 +40,7 @@ def end(context: BrokerContext, connection: BrokerConnection, request: Command) 
 def _half(context: BrokerContext, header: EndTransactionHeader) -> Half:
     """The half message that is meant.
 
-    Raises: Refusal: it ended before, or is another group's, or the two offsets disagree.
+    Raises: NotClaimed: it ended before, or is another group's, or the two offsets disagree.
     """
     half = context.halves.get(header.half_offset)
     if half is None:
@@ -51,7 +51,7 @@ def _half(context: BrokerContext, header: EndTransactionHeader) -> Half:
         reason = "tranStateTableOffset and commitLogOffset name two messages"
     else:
         return half
-    raise Refusal(
+    raise NotClaimed(
         ResponseCode.SYSTEM_ERROR,
         f"transaction {header.message_id!r} of group {header.producer_group!r}: {reason}",
     )

@@ -14,23 +14,31 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ordermq.client.runtime import repeat
 from ordermq.client.session import ClientSession
-from ordermq.config import ConsumeConfig
-from ordermq.consumer.claim import Refusal
+from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.dispatch.worker_pool import call_alone, pool_for
 from ordermq.consumer.listener import ConcurrentContext, ConcurrentListener, judge_concurrent
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.assigned_queue import (
+    UNLOCKED,
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+)
+from ordermq.consumer.queue.event_recorder import EventRecorder
+from ordermq.consumer.queue.receiver import Flow, Loop, flow_by_fill_and_span
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
-from ordermq.model.message import MessageView
+from ordermq.model.message import MessageBatch, MessageView
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 
 _log = logging.getLogger("ordermq.consumer")
@@ -48,12 +56,14 @@ class Flight:
     thread: int
 
 
-class ConcurrentService:
+class ConcurrentDispatcher:
     """Consumes assigned queues that have messages; `submit` comes from any thread.
 
     Args:
         is_broadcasting: what fails is dropped, as in Java: a copy would come to all members.
     """
+
+    is_ordered = False
 
     def __init__(
         self,
@@ -61,7 +71,7 @@ class ConcurrentService:
         group: str,
         config: ConsumeConfig,
         listener: ConcurrentListener,
-        history: GroupHistory,
+        history: EventRecorder,
         statistics: ConsumerStatistics,
         is_broadcasting: bool,
     ) -> None:
@@ -85,6 +95,24 @@ class ConcurrentService:
             client.runtime,
         )
 
+    def make_queue(
+        self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
+    ) -> AssignedQueue:
+        return AssignedQueue(queue, self._group, lease, offset, callbacks)
+
+    async def prepare(self, assigned: AssignedQueue) -> None:
+        """Nothing has to be known before the first pull."""
+
+    def flow(self, assigned: AssignedQueue, config: PullConfig) -> Flow:
+        queue, span = assigned.process_queue, assigned.unfinished_span
+        return flow_by_fill_and_span(config, queue.message_count, queue.size_bytes, span)
+
+    def unpark(self, assigned: AssignedQueue, key: bytes) -> bool:
+        return False  # no key is ever parked: failed messages go to the retry topic
+
+    def loops(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> Sequence[Loop]:
+        return [("consume timeouts", self._run)]
+
     def submit(self, assigned: AssignedQueue) -> None:
         """Claim the queue's next batch as soon as a thread is free; the caller holds its flag."""
         self._pool.submit(assigned)
@@ -98,14 +126,29 @@ class ConcurrentService:
         self._slots = asyncio.Semaphore(size)
         self._pool.resize(size)
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Take batches away from listeners that do not return, for ever; on the I/O thread."""
         interval_ms = max(self._config.consume_timeout_ms // _LOOKS_A_TIMEOUT, 1)
         await repeat(self.send_back_overdue, self._clock, lambda: interval_ms)
 
-    async def call_alone(self, context: ConcurrentContext) -> tuple[object, BaseException | None]:
-        """Call the listener beside all batches; from the I/O thread. What came of it."""
-        return await call_alone(self._pool, self._listener, context)
+    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
+        # A queue of its own: whoever holds the real one must not see this call.
+        callbacks = QueueCallbacks(lambda *_: None, lambda _: None, lambda _: None)
+        offset = batch.offset_at(0)
+        alone = AssignedQueue(batch.queue, self._group, UNLOCKED, offset, callbacks)
+        alone.accept(alone.generation, batch, offset + 1)
+        claim = alone.begin_batch(1, self._clock.now_ms())
+        assert isinstance(claim, BatchClaim)
+        run = claim.messages
+        context = ConcurrentContext(alone, claim, run, run[0].reconsume_times)
+        value, raised = await call_alone(self._pool, self._listener, context)
+        if raised is not None:
+            return "CR_THROW_EXCEPTION", f"{type(raised).__name__}: {raised}"
+        try:
+            done = judge_concurrent(value, context.ack_index, 1)
+        except ConfigError as error:
+            return "CR_LATER", str(error)
+        return ("CR_SUCCESS" if done else "CR_LATER"), None
 
     # The course of a batch; on a worker, or on the listeners' loop.
 
@@ -142,7 +185,7 @@ class ConcurrentService:
     def _take_off(self, assigned: AssignedQueue) -> Flight | None:
         now_ms = self._clock.now_ms()
         claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)
-        if isinstance(claim, Refusal):
+        if isinstance(claim, NotClaimed):
             return None
         if assigned.has_more():
             self.submit(assigned)

@@ -31,7 +31,7 @@ class OnIoThread:
 Outcome = tuple[object, BaseException | None]
 
 
-class Calls:
+class ListenerCalls:
     """A step of a turn: call the listener with one context after the other.
 
     Whoever drives the turn answers with the first context whose outcome is not `plain`, or with
@@ -53,10 +53,10 @@ class Calls:
 
 Called = tuple[ConsumeContext, Outcome] | None
 # A turn yields what is to be done: listener calls, one call alone, or work of the I/O thread.
-Turn = Generator[Calls | ConsumeContext | OnIoThread, Any, None]
+Turn = Generator[ListenerCalls | ConsumeContext | OnIoThread, Any, None]
 
 
-class TurnDriver:
+class ConsumeLoop:
     """Performs the steps of turns.
 
     Args:
@@ -87,8 +87,8 @@ class TurnDriver:
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
-    def _perform(self, step: Calls | ConsumeContext | OnIoThread) -> Called | Outcome:
-        if isinstance(step, Calls):
+    def _perform(self, step: ListenerCalls | ConsumeContext | OnIoThread) -> Called | Outcome:
+        if isinstance(step, ListenerCalls):
             return self._call_all(step)
         try:
             if isinstance(step, ConsumeContext):
@@ -98,7 +98,7 @@ class TurnDriver:
         except BaseException as error:  # noqa: BLE001 - handed on as the outcome
             return None, error
 
-    def _call_all(self, calls: Calls) -> Called:
+    def _call_all(self, calls: ListenerCalls) -> Called:
         listener, is_judged = self._listener, calls.is_judged
         for context in calls.contexts:
             try:
@@ -120,8 +120,10 @@ class TurnDriver:
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
-    async def _perform_async(self, step: Calls | ConsumeContext | OnIoThread) -> Called | Outcome:
-        if isinstance(step, Calls):
+    async def _perform_async(
+        self, step: ListenerCalls | ConsumeContext | OnIoThread
+    ) -> Called | Outcome:
+        if isinstance(step, ListenerCalls):
             for context in step.contexts:
                 value, raised = outcome = await self._call_async(context)
                 if raised is not None or not step.is_plain(value):

@@ -12,31 +12,37 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ordermq.consumer.claim import Claim, Refusal
 from ordermq.consumer.dispatch.consume_loop import OnIoThread, Outcome, Turn
 from ordermq.consumer.dispatch.failure_policy import GiveUp, ParkKey, resume_delay_ms
-from ordermq.consumer.dispatch.orderly import OrderlyService
-from ordermq.consumer.dispatch.parked_keys import Parking, offset_of, run_of
+from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
+from ordermq.consumer.dispatch.parked_keys import ParkedKeys, offset_of, run_of
 from ordermq.consumer.dispatch.worker_pool import call_alone
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.key_ordered_queue import LaneQueue
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+)
+from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.errors import RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
 
 
-class LaneService(OrderlyService):
-    """Consumes queues made by `LaneQueue`; `submit` comes from any thread."""
+class KeyOrderedDispatcher(OrderlyDispatcher):
+    """Consumes queues made by `KeyOrderedQueue`; `submit` comes from any thread."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.parking: Parking | None = None
+        self.parking: ParkedKeys | None = None
         if isinstance(self._on_failure, ParkKey) and self._on_failure.topic:
-            self.parking = Parking(
+            self.parking = ParkedKeys(
                 self._client,
                 self._group,
                 self._on_failure.topic,
@@ -46,7 +52,17 @@ class LaneService(OrderlyService):
                 self.submit,
             )
 
-    def unpark(self, assigned: LaneQueue, key: bytes) -> bool:
+    def make_queue(
+        self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
+    ) -> KeyOrderedQueue:
+        return KeyOrderedQueue(queue, self._group, lease, offset, self._config, callbacks)
+
+    async def prepare(self, assigned: KeyOrderedQueue) -> None:  # type: ignore[override]
+        """Know the parked keys before anything newer of them is pulled."""
+        if self.parking is not None:
+            await self.parking.restore(assigned)
+
+    def unpark(self, assigned: KeyOrderedQueue, key: bytes) -> bool:  # type: ignore[override]
         """Go on with a parked key; False if it is not parked here. On the I/O thread."""
         if self.parking is not None:
             return self.parking.replay_soon(assigned, key)
@@ -56,7 +72,7 @@ class LaneService(OrderlyService):
         return begins is not None
 
     def _turn(self, assigned: AssignedQueue) -> Turn:
-        assert isinstance(assigned, LaneQueue)
+        assert isinstance(assigned, KeyOrderedQueue)
         size = self._config.consume_message_batch_max_size
         most_ms = self._config.max_time_consume_continuously_ms
         # Our request is answered. A message that comes from here on submits another one, and
@@ -65,7 +81,7 @@ class LaneService(OrderlyService):
         started_ms = now_ms = self._clock.now_ms()
         while now_ms - started_ms <= most_ms:
             claim = assigned.take_off(size, now_ms)
-            if isinstance(claim, Refusal):
+            if isinstance(claim, NotClaimed):
                 if self.parking is not None and assigned.parked_keys():
                     self._client.runtime.post(self.parking.divert_soon, assigned)
                 return
@@ -78,7 +94,7 @@ class LaneService(OrderlyService):
         if assigned.wakes():
             self.submit(assigned)  # other queues wait for this thread
 
-    def _call(self, assigned: LaneQueue, claim: Claim) -> Turn:
+    def _call(self, assigned: KeyOrderedQueue, claim: BatchClaim) -> Turn:
         """One listener call and what follows from it."""
         run = claim.messages
         attempt = assigned.attempts.get(run.first_offset, 0) if assigned.attempts else 0
@@ -113,7 +129,7 @@ class LaneService(OrderlyService):
         if done and self._config.commit_interval_ms == 0:
             yield OnIoThread(self._offsets.commit(assigned))
 
-    def _done(self, assigned: LaneQueue, claim: Claim, outcome: Outcome) -> int:
+    def _done(self, assigned: KeyOrderedQueue, claim: BatchClaim, outcome: Outcome) -> int:
         value, raised = outcome
         run = claim.messages
         is_success = raised is None and (value is None or value is ConsumeResult.SUCCESS)
@@ -124,7 +140,7 @@ class LaneService(OrderlyService):
             self._record_end(assigned, claim, run, verdict)
         return verdict.done
 
-    def _diverted(self, assigned: LaneQueue, claim: Claim, place: int) -> Any:
+    def _diverted(self, assigned: KeyOrderedQueue, claim: BatchClaim, place: int) -> Any:
         """Whether a message is now in the dead-letter topic; a step of a turn."""
         message = claim.messages[place]
         _, error = yield OnIoThread(self._divert(assigned, claim, message))
@@ -141,7 +157,7 @@ class LaneService(OrderlyService):
         return False
 
     def _retry_lanes(
-        self, assigned: LaneQueue, context: ConsumeContext, done: int, give_up: GiveUp
+        self, assigned: KeyOrderedQueue, context: ConsumeContext, done: int, give_up: GiveUp
     ) -> None:
         """Bring what failed back after a pause of its lanes, or not before somebody asks."""
         claim = context.claim
@@ -170,7 +186,9 @@ class LaneService(OrderlyService):
         if assigned.go_on(claim, done):
             self.submit(assigned)
 
-    async def _call_parked(self, assigned: LaneQueue, claim: Claim, message: MessageView) -> bool:
+    async def _call_parked(
+        self, assigned: KeyOrderedQueue, claim: BatchClaim, message: MessageView
+    ) -> bool:
         """Give a parked message to the listener; on the I/O thread."""
         run = run_of(message)
         context = ConsumeContext(assigned, claim, run, 0)
@@ -188,7 +206,7 @@ class LaneService(OrderlyService):
         self._statistics.consumed(topic, verdict.done, failed, 1, spent_ms)
         return verdict.done == 1
 
-    def _go_on_later(self, assigned: LaneQueue, context: ConsumeContext, done: int) -> None:
+    def _go_on_later(self, assigned: KeyOrderedQueue, context: ConsumeContext, done: int) -> None:
         delay_ms = resume_delay_ms(context.suspend_ms, self._config.suspend_current_queue_time_ms)
 
         async def go_on() -> None:
@@ -200,7 +218,7 @@ class LaneService(OrderlyService):
         runtime.post(lambda: runtime.spawn(go_on(), f"resume a lane of {assigned.queue}"))
 
     def _record(
-        self, event: EventType, assigned: AssignedQueue, claim: Claim, **members: Any
+        self, event: EventType, assigned: AssignedQueue, claim: BatchClaim, **members: Any
     ) -> None:
         if event is EventType.START:
             members["lane"] = self._config.max_in_flight_per_queue

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ordermq.client.session import ClientSession
-from ordermq.config import ConsumeConfig
-from ordermq.consumer.claim import Claim, Refusal, RunningCall
-from ordermq.consumer.dispatch.consume_loop import Calls, OnIoThread, Outcome, Turn, TurnDriver
+from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.consumer.dispatch.consume_loop import (
+    ConsumeLoop,
+    ListenerCalls,
+    OnIoThread,
+    Outcome,
+    Turn,
+)
 from ordermq.consumer.dispatch.failure_policy import (
     FailurePolicy,
     GiveUp,
@@ -19,6 +24,7 @@ from ordermq.consumer.dispatch.failure_policy import (
     resume_delay_ms,
     send_dead_letter,
 )
+from ordermq.consumer.dispatch.slow_listeners import SlowListenerWatch
 from ordermq.consumer.dispatch.worker_pool import pool_for
 from ordermq.consumer.listener import (
     ConsumeContext,
@@ -30,12 +36,21 @@ from ordermq.consumer.listener import (
 )
 from ordermq.consumer.offsets.local_offsets import LocalOffsets
 from ordermq.consumer.offsets.offset_store import Offsets
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+    RunningCall,
+)
+from ordermq.consumer.queue.event_recorder import EventRecorder
+from ordermq.consumer.queue.receiver import Flow, Loop, flow_by_fill
 from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.errors import ConfigError, RemotingError, RouteError
+from ordermq.errors import ConfigError, RemotingError, RouteError, StateError
 from ordermq.events import EventType
-from ordermq.model.message import MessageRun, MessageView
+from ordermq.model.message import MessageBatch, MessageRun, MessageView
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
@@ -46,12 +61,14 @@ _COUNT_MS = 1_000  # how long what was done may wait to be counted
 _QUICK_MS = 1  # a claim of several batches takes about this long at most
 
 
-class OrderlyService:
+class OrderlyDispatcher:
     """Consumes assigned queues that have messages; `submit` comes from any thread.
 
     Args:
         on_failure: what happens to a message after `max_attempts`.
     """
+
+    is_ordered = True
 
     def __init__(
         self,
@@ -61,7 +78,7 @@ class OrderlyService:
         listener: Listener,
         on_failure: FailurePolicy,
         offsets: Offsets | LocalOffsets,
-        history: GroupHistory,
+        history: EventRecorder,
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
@@ -75,7 +92,7 @@ class OrderlyService:
         self._statistics = statistics
         self._rollback_warned = False
         self._most_burst = _most_burst(config)
-        driver = TurnDriver(listener, client.runtime, self._turn, self._recover)
+        driver = ConsumeLoop(listener, client.runtime, self._turn, self._recover)
         self._pool = pool_for(
             listener,
             config.consume_thread_count,
@@ -84,6 +101,38 @@ class OrderlyService:
             f"ordermq-{group}",
             client.runtime,
         )
+
+    def make_queue(
+        self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
+    ) -> AssignedQueue:
+        return AssignedQueue(queue, self._group, lease, offset, callbacks)
+
+    async def prepare(self, assigned: AssignedQueue) -> None:
+        """Nothing has to be known before the first pull."""
+
+    def flow(self, assigned: AssignedQueue, config: PullConfig) -> Flow:
+        queue = assigned.process_queue
+        return flow_by_fill(config, queue.message_count, queue.pending_count, queue.size_bytes)
+
+    def unpark(self, assigned: AssignedQueue, key: bytes) -> bool:
+        return False  # parking is per key, and here no key stands still by itself
+
+    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
+        raise StateError(
+            "an orderly listener of ordermq is called for messages of the queues its member holds, "
+            "in their order, and for no other: reset the group's offset, or send the message again",
+            group=self._group,
+        )
+
+    def loops(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> Sequence[Loop]:
+        watch = SlowListenerWatch(
+            self._clock,
+            assigned,
+            self._stack_of,
+            self._config.consume_timeout_ms,
+            self._statistics,
+        )
+        return [("slow listeners", watch.run)]
 
     def submit(self, assigned: AssignedQueue) -> None:
         """Give the queue a turn; the caller holds its dispatch flag."""
@@ -101,7 +150,7 @@ class OrderlyService:
         """Run listeners on at most so many threads from now on."""
         self._pool.resize(size)
 
-    def stack_of(self, assigned: AssignedQueue, call: RunningCall) -> str:
+    def _stack_of(self, assigned: AssignedQueue, call: RunningCall) -> str:
         """What a listener call is at."""
         return self._pool.stack_of(assigned, call.thread)
 
@@ -135,7 +184,7 @@ class OrderlyService:
             started_ms = counted_ms = now_ms = clock_ms()
             while now_ms - started_ms <= most_ms:
                 claim = assigned.begin_batch(size * assigned.burst, now_ms)
-                if isinstance(claim, Refusal):
+                if isinstance(claim, NotClaimed):
                     return
                 begun_ms, hold = now_ms, False
                 calls = self._calls(assigned, claim, begun_ms + _QUICK_MS)
@@ -177,19 +226,19 @@ class OrderlyService:
             if batches:
                 self._statistics.consumed(topic, messages, failed, batches, spent_ms)
 
-    def _calls(self, assigned: AssignedQueue, claim: Claim, until_ms: int) -> Calls:
+    def _calls(self, assigned: AssignedQueue, claim: BatchClaim, until_ms: int) -> ListenerCalls:
         """The batches of a claim; none begins after `until_ms`.
 
         All the claim has done counts only as it ends, so it must not be long.
         """
-        calls = Calls()
+        calls = ListenerCalls()
         calls.is_judged = self._history.enabled or not self._config.auto_commit
         calls.messages = calls.batches = 0
         calls.contexts = self._contexts(assigned, claim, until_ms, calls)
         return calls
 
     def _contexts(
-        self, assigned: AssignedQueue, claim: Claim, until_ms: int, calls: Calls
+        self, assigned: AssignedQueue, claim: BatchClaim, until_ms: int, calls: ListenerCalls
     ) -> Iterator[ConsumeContext]:
         clock_ms, attempts = self._clock.now_ms, assigned.attempts
         before_ms = min(until_ms + 1, claim.lease.deadline_ms)
@@ -308,7 +357,9 @@ class OrderlyService:
         attempts = assigned.attempts[failed[0]]
         return decide(self._on_failure, attempts, self._config.max_attempts)
 
-    async def _divert(self, assigned: AssignedQueue, claim: Claim, message: MessageView) -> None:
+    async def _divert(
+        self, assigned: AssignedQueue, claim: BatchClaim, message: MessageView
+    ) -> None:
         attempts = assigned.attempts[message.queue_offset]
         await send_dead_letter(self._client, self._group, message, attempts)
         self._statistics.add("diverted")
@@ -342,12 +393,14 @@ class OrderlyService:
 
     # History; nothing of a message is read unless someone wants it.
 
-    def _record_start(self, assigned: AssignedQueue, claim: Claim, context: ConsumeContext) -> None:
+    def _record_start(
+        self, assigned: AssignedQueue, claim: BatchClaim, context: ConsumeContext
+    ) -> None:
         contents = _contents(context.messages)
         self._record(EventType.START, assigned, claim, attempt=context.attempt, **contents)
 
     def _record_end(
-        self, assigned: AssignedQueue, claim: Claim, run: MessageRun, verdict: Verdict
+        self, assigned: AssignedQueue, claim: BatchClaim, run: MessageRun, verdict: Verdict
     ) -> None:
         self._record(
             EventType.END,
@@ -359,7 +412,7 @@ class OrderlyService:
         )
 
     def _record(
-        self, event: EventType, assigned: AssignedQueue, claim: Claim, **members: Any
+        self, event: EventType, assigned: AssignedQueue, claim: BatchClaim, **members: Any
     ) -> None:
         self._history.record(event, assigned.queue, claim.lease.epoch, **members)
 

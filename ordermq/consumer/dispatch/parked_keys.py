@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ordermq.client.session import ClientSession
-from ordermq.consumer.claim import Claim
-from ordermq.consumer.queue.event_recorder import GroupHistory
-from ordermq.consumer.queue.key_ordered_queue import LaneQueue
+from ordermq.consumer.queue.assigned_queue import BatchClaim
+from ordermq.consumer.queue.event_recorder import EventRecorder
+from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
@@ -34,7 +34,7 @@ _RETRY_MS = 1_000
 Log = dict[bytes, list[MessageView]]  # parked messages by key, in order
 
 
-class Parking:
+class ParkedKeys:
     """Moves messages to the parking topic and back; on the I/O thread.
 
     Args:
@@ -47,10 +47,10 @@ class Parking:
         client: ClientSession,
         group: str,
         topic: str,
-        history: GroupHistory,
+        history: EventRecorder,
         statistics: ConsumerStatistics,
-        call: Callable[[LaneQueue, Claim, MessageView], Coroutine[Any, Any, bool]],
-        submit: Callable[[LaneQueue], None],
+        call: Callable[[KeyOrderedQueue, BatchClaim, MessageView], Coroutine[Any, Any, bool]],
+        submit: Callable[[KeyOrderedQueue], None],
     ) -> None:
         self._client = client
         self._group = group
@@ -59,11 +59,11 @@ class Parking:
         self._statistics = statistics
         self._call = call
         self._submit = submit
-        self._busy: set[tuple[LaneQueue, bytes]] = set()  # keys being moved, either way
+        self._busy: set[tuple[KeyOrderedQueue, bytes]] = set()  # keys being moved, either way
 
     # To the topic.
 
-    def divert_soon(self, assigned: LaneQueue) -> None:
+    def divert_soon(self, assigned: KeyOrderedQueue) -> None:
         """Move what waits of a queue's parked keys."""
         for key in assigned.parked_keys():
             if (assigned, key) not in self._busy:
@@ -72,14 +72,14 @@ class Parking:
                 self._client.runtime.spawn(work, f"park of {assigned.queue}")
 
     async def _alone(
-        self, assigned: LaneQueue, key: bytes, work: Coroutine[Any, Any, None]
+        self, assigned: KeyOrderedQueue, key: bytes, work: Coroutine[Any, Any, None]
     ) -> None:
         try:
             await work
         finally:
             self._busy.discard((assigned, key))
 
-    async def _divert(self, assigned: LaneQueue, key: bytes) -> None:
+    async def _divert(self, assigned: KeyOrderedQueue, key: bytes) -> None:
         while (claim := assigned.take_parked(key, _AT_ONCE, self._now_ms())) is not None:
             done = 0
             try:
@@ -139,7 +139,7 @@ class Parking:
 
     # And back.
 
-    async def restore(self, assigned: LaneQueue) -> None:
+    async def restore(self, assigned: KeyOrderedQueue) -> None:
         """Park what the log says is parked; returns once it is known."""
         while True:
             generation = assigned.generation
@@ -151,7 +151,7 @@ class Parking:
                 _log.warning("%s: parking topic not read yet: %s", assigned.queue, error)
                 await self._client.clock.sleep_ms(_RETRY_MS)
 
-    def replay_soon(self, assigned: LaneQueue, key: bytes) -> bool:
+    def replay_soon(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
         """Consume what is parked of a key, then go on with it; False if it is not parked here."""
         if key not in assigned.parked_keys():
             return False
@@ -159,7 +159,7 @@ class Parking:
         self._client.runtime.spawn(self._replay_in_turn(assigned, key), name)
         return True
 
-    async def _replay_in_turn(self, assigned: LaneQueue, key: bytes) -> None:
+    async def _replay_in_turn(self, assigned: KeyOrderedQueue, key: bytes) -> None:
         while (assigned, key) in self._busy:
             await self._client.clock.sleep_ms(10)
         self._busy.add((assigned, key))
@@ -170,7 +170,7 @@ class Parking:
             _log.error("%s: key %r stays parked: %s", assigned.queue, key.decode(), error)
         self.divert_soon(assigned)  # newer messages of it, if it is still parked
 
-    async def _replay(self, assigned: LaneQueue, key: bytes) -> None:
+    async def _replay(self, assigned: KeyOrderedQueue, key: bytes) -> None:
         parked = (await self._read(assigned.queue)).get(key, [])
         claim = assigned.begin_replay(self._now_ms())
         if claim is None:
@@ -240,7 +240,12 @@ class Parking:
             messages.append(message)  # else: stored again after an answer that was lost
 
     def _record(
-        self, event: EventType, assigned: LaneQueue, claim: Claim, offset: int, key: bytes
+        self,
+        event: EventType,
+        assigned: KeyOrderedQueue,
+        claim: BatchClaim,
+        offset: int,
+        key: bytes,
     ) -> None:
         self._history.record(
             event,

@@ -8,19 +8,18 @@ group sends such batches back instead (concurrently.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ordermq.client.runtime import repeat
 from ordermq.clock import Clock
-from ordermq.consumer.claim import RunningCall
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, RunningCall
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 
 _log = logging.getLogger("ordermq.consumer")
 _LOOKS_A_TIMEOUT = 10  # how often a timeout the running calls are looked at
 
 
-class Watchdog:
+class SlowListenerWatch:
     """Looks after the listeners of an orderly group; on the I/O thread.
 
     Args:
@@ -32,7 +31,7 @@ class Watchdog:
     def __init__(
         self,
         clock: Clock,
-        assigned: Callable[[], list[AssignedQueue]],
+        assigned: Callable[[], Sequence[AssignedQueue]],
         stack_of: Callable[[AssignedQueue, RunningCall], str],
         timeout_ms: int,
         statistics: ConsumerStatistics,

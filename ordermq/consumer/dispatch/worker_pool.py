@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import collections
 import inspect
+import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from types import FrameType
 from typing import Any, Protocol
 
 from ordermq.client.runtime import Runtime
-from ordermq.consumer import stacks
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 
@@ -164,7 +166,7 @@ class WorkerPool:
             self._look_after()
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
-        return stacks.of_thread(thread)
+        return _stack_of_thread(thread)
 
     def close(self, timeout_s: float) -> bool:
         with self._lock:
@@ -299,7 +301,7 @@ class ListenerLoop:
         """Coroutines need no threads."""
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
-        return stacks.of_tasks(self._runtime.loop, str(assigned.queue))
+        return _stacks_of_tasks(self._runtime.loop, str(assigned.queue))
 
     def close(self, timeout_s: float) -> bool:
         """Cancel what runs and end the thread; always True."""
@@ -308,3 +310,32 @@ class ListenerLoop:
 
     def _start(self, assigned: AssignedQueue) -> None:
         self._runtime.spawn(self._run(assigned), str(assigned.queue))
+
+
+def stacks_of_all_threads() -> str:
+    """Every thread of this process, as jstack tells it of Java's."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+def _stack_of_thread(ident: int) -> str:
+    """One thread, outermost call first; empty if it has ended."""
+    frame = sys._current_frames().get(ident)
+    return "" if frame is None else "".join(traceback.format_stack(frame))
+
+
+def _stacks_of_tasks(loop: asyncio.AbstractEventLoop, name: str) -> str:
+    """The tasks of a loop that have this name, outermost coroutine first; from any thread."""
+    named = [task for task in asyncio.all_tasks(loop) if task.get_name() == name]
+    return "\n".join("".join(_coroutine_frames(task.get_coro())) for task in named)
+
+
+def _coroutine_frames(coroutine: Any) -> Iterator[str]:
+    while coroutine is not None:
+        frame: FrameType | None = getattr(coroutine, "cr_frame", None)
+        if frame is not None:
+            yield from traceback.format_stack(frame, limit=1)
+        coroutine = getattr(coroutine, "cr_await", None)

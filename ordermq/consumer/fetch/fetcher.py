@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from enum import Enum, auto
+from typing import Any
 
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
 from ordermq.config import PullConfig
-from ordermq.consumer.dispatch.concurrent import ConcurrentService
-from ordermq.consumer.dispatch.orderly import OrderlyService
 from ordermq.consumer.offsets.local_offsets import LocalOffsets
 from ordermq.consumer.offsets.offset_store import Offsets
 from ordermq.consumer.pull_streak import PullStreak
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.receiver import Flow, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.model.message import MessageBatch
@@ -31,46 +30,6 @@ _ROOM_RECHECK_MS = 1_000
 _SIZE_RECHECK_MS = 50
 
 
-class Flow(Enum):
-    """Whether to pull now."""
-
-    PULL = auto()
-    WAIT_FOR_COUNT = auto()  # the buffer tells when it is half empty
-    WAIT = auto()
-
-
-def decide_flow(config: PullConfig, messages: int, pending: int, size_bytes: int) -> Flow:
-    """Flow control of one queue of an orderly group.
-
-    With nothing pending it always pulls: in manual mode the whole buffer may be handed out
-    and only another call could commit it (docs/internals/semantics.md#listener-results).
-    """
-    if pending == 0:
-        return Flow.PULL
-    return _decide_by_fill(config, messages, size_bytes)
-
-
-def decide_concurrent_flow(config: PullConfig, messages: int, size_bytes: int, span: int) -> Flow:
-    """Flow control of one queue of a concurrent group.
-
-    Args:
-        span: from the oldest unfinished offset to the newest. One message that does not end
-            holds the commit of all behind it, so that only so many can come again.
-    """
-    flow = _decide_by_fill(config, messages, size_bytes)
-    if flow is Flow.PULL and span > config.consume_concurrently_max_span:
-        return Flow.WAIT
-    return flow
-
-
-def _decide_by_fill(config: PullConfig, messages: int, size_bytes: int) -> Flow:
-    if messages > config.pull_threshold_for_queue:
-        return Flow.WAIT_FOR_COUNT
-    if size_bytes > config.pull_threshold_size_for_queue_mib << 20:
-        return Flow.WAIT
-    return Flow.PULL
-
-
 class Puller:
     """The pull loop of one assigned queue; on the I/O thread."""
 
@@ -82,7 +41,7 @@ class Puller:
         assigned: AssignedQueue,
         subscription: Subscription,
         offsets: Offsets | LocalOffsets,
-        service: OrderlyService | ConcurrentService,
+        receiver: Receiver[Any],
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
@@ -90,7 +49,7 @@ class Puller:
         self.assigned = assigned
         self._group = group
         self._offsets = offsets
-        self._service = service
+        self._receiver = receiver
         self._statistics = statistics
         self._source = PullSource(client.routes, assigned.queue)
         self._is_from_slave = False
@@ -160,12 +119,7 @@ class Puller:
         return True
 
     def _flow(self) -> Flow:
-        buffered = self.assigned.process_queue
-        count, size_bytes = buffered.message_count, buffered.size_bytes
-        if isinstance(self._service, ConcurrentService):
-            span = self.assigned.unfinished_span
-            return decide_concurrent_flow(self._config, count, size_bytes, span)
-        return decide_flow(self._config, count, buffered.pending_count, size_bytes)
+        return self._receiver.flow(self.assigned, self._config)
 
     async def _pull_on(self) -> None:
         """Pull until something but messages comes, or there is no room for more."""
@@ -185,7 +139,7 @@ class Puller:
                 self._tags,
                 self._source.wanted,
                 self._count,
-                self._service.submit,
+                self._receiver.submit,
                 self._goes_on,
             )
             streak.start()
@@ -222,7 +176,7 @@ class Puller:
             if len(batch) == 0:
                 assigned.skip_to(generation, reply.next_begin_offset)
             elif assigned.accept(generation, batch, reply.next_begin_offset):
-                self._service.submit(assigned)
+                self._receiver.submit(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             await self._go_where_told(generation, offset, reply)
         else:

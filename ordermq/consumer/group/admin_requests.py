@@ -19,9 +19,8 @@ import orjson
 
 from ordermq.client.connections import Answer
 from ordermq.client.session import ClientSession
-from ordermq.consumer import stacks
-from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.consumer.rates import TopicRates
+from ordermq.consumer.dispatch.worker_pool import stacks_of_all_threads
+from ordermq.consumer.queue.statistics import ConsumerStatistics, TopicRates
 from ordermq.errors import ProtocolError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -127,7 +126,7 @@ class Answers(ABC):
             "userConsumerInfo": {k: str(v) for k, v in self._statistics.as_dict().items()},
         }
         if request.ext.get("jstackEnable", "").lower() == "true":
-            parts["jstack"] = stacks.of_all_threads()
+            parts["jstack"] = stacks_of_all_threads()
         table = queue_table_to_json(self._queue_infos())
         body = b'{"mqTable":' + table + b"," + orjson.dumps(parts)[1:]
         return request.reply(ResponseCode.SUCCESS, body=body)

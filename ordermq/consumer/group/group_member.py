@@ -6,32 +6,29 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypedDict
+from typing import Any
 
 from ordermq.client.connections import Answer
 from ordermq.client.runtime import Runtime, cancelled, repeat
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.agreement import Agreement
-from ordermq.consumer.direct import DirectConsumption
-from ordermq.consumer.dispatch.concurrent import ConcurrentService
-from ordermq.consumer.dispatch.key_ordered import LaneService
-from ordermq.consumer.dispatch.orderly import OrderlyService
-from ordermq.consumer.dispatch.slow_listeners import Watchdog
+from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
+from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
+from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.group.queue_control import Steering
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.group.revocation import HandOff
 from ordermq.consumer.group.subscriptions import Subscriptions
 from ordermq.consumer.inquiries import Inquiries
-from ordermq.consumer.lease import Lease
 from ordermq.consumer.member_settings import MemberSettings
 from ordermq.consumer.offsets.local_offsets import LocalOffsets
 from ordermq.consumer.offsets.offset_store import Offsets
 from ordermq.consumer.pullers import Pullers
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.event_recorder import GroupHistory
-from ordermq.consumer.queue.key_ordered_queue import LaneQueue
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.event_recorder import EventRecorder
+from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.rejoining import Rejoining
 from ordermq.consumer.unlocked import Unlocked
 from ordermq.errors import OrderMQError
@@ -53,12 +50,6 @@ _FROM_WHERE = {
 }
 
 
-class _Told(TypedDict):
-    on_lapse: Callable[[AssignedQueue, str], None]
-    on_drained: Callable[[AssignedQueue], None]
-    on_room: Callable[[AssignedQueue], None]
-
-
 class Member:
     """Joins on `start`, leaves on `close`; both from any thread but the I/O thread."""
 
@@ -67,7 +58,7 @@ class Member:
         self._config = config = settings.config
         self._group = group = settings.group
         self._runtime = Runtime.acquire()
-        self._history = GroupHistory(settings.history, settings.group)
+        self._history = EventRecorder(settings.history, settings.group)
         self._leaving = False
         self._is_out = False  # paused as a whole: no member until it resumes
         self._releasing: Future[None] | None = None
@@ -92,11 +83,11 @@ class Member:
             self._offsets = Offsets(client, group, config.rebalance, self._history, statistics)
         else:
             self._offsets = LocalOffsets(client, settings.offset_file, config.rebalance, statistics)
-        self._service: OrderlyService | ConcurrentService
+        self._receiver: Receiver[Any]
         self._locks: Locks | Unlocked
         if settings.listener is not None:
-            kind = LaneService if config.consume.order_by_key else OrderlyService
-            self._service = kind(
+            kind = KeyOrderedDispatcher if config.consume.order_by_key else OrderlyDispatcher
+            self._receiver = kind(
                 client,
                 group,
                 config.consume,
@@ -108,7 +99,7 @@ class Member:
             )
         else:
             assert settings.concurrent_listener is not None
-            self._service = ConcurrentService(
+            self._receiver = ConcurrentDispatcher(
                 client,
                 group,
                 config.consume,
@@ -122,10 +113,9 @@ class Member:
             group,
             config.pull,
             self._offsets,
-            self._service,
+            self._receiver,
             statistics,
             before_first=lambda queue: self._call_back(settings.on_assigned, queue),
-            prepare=self._prepare,
             keep_running=self._keep_running,
         )
         if settings.listener is not None and isinstance(self._offsets, Offsets):
@@ -163,25 +153,23 @@ class Member:
             group,
             self._rebalancer,
             self._offsets,
-            submit=self._service.submit,
+            submit=self._receiver.submit,
             pull_anew=self._pullers.pull_anew,
-            unpark=self._unpark,
+            unpark=self._receiver.unpark,
         )
         self._inquiries = Inquiries(
             client,
             group,
             self.subscriptions.all,
             statistics,
-            direct=DirectConsumption(client, group, self._service)
-            if isinstance(self._service, ConcurrentService)
-            else None,
+            receiver=self._receiver,
             thread_count=config.consume.consume_thread_count,
             assigned=self._rebalancer.assigned,
             last_pull_ms=self._pullers.last_pull_ms,
             seek=self.steering.seek_as_asked,
         )
         self._agreement = Agreement(
-            client, group, self.subscriptions.all, is_orderly=settings.listener is not None
+            client, group, self.subscriptions.all, is_orderly=self._receiver.is_ordered
         )
         self._loops: list[asyncio.Task[object]] = []
         self._rejoining = Rejoining(client, self._describe, self._on_back)
@@ -256,7 +244,8 @@ class Member:
             for name, work in (
                 ("rebalance", self._rebalancer.run),
                 ("agreement", self._agreement.run),
-                *self._watches(),
+                *self._receiver.loops(self._rebalancer.assigned),
+                *self._lock_loops(),
                 (
                     "commits",
                     lambda: repeat(
@@ -268,23 +257,8 @@ class Member:
             )
         ]
 
-    def _watches(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """The loops of our mode: leases to be renewed, listeners that do not return."""
-        loops: list[tuple[str, Callable[[], Awaitable[None]]]] = []
-        if isinstance(self._service, ConcurrentService):
-            loops.append(("timeouts", self._service.run))
-        else:
-            watchdog = Watchdog(
-                self._client.clock,
-                self._rebalancer.assigned,
-                self._service.stack_of,
-                self._config.consume.consume_timeout_ms,
-                self._settings.statistics,
-            )
-            loops.append(("watchdog", watchdog.run))
-        if isinstance(self._locks, Locks):
-            loops.append(("locks", self._locks.run))
-        return loops
+    def _lock_loops(self) -> list[Loop]:
+        return [("locks", self._locks.run)] if isinstance(self._locks, Locks) else []
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """Run one of our loops until it ends by itself; a defect in it stops no consumer."""
@@ -316,14 +290,14 @@ class Member:
         await self._client.close()
 
     def _end(self, timeout_s: float) -> None:
-        self._service.close(timeout_s)
+        self._receiver.close(timeout_s)
         self._history.close()
         if self._offset_file is not None:
             self._offset_file.close()
         self._runtime.release()
 
     def resize(self, threads: int) -> None:
-        self._service.resize(threads)
+        self._receiver.resize(threads)
         self._inquiries.thread_count = threads
 
     def call(self, work: Coroutine[Any, Any, None]) -> None:
@@ -392,7 +366,7 @@ class Member:
                 # A plain broker keeps locks in memory: after a restart another member may
                 # get ours at once, and nothing would tell us
                 # (docs/internals/semantics.md#leases-and-renewal).
-                assigned.lapse("the connection to a broker without lock epochs broke")
+                assigned.lose_lease("the connection to a broker without lock epochs broke")
         self._rejoining.lost(address)
 
     def _on_back(self) -> None:
@@ -401,18 +375,17 @@ class Member:
         self._pullers.nudge_all()
 
     def _make(self, queue: MessageQueue, lease: Lease, offset: int) -> AssignedQueue:
-        told: _Told = {
-            "on_lapse": self._on_lapse,
-            "on_drained": lambda item: self._runtime.post(self._hand_off.on_drained, item),
-            "on_room": lambda item: self._runtime.post(self._pullers.nudge, item),
-        }
-        if self._config.consume.order_by_key:
-            return LaneQueue(queue, self._group, lease, offset, self._config.consume, **told)
-        return AssignedQueue(queue, self._group, lease, offset, **told)
+        callbacks = QueueCallbacks(
+            on_lease_lost=self._on_lease_lost,
+            on_drained=lambda item: self._runtime.post(self._hand_off.on_drained, item),
+            on_room=lambda item: self._runtime.post(self._pullers.nudge, item),
+        )
+        made: AssignedQueue = self._receiver.make_queue(queue, lease, offset, callbacks)
+        return made
 
-    def _on_lapse(self, assigned: AssignedQueue, reason: str) -> None:
+    def _on_lease_lost(self, assigned: AssignedQueue, reason: str) -> None:
         # Any thread.
-        self._inquiries.on_lapse(assigned.queue)
+        self._inquiries.on_lease_lost(assigned.queue)
         self._settings.statistics.add("leases_lost")
         _log.warning("%s: lease lost, %s; asking for it again", assigned.queue, reason)
         self._history.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
@@ -423,15 +396,6 @@ class Member:
         subscription = self.subscriptions.of(assigned.queue.topic)
         assert subscription is not None  # the rebalancer has just looked
         self._pullers.begin(assigned, subscription)
-
-    async def _prepare(self, assigned: AssignedQueue) -> None:
-        """A queue is about to be pulled, at first or from another offset."""
-        parking = self._service.parking if isinstance(self._service, LaneService) else None
-        if parking is not None and isinstance(assigned, LaneQueue):
-            await parking.restore(assigned)
-
-    def _unpark(self, assigned: LaneQueue, key: bytes) -> bool:
-        return isinstance(self._service, LaneService) and self._service.unpark(assigned, key)
 
     async def _on_subscription(self, topic: str) -> None:
         """A topic was added, its expression changed, or it is to be given up."""

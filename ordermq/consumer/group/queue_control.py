@@ -14,7 +14,6 @@ from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.offsets.local_offsets import LocalOffsets
 from ordermq.consumer.offsets.offset_store import Offsets
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
-from ordermq.consumer.queue.key_ordered_queue import LaneQueue
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 
@@ -39,7 +38,7 @@ class Steering:
         offsets: Offsets | LocalOffsets,
         submit: Callable[[AssignedQueue], None],
         pull_anew: Callable[[AssignedQueue], None],
-        unpark: Callable[[LaneQueue, bytes], bool],
+        unpark: Callable[[AssignedQueue, bytes], bool],
     ) -> None:
         self._client = client
         self._group = group
@@ -153,18 +152,14 @@ class Steering:
         """See `PushConsumer.unpark`."""
 
         async def work() -> bool:
-            mine = [item for item in self._rebalancer.assigned() if isinstance(item, LaneQueue)]
-            return [self._unpark(item, key) for item in mine].count(True) > 0
+            return [self._unpark(item, key) for item in self._rebalancer.assigned()].count(True) > 0
 
         return self._client.runtime.call(work())
 
     def parked_keys(self) -> dict[MessageQueue, list[bytes]]:
         """See `PushConsumer.parked_keys`."""
-        found = {item.queue: item.parked_keys() for item in self._lane_queues()}
+        found = {item.queue: item.parked_keys() for item in self._assigned()}
         return {queue: keys for queue, keys in found.items() if keys}
-
-    def _lane_queues(self) -> list[LaneQueue]:
-        return [item for item in self._assigned() if isinstance(item, LaneQueue)]
 
     # Finding.
 

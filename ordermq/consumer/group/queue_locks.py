@@ -13,10 +13,9 @@ from ordermq.client.broker_api import LockGrant
 from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
 from ordermq.config import LeaseConfig
-from ordermq.consumer.lease import Lease
 from ordermq.consumer.offsets.offset_store import Offsets
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
-from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
@@ -64,7 +63,7 @@ class Locks:
         group: str,
         config: LeaseConfig,
         offsets: Offsets,
-        history: GroupHistory,
+        history: EventRecorder,
         statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
         on_regained: Callable[[AssignedQueue], None],
@@ -115,7 +114,7 @@ class Locks:
                 continue
             lease = assigned.lease
             if lease is not None and not lease.is_valid(now_ms):
-                assigned.lapse("it could not be renewed in time")
+                assigned.lose_lease("it could not be renewed in time")
                 lease = None
             (valid if lease is not None else lost).append(assigned)
         await asyncio.gather(self._renew(valid), self._regain(lost))
@@ -165,14 +164,14 @@ class Locks:
         for item, generation, lease in asked:
             epoch = answer.granted.get(item.queue)
             if epoch is None:
-                item.lapse("the broker gave its lock to another member", generation)
+                item.lose_lease("the broker gave its lock to another member", generation)
                 continue
             # A plain broker tells no epoch: its grant while ours is valid is a renewal.
             renewed = self._times.lease(epoch or lease.epoch, sent_ms, epoch > 0)
             if item.renew(generation, renewed):
                 self._record_grant(item.queue, renewed.epoch, sent_ms)
             else:
-                item.lapse("its lock was granted anew, with another epoch", generation)
+                item.lose_lease("its lock was granted anew, with another epoch", generation)
 
     async def _regain(self, assigned: Sequence[AssignedQueue]) -> None:
         wanted = {

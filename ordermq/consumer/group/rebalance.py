@@ -16,10 +16,9 @@ from ordermq.consumer.complaints import Complaints
 from ordermq.consumer.group.allocation import allocate
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.revocation import HandOff
-from ordermq.consumer.lease import Lease
 from ordermq.consumer.offsets.local_offsets import LocalOffsets
 from ordermq.consumer.offsets.offset_store import Offsets
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
 from ordermq.consumer.unlocked import Unlocked
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue

@@ -11,7 +11,7 @@ from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
-from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
 from ordermq.events import EventType
@@ -87,7 +87,7 @@ class Offsets:
         client: ClientSession,
         group: str,
         config: RebalanceConfig,
-        history: GroupHistory,
+        history: EventRecorder,
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
@@ -151,7 +151,7 @@ class Offsets:
         except Fenced as error:
             self._statistics.add("fenced_commits")
             _log.warning("%s", error)
-            assigned.lapse("its commit was fenced")
+            assigned.lose_lease("its commit was fenced")
             return False
         except (RemotingError, RouteError) as error:
             self._statistics.add("commit_errors")

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
-from ordermq.consumer.claim import Claim, Refusal, RunningCall
-from ordermq.consumer.lease import Lease
 from ordermq.core import ProcessQueue
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
@@ -40,15 +40,84 @@ class Pause(Enum):
     SEEK = auto()  # until the running batch has ended and the queue is moved
 
 
-class AssignedQueue:
-    """The state of one queue while it is ours; a new object for each assignment.
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work a queue: an epoch and an end on the monotonic clock.
 
     Args:
-        on_lapse: called without any lock held, on whichever thread noticed that the lease
-            is over; once a generation.
-        on_drained: called likewise when a revoked queue's running batch has ended.
-        on_room: called likewise when a waiting puller may go on.
+        epoch: grows with each change of owner; the fence token's first half.
+        deadline_ms: counted from the *send* of the granting request
+        (docs/internals/semantics.md#leases-and-renewal).
+        is_fenced: the broker knows epochs and refuses commits of older ones.
     """
+
+    epoch: int
+    deadline_ms: int
+    is_fenced: bool
+
+    def is_valid(self, now_ms: int) -> bool:
+        return now_ms < self.deadline_ms
+
+    @property
+    def wire_epoch(self) -> int:
+        """The epoch a request carries: 0 to a broker that knows none."""
+        return self.epoch if self.is_fenced else 0
+
+    @property
+    def is_lock(self) -> bool:
+        """A broker granted it; False for a queue held without a lock."""
+        return self.epoch > 0
+
+
+UNLOCKED = Lease(epoch=0, deadline_ms=1 << 62, is_fenced=False)  # no lock is ever epoch 0
+
+
+class NotClaimed(Enum):
+    """Why no batch was handed out; each leaves the dispatch flag cleared."""
+
+    EMPTY = auto()  # nothing pending
+    REVOKED = auto()  # draining or gone
+    PAUSED = auto()
+    LEASE_LOST = auto()  # the lease is over; the buffer was dropped
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCall:
+    """A listener call under way: with what, since when, on which thread."""
+
+    messages: MessageRun
+    since_ms: int  # of the claim it belongs to
+    thread: int
+
+
+@dataclass(slots=True)
+class BatchClaim:
+    """What is being consumed, one batch or several in turn, with the lease it started under.
+
+    Never changed.
+    """
+
+    messages: MessageRun
+    lease: Lease
+    generation: int
+
+
+class QueueCallbacks(NamedTuple):
+    """Notifications of a queue; called on any thread, with no lock held.
+
+    Args:
+        on_lease_lost: the lease is over, with the reason; once per generation.
+        on_drained: the running batches of a revoked queue have ended.
+        on_room: a fetcher that waits for room may pull again.
+    """
+
+    on_lease_lost: Callable[[AssignedQueue, str], None]
+    on_drained: Callable[[AssignedQueue], None]
+    on_room: Callable[[AssignedQueue], None]
+
+
+class AssignedQueue:
+    """The state of one queue while this member holds it; each assignment makes a new object."""
 
     def __init__(
         self,
@@ -56,10 +125,7 @@ class AssignedQueue:
         group: str,
         lease: Lease,
         start_offset: int,
-        *,
-        on_lapse: Callable[[AssignedQueue, str], None],
-        on_drained: Callable[[AssignedQueue], None],
-        on_room: Callable[[AssignedQueue], None],
+        callbacks: QueueCallbacks,
     ) -> None:
         self.queue = queue
         self.group = group
@@ -75,9 +141,7 @@ class AssignedQueue:
         self.calling: MessageRun | None = None  # what the listener has; worker only
         self.worker = 0  # the thread of the last claim
         self.last_claim_ms = -1  # when a listener last got a batch, on the monotonic clock
-        self._on_lapse = on_lapse
-        self._on_drained = on_drained
-        self._on_room = on_room
+        self._on_lease_lost, self._on_drained, self._on_room = callbacks
         self._lock = threading.Lock()
         self._state = QueueState.ACTIVE
         self._lease: Lease | None = lease
@@ -150,13 +214,17 @@ class AssignedQueue:
             return []
         return [RunningCall(run, self.last_claim_ms, self.worker)]
 
+    def parked_keys(self) -> list[bytes]:
+        """Return the keys that wait for `unpark`; only a key-ordered queue has any."""
+        return []
+
     def is_revoked(self) -> bool:
         """True as soon as the queue is to move away, or its lease is lost."""
         return self._state is not QueueState.ACTIVE or self._lease is None
 
     # The worker's side.
 
-    def begin_batch(self, limit: int, now_ms: int) -> Claim | Refusal:
+    def begin_batch(self, limit: int, now_ms: int) -> BatchClaim | NotClaimed:
         """Claim the next batch for a listener; the only way to start one.
 
         Args:
@@ -166,29 +234,29 @@ class AssignedQueue:
             lease = self._lease
             if self._state is not QueueState.ACTIVE:
                 self.process_queue.end_dispatch()
-                return Refusal.REVOKED
+                return NotClaimed.REVOKED
             if lease is None:
                 self.process_queue.end_dispatch()
-                return Refusal.LAPSED
+                return NotClaimed.LEASE_LOST
             if not lease.is_valid(now_ms):
                 self._drop_lease()
                 self.process_queue.end_dispatch()
             elif self._paused:
                 self.process_queue.end_dispatch()
-                return Refusal.PAUSED
+                return NotClaimed.PAUSED
             else:
                 if self.isolate_until >= 0:
                     limit = self._isolating(limit)
                 segments = self.process_queue.take_segments(limit)
                 if not segments:
-                    return Refusal.EMPTY
+                    return NotClaimed.EMPTY
                 self._running += 1
                 self.ends_claim = False
                 self.last_claim_ms = now_ms
                 self.worker = threading.get_ident()
-                return Claim(MessageRun(segments), lease, self._generation)
-        self._on_lapse(self, "the lease ended before a batch could start")
-        return Refusal.LAPSED
+                return BatchClaim(MessageRun(segments), lease, self._generation)
+        self._on_lease_lost(self, "the lease ended before a batch could start")
+        return NotClaimed.LEASE_LOST
 
     def _isolating(self, limit: int) -> int:
         if self.process_queue.first_pending <= self.isolate_until:
@@ -196,7 +264,7 @@ class AssignedQueue:
         self.isolate_until = -1
         return limit
 
-    def end_batch(self, claim: Claim, done: int, now_ms: int, *, hold: bool = False) -> bool:
+    def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, hold: bool = False) -> bool:
         """Settle a claimed batch: its first `done` messages are finished, the rest come again.
 
         Args:
@@ -223,7 +291,7 @@ class AssignedQueue:
         self._tell(lapsed, drained, room)
         return counts
 
-    def rollback_held(self, claim: Claim) -> bool:
+    def rollback_held(self, claim: BatchClaim) -> bool:
         """Manual ROLLBACK: everything not committed comes again. False as in `end_batch`."""
         with self._lock:
             counts = claim.generation == self._generation and self._lease is not None
@@ -244,7 +312,7 @@ class AssignedQueue:
             self.process_queue.end_dispatch()
             drained = self._leave_batch()
         if lapsed:
-            self._on_lapse(self, reason)
+            self._on_lease_lost(self, reason)
         self._tell(False, drained, False)
 
     def has_more(self) -> bool:
@@ -270,7 +338,7 @@ class AssignedQueue:
 
     def _tell(self, lapsed: bool, drained: bool, room: bool) -> None:
         if lapsed:
-            self._on_lapse(self, "the lease ended while a batch ran")
+            self._on_lease_lost(self, "the lease ended while a batch ran")
         if drained:
             self._on_drained(self)
         if room:
@@ -290,7 +358,7 @@ class AssignedQueue:
 
     # The worker's side in a concurrent group: many claims at once, finished in any order.
 
-    def finish(self, claim: Claim, offsets: Collection[int]) -> None:
+    def finish(self, claim: BatchClaim, offsets: Collection[int]) -> None:
         """End a claim: these offsets of it are done, all others stay out (`bring_back`)."""
         with self._lock:
             if claim.generation == self._generation:
@@ -300,7 +368,7 @@ class AssignedQueue:
             room = self._has_room()
         self._tell(False, drained, room)
 
-    def bring_back(self, claim: Claim, offsets: Collection[int]) -> bool:
+    def bring_back(self, claim: BatchClaim, offsets: Collection[int]) -> bool:
         """Make unfinished offsets of an ended claim pending again.
 
         Returns: True if a consume request must now be submitted.
@@ -373,7 +441,7 @@ class AssignedQueue:
                 self._lease = lease
             return True
 
-    def lapse(self, reason: str, generation: int | None = None) -> None:
+    def lose_lease(self, reason: str, generation: int | None = None) -> None:
         """Lose the lease now; drops what is buffered. Nothing happens if it is lost already.
 
         Args:
@@ -385,7 +453,7 @@ class AssignedQueue:
             if generation is not None and generation != self._generation:
                 return
             self._drop_lease()
-        self._on_lapse(self, reason)
+        self._on_lease_lost(self, reason)
 
     def regain(self, lease: Lease, start_offset: int) -> bool:
         """Begin again under a new lease, from the offset read after it was granted.

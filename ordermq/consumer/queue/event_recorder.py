@@ -8,7 +8,7 @@ from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
 
 
-class GroupHistory:
+class EventRecorder:
     """Records events of the group's queues; any thread.
 
     Args:

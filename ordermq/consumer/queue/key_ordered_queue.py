@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.claim import Claim, Refusal, RunningCall
-from ordermq.consumer.lease import Lease
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+    QueueState,
+    RunningCall,
+)
 from ordermq.core import LaneMap
 from ordermq.core.interface import NO_KEY
 from ordermq.model import properties as props
@@ -24,7 +30,7 @@ from ordermq.model.message_queue import MessageQueue
 _ROW_BITS = 32  # a token is batch number << 32 | row
 
 
-class LaneQueue(AssignedQueue):
+class KeyOrderedQueue(AssignedQueue):
     """Hands out messages of different keys at once, those of one key one after another.
 
     A claim is one listener call: messages of as many keys. The dispatch flag means that a
@@ -40,20 +46,9 @@ class LaneQueue(AssignedQueue):
         lease: Lease,
         start_offset: int,
         config: ConsumeConfig,
-        *,
-        on_lapse: Callable[[AssignedQueue, str], None],
-        on_drained: Callable[[AssignedQueue], None],
-        on_room: Callable[[AssignedQueue], None],
+        callbacks: QueueCallbacks,
     ) -> None:
-        super().__init__(
-            queue,
-            group,
-            lease,
-            start_offset,
-            on_lapse=on_lapse,
-            on_drained=on_drained,
-            on_room=on_room,
-        )
+        super().__init__(queue, group, lease, start_offset, callbacks)
         self.lanes = LaneMap(
             str(queue),
             max_in_flight=config.max_in_flight_per_queue,
@@ -71,7 +66,7 @@ class LaneQueue(AssignedQueue):
 
     # The worker's side.
 
-    def take_off(self, size: int, now_ms: int) -> Claim | Refusal:
+    def take_off(self, size: int, now_ms: int) -> BatchClaim | NotClaimed:
         """Claim messages for one listener call, each of another key.
 
         Args:
@@ -80,23 +75,23 @@ class LaneQueue(AssignedQueue):
         with self._lock:
             lease = self._lease
             if self._state is not QueueState.ACTIVE:
-                return Refusal.REVOKED
+                return NotClaimed.REVOKED
             if lease is None:
-                return Refusal.LAPSED
+                return NotClaimed.LEASE_LOST
             if self._paused:
-                return Refusal.PAUSED
+                return NotClaimed.PAUSED
             if lease.is_valid(now_ms):
                 tokens = self._take(size)
                 if not tokens:
-                    return Refusal.EMPTY
+                    return NotClaimed.EMPTY
                 self._running += 1
                 self.last_claim_ms = now_ms
                 run = MessageRun(list(self._segments(tokens)))
                 self._calls[run.first_offset] = RunningCall(run, now_ms, threading.get_ident())
-                return Claim(run, lease, self._generation)
+                return BatchClaim(run, lease, self._generation)
             self._drop_lease()
-        self._on_lapse(self, "the lease ended before a batch could start")
-        return Refusal.LAPSED
+        self._on_lease_lost(self, "the lease ended before a batch could start")
+        return NotClaimed.LEASE_LOST
 
     def running_calls(self) -> list[RunningCall]:
         with self._lock:
@@ -107,7 +102,7 @@ class LaneQueue(AssignedQueue):
         with self._lock:
             return self._may_begin() and self.process_queue.begin_dispatch()
 
-    def land(self, claim: Claim, done: int, now_ms: int) -> bool:
+    def land(self, claim: BatchClaim, done: int, now_ms: int) -> bool:
         """End a call: the first `done` of its messages are done.
 
         The lanes of the others stand still until `go_on`, and nothing else does.
@@ -134,7 +129,7 @@ class LaneQueue(AssignedQueue):
         self._tell(lapsed, drained, room)
         return counts
 
-    def go_on(self, claim: Claim, first: int) -> bool:
+    def go_on(self, claim: BatchClaim, first: int) -> bool:
         """Let the messages of a landed claim from number `first` on come again.
 
         Returns: True if a consume request must now be submitted.
@@ -157,11 +152,11 @@ class LaneQueue(AssignedQueue):
 
     def abandon_turn(self, reason: str) -> None:
         """As for every queue; whoever calls has landed its claim."""
-        self.lapse(reason)
+        self.lose_lease(reason)
 
     # Parking; any thread.
 
-    def park(self, claim: Claim, place: int) -> bytes | None:
+    def park(self, claim: BatchClaim, place: int) -> bytes | None:
         """Hold the lane of a claimed message until `unpark`; None if it has no key to park."""
         key = _key_of(claim.messages, place)
         if key is not None:
@@ -182,7 +177,7 @@ class LaneQueue(AssignedQueue):
             self._let_go(key)
             return self._begins()
 
-    def take_parked(self, key: bytes, most: int, now_ms: int) -> Claim | None:
+    def take_parked(self, key: bytes, most: int, now_ms: int) -> BatchClaim | None:
         """Claim messages of a parked key, to be stored elsewhere; `land` and `go_on` end it."""
         with self._lock:
             if not self._may_work(now_ms):
@@ -192,18 +187,20 @@ class LaneQueue(AssignedQueue):
                 return None
             assert self._lease is not None
             self._running += 1
-            return Claim(MessageRun(list(self._segments(tokens))), self._lease, self._generation)
+            return BatchClaim(
+                MessageRun(list(self._segments(tokens))), self._lease, self._generation
+            )
 
-    def begin_replay(self, now_ms: int) -> Claim | None:
+    def begin_replay(self, now_ms: int) -> BatchClaim | None:
         """Claim the queue for parked messages, which are none of its own; a hand-off waits."""
         with self._lock:
             if not self._may_work(now_ms):
                 return None
             assert self._lease is not None
             self._running += 1
-            return Claim(MessageRun([]), self._lease, self._generation)
+            return BatchClaim(MessageRun([]), self._lease, self._generation)
 
-    def end_replay(self, claim: Claim) -> None:
+    def end_replay(self, claim: BatchClaim) -> None:
         """End what `begin_replay` began."""
         with self._lock:
             drained = self._leave_batch()
@@ -265,7 +262,7 @@ class LaneQueue(AssignedQueue):
                 break
             del self._batches[number]
 
-    def _suspend(self, claim: Claim, offsets: Sequence[int], first: int) -> None:
+    def _suspend(self, claim: BatchClaim, offsets: Sequence[int], first: int) -> None:
         for place, offset in enumerate(offsets, first):
             key = _key_of(claim.messages, place)
             if key is None:

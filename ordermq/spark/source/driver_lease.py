@@ -23,7 +23,7 @@ from ordermq.client.broker_api import BrokerApi, LockGrant
 from ordermq.client.runtime import cancelled, wait_until_set
 from ordermq.clock import Clock
 from ordermq.consumer.group.queue_locks import LeaseTimes
-from ordermq.consumer.lease import Lease
+from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription

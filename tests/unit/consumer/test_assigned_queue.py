@@ -6,9 +6,14 @@ from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.claim import Claim, Refusal
-from ordermq.consumer.lease import Lease
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+    QueueState,
+)
 
 from .batches import QUEUE, batch
 
@@ -28,9 +33,11 @@ class Orders:
             "G",
             LEASE,
             start_offset,
-            on_lapse=lambda _, reason: self.lapses.append(reason),
-            on_drained=lambda _: self._count("drained"),
-            on_room=lambda _: self._count("room"),
+            QueueCallbacks(
+                on_lease_lost=lambda _, reason: self.lapses.append(reason),
+                on_drained=lambda _: self._count("drained"),
+                on_room=lambda _: self._count("room"),
+            ),
         )
 
     def _count(self, name: str) -> None:
@@ -39,9 +46,9 @@ class Orders:
     def pulled(self, *offsets: int) -> bool:
         return self.queue.accept(self.queue.generation, batch(offsets), offsets[-1] + 1)
 
-    def begin(self, limit: int = 32, now_ms: int = NOW) -> Claim:
+    def begin(self, limit: int = 32, now_ms: int = NOW) -> BatchClaim:
         claim = self.queue.begin_batch(limit, now_ms)
-        assert isinstance(claim, Claim), claim
+        assert isinstance(claim, BatchClaim), claim
         return claim
 
     @property
@@ -54,7 +61,7 @@ def orders() -> Orders:
     return Orders()
 
 
-def offsets(claim: Claim) -> list[int]:
+def offsets(claim: BatchClaim) -> list[int]:
     return claim.messages.offsets()
 
 
@@ -76,7 +83,7 @@ def test_an_empty_queue_ends_the_request_and_the_next_pull_asks_again(orders: Or
     orders.pulled(0)
     orders.queue.end_batch(orders.begin(), 1, NOW)
     assert orders.has_request
-    assert orders.queue.begin_batch(1, NOW) is Refusal.EMPTY
+    assert orders.queue.begin_batch(1, NOW) is NotClaimed.EMPTY
     assert not orders.has_request
     assert orders.pulled(1)
 
@@ -141,7 +148,7 @@ def test_a_rollback_brings_everything_held_again(orders: Orders) -> None:
 def test_a_rollback_of_a_lost_lease_brings_nothing(orders: Orders) -> None:
     orders.pulled(0)
     claim = orders.begin()
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     assert not orders.queue.rollback_held(claim)
     assert not orders.has_request
     assert orders.queue.process_queue.message_count == 0
@@ -154,10 +161,10 @@ def test_no_batch_starts_at_or_after_the_end_of_the_lease(orders: Orders) -> Non
     orders.pulled(0)
     claim = orders.begin(now_ms=DEADLINE - 1)
     orders.queue.end_batch(claim, 0, DEADLINE - 1)
-    assert orders.queue.begin_batch(1, DEADLINE) is Refusal.LAPSED
+    assert orders.queue.begin_batch(1, DEADLINE) is NotClaimed.LEASE_LOST
     assert orders.lapses == ["the lease ended before a batch could start"]
     assert not orders.has_request
-    assert orders.queue.begin_batch(1, DEADLINE) is Refusal.LAPSED
+    assert orders.queue.begin_batch(1, DEADLINE) is NotClaimed.LEASE_LOST
     assert len(orders.lapses) == 1
 
 
@@ -187,22 +194,22 @@ def test_a_renewal_never_shortens_a_lease(orders: Orders) -> None:
 def test_a_grant_of_another_epoch_or_generation_is_no_renewal(orders: Orders) -> None:
     assert not orders.queue.renew(0, Lease(8, DEADLINE + 1, True))
     assert not orders.queue.renew(1, Lease(7, DEADLINE + 1, True))
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     assert not orders.queue.renew(orders.queue.generation, Lease(7, DEADLINE + 1, True))
 
 
 def test_a_lapse_reported_late_does_not_hit_the_lease_after_it(orders: Orders) -> None:
     before = orders.queue.generation
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     orders.queue.regain(Lease(8, DEADLINE, True), 0)
-    orders.queue.lapse("an answer from before", before)
+    orders.queue.lose_lease("an answer from before", before)
     assert orders.queue.lease == Lease(8, DEADLINE, True)
     assert orders.lapses == ["lost"]
 
 
 def test_a_queue_that_lapsed_twice_tells_it_once(orders: Orders) -> None:
-    orders.queue.lapse("first")
-    orders.queue.lapse("second")
+    orders.queue.lose_lease("first")
+    orders.queue.lose_lease("second")
     assert orders.lapses == ["first"]
 
 
@@ -211,7 +218,7 @@ def test_a_claim_of_an_old_generation_never_counts(orders: Orders) -> None:
     # gone on from the committed offset, so the result of the old batch is moot.
     orders.pulled(0, 1)
     claim = orders.begin(1)
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     assert not orders.queue.end_batch(claim, 1, NOW)
     assert orders.queue.regain(Lease(8, DEADLINE, True), 0)
     assert orders.pulled(0, 1)
@@ -222,7 +229,7 @@ def test_a_claim_of_an_old_generation_never_counts(orders: Orders) -> None:
 def test_a_queue_is_not_regained_while_its_old_batch_runs(orders: Orders) -> None:
     orders.pulled(0)
     claim = orders.begin()
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     assert orders.queue.is_running
     assert not orders.queue.regain(Lease(8, DEADLINE, True), 0)
     assert not orders.queue.end_batch(claim, 1, NOW)
@@ -232,7 +239,7 @@ def test_a_queue_is_not_regained_while_its_old_batch_runs(orders: Orders) -> Non
 def test_a_regained_queue_starts_from_the_offset_read_under_the_new_lease(orders: Orders) -> None:
     orders.pulled(0, 1, 2)
     orders.queue.end_batch(orders.begin(2), 2, NOW)
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     assert orders.queue.done_offset == orders.queue.committed_offset == 0
     assert orders.queue.uncommitted(NOW) is None
     assert orders.queue.regain(Lease(8, DEADLINE, True), 1)
@@ -246,7 +253,7 @@ def test_a_request_that_waited_out_a_lapse_and_a_regain_stays_the_only_one(
     orders: Orders,
 ) -> None:
     assert orders.pulled(0)
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     assert orders.queue.regain(Lease(8, DEADLINE, True), 0)
     assert not orders.pulled(0), "the first request is still queued"
     assert offsets(orders.begin()) == [0]
@@ -267,7 +274,7 @@ def test_a_broken_turn_gives_the_lease_up_and_ends_the_request(orders: Orders) -
 
 def test_a_pull_answer_of_an_old_generation_changes_nothing(orders: Orders) -> None:
     asked_in = orders.queue.generation
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     orders.queue.regain(Lease(8, DEADLINE, True), 5)
     assert not orders.queue.accept(asked_in, batch([0, 1]), 2)
     orders.queue.skip_to(asked_in, 9)
@@ -308,7 +315,7 @@ def test_a_waiting_puller_is_told_once_there_is_room(orders: Orders) -> None:
 def test_a_paused_queue_starts_no_batch_and_goes_on_where_it_was(orders: Orders) -> None:
     orders.pulled(0)
     orders.queue.pause()
-    assert orders.queue.begin_batch(1, NOW) is Refusal.PAUSED
+    assert orders.queue.begin_batch(1, NOW) is NotClaimed.PAUSED
     assert not orders.has_request
     assert not orders.pulled(1)
     assert not orders.has_request
@@ -333,7 +340,7 @@ def test_a_pause_lets_the_running_batch_end(orders: Orders) -> None:
     orders.queue.pause()
     assert orders.queue.end_batch(claim, 1, NOW)
     assert orders.queue.done_offset == 1
-    assert orders.queue.begin_batch(1, NOW) is Refusal.PAUSED
+    assert orders.queue.begin_batch(1, NOW) is NotClaimed.PAUSED
 
 
 def test_a_stopped_queue_has_no_request_and_resumes_at_the_failed_message(
@@ -368,7 +375,7 @@ def test_a_queue_is_not_repositioned_under_a_running_batch_or_after_a_loss(
     assert not orders.queue.reposition(orders.queue.generation, 9)
     orders.queue.end_batch(claim, 1, NOW)
     before = orders.queue.generation
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     assert not orders.queue.reposition(before, 9)
 
 
@@ -379,7 +386,7 @@ def test_a_revoked_queue_with_no_batch_is_drained_at_once(orders: Orders) -> Non
     orders.pulled(0)
     assert orders.queue.revoke()
     assert orders.queue.state is QueueState.DRAINING
-    assert orders.queue.begin_batch(1, NOW) is Refusal.REVOKED
+    assert orders.queue.begin_batch(1, NOW) is NotClaimed.REVOKED
     assert not orders.has_request
     assert orders.drained == 0
     assert not orders.pulled(1)
@@ -394,14 +401,14 @@ def test_a_revoked_queue_lets_its_running_batch_end_and_commit(orders: Orders) -
     assert orders.queue.end_batch(claim, 1, NOW)
     assert orders.drained == 1
     assert orders.queue.uncommitted(NOW) == (1, LEASE)
-    assert orders.queue.begin_batch(1, NOW) is Refusal.REVOKED
+    assert orders.queue.begin_batch(1, NOW) is NotClaimed.REVOKED
 
 
 def test_a_lapse_while_draining_ends_the_drain_with_nothing_to_commit(orders: Orders) -> None:
     orders.pulled(0)
     claim = orders.begin()
     orders.queue.revoke()
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     assert orders.drained == 0
     assert not orders.queue.end_batch(claim, 1, NOW)
     assert orders.drained == 1
@@ -414,13 +421,13 @@ def test_a_discarded_queue_is_dead_whatever_comes_late(orders: Orders) -> None:
     claim = orders.begin()
     generation = orders.queue.generation
     orders.queue.discard()
-    orders.queue.lapse("late")
+    orders.queue.lose_lease("late")
     assert orders.lapses == []
     assert not orders.queue.end_batch(claim, 1, NOW)
     assert not orders.queue.accept(generation, batch([1]), 2)
     assert not orders.queue.regain(LEASE, 0)
     assert not orders.queue.resume()
-    assert orders.queue.begin_batch(1, NOW) is Refusal.REVOKED
+    assert orders.queue.begin_batch(1, NOW) is NotClaimed.REVOKED
     assert orders.queue.uncommitted(NOW) is None
     assert orders.queue.state is QueueState.GONE
 
@@ -445,7 +452,7 @@ def test_an_acknowledged_commit_is_not_sent_again(orders: Orders) -> None:
 
 
 def test_an_acknowledgement_of_another_epoch_is_ignored(orders: Orders) -> None:
-    orders.queue.lapse("lost")
+    orders.queue.lose_lease("lost")
     orders.queue.committed(5, LEASE)
     orders.queue.regain(Lease(8, DEADLINE, True), 3)
     orders.queue.committed(5, LEASE)

@@ -17,9 +17,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ordermq.consumer.claim import Claim, Refusal
-from ordermq.consumer.lease import Lease
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+    QueueState,
+)
 
 from .batches import QUEUE, batch
 
@@ -47,16 +52,18 @@ class AssignedQueueMachine(RuleBasedStateMachine):
             "G",
             self.lease(1),
             0,
-            on_lapse=lambda _, __: self.lapsed(),
-            on_drained=lambda _: self.was_drained(),
-            on_room=lambda _: self.has_room(),
+            QueueCallbacks(
+                on_lease_lost=lambda _, __: self.lapsed(),
+                on_drained=lambda _: self.was_drained(),
+                on_room=lambda _: self.has_room(),
+            ),
         )
         self.state = QueueState.ACTIVE
         self.epoch: int | None = 1
         self.deadline_ms = self.now_ms + LEASE_MS
         self.paused = False
         self.request = Request.NONE
-        self.claim: Claim | None = None
+        self.claim: BatchClaim | None = None
         self.claim_counts = False
         self.waiting_below = 0
         self.restart(0)
@@ -155,20 +162,20 @@ class AssignedQueueMachine(RuleBasedStateMachine):
     def begin(self, limit: int) -> None:
         claim = self.queue.begin_batch(limit, self.now_ms)
         if self.state is not QueueState.ACTIVE:
-            expected: Refusal | None = Refusal.REVOKED
+            expected: NotClaimed | None = NotClaimed.REVOKED
         elif not self.is_valid():
-            expected = Refusal.LAPSED
+            expected = NotClaimed.LEASE_LOST
             if self.epoch is not None:
                 self.lose()
         elif self.paused:
-            expected = Refusal.PAUSED
+            expected = NotClaimed.PAUSED
         else:
-            expected = None if self.pending else Refusal.EMPTY
+            expected = None if self.pending else NotClaimed.EMPTY
         if expected is not None:
             assert claim is expected
             self.request = Request.NONE
             return
-        assert isinstance(claim, Claim)
+        assert isinstance(claim, BatchClaim)
         taken = sorted(self.pending)[:limit]
         assert claim.messages.offsets() == taken
         assert claim.lease.epoch == self.epoch
@@ -214,7 +221,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
             self.lose()
         self.request = Request.NONE
 
-    def settle(self) -> Claim:
+    def settle(self) -> BatchClaim:
         claim, self.claim = self.claim, None
         assert claim is not None
         return claim
@@ -249,9 +256,9 @@ class AssignedQueueMachine(RuleBasedStateMachine):
             self.deadline_ms = self.now_ms + LEASE_MS
 
     @rule(is_stale=st.booleans())
-    def lapse(self, is_stale: bool) -> None:
+    def lose_lease(self, is_stale: bool) -> None:
         before = self.lapses
-        self.queue.lapse("refused", self.generation - is_stale)
+        self.queue.lose_lease("refused", self.generation - is_stale)
         happened = self.epoch is not None and not is_stale and self.state is not QueueState.GONE
         assert self.lapses - before == happened
         if happened:

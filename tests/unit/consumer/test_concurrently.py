@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.consumer.claim import Claim, Refusal
-from ordermq.consumer.lease import UNLOCKED
 from ordermq.consumer.listener import ConcurrentContext, judge_concurrent
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.assigned_queue import (
+    UNLOCKED,
+    AssignedQueue,
+    BatchClaim,
+    NotClaimed,
+    QueueCallbacks,
+    QueueState,
+)
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.status import ConsumeResult
 
@@ -27,17 +32,19 @@ def assigned_with(count: int, drained: list[AssignedQueue] | None = None) -> Ass
         "G",
         UNLOCKED,
         0,
-        on_lapse=lambda *_: None,
-        on_drained=(drained if drained is not None else []).append,
-        on_room=lambda *_: None,
+        QueueCallbacks(
+            on_lease_lost=lambda *_: None,
+            on_drained=(drained if drained is not None else []).append,
+            on_room=lambda *_: None,
+        ),
     )
     assert assigned.accept(0, batch(range(count)), count)
     return assigned
 
 
-def claim(assigned: AssignedQueue, limit: int = 1) -> Claim:
+def claim(assigned: AssignedQueue, limit: int = 1) -> BatchClaim:
     found = assigned.begin_batch(limit, LATE_MS)
-    assert isinstance(found, Claim)
+    assert isinstance(found, BatchClaim)
     return found
 
 
@@ -102,7 +109,7 @@ def test_a_revoked_queue_is_drained_when_the_last_of_its_batches_ends() -> None:
     assigned.finish(claims[1], [1])
     assert drained == [assigned]
     assert assigned.uncommitted(LATE_MS) == (3, UNLOCKED)
-    assert assigned.begin_batch(1, LATE_MS) is Refusal.REVOKED
+    assert assigned.begin_batch(1, LATE_MS) is NotClaimed.REVOKED
     assert assigned.state is QueueState.DRAINING
 
 

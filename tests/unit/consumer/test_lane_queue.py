@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.claim import Claim, Refusal
-from ordermq.consumer.lease import Lease
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.key_ordered_queue import LaneQueue
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+)
+from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 
 from .batches import QUEUE, batch
 
@@ -30,30 +34,32 @@ class Told:
         self.room: list[AssignedQueue] = []
 
 
-def lane_queue(told: Told | None = None, **config: Any) -> LaneQueue:
+def lane_queue(told: Told | None = None, **config: Any) -> KeyOrderedQueue:
     told = told or Told()
-    return LaneQueue(
+    return KeyOrderedQueue(
         QUEUE,
         "G",
         LEASE,
         0,
         ConsumeConfig(order_by_key=True, **config),
-        on_lapse=lambda _, reason: told.lapsed.append(reason),
-        on_drained=told.drained.append,
-        on_room=told.room.append,
+        QueueCallbacks(
+            on_lease_lost=lambda _, reason: told.lapsed.append(reason),
+            on_drained=told.drained.append,
+            on_room=told.room.append,
+        ),
     )
 
 
-def filled(keys: list[str | None], told: Told | None = None, **config: Any) -> LaneQueue:
+def filled(keys: list[str | None], told: Told | None = None, **config: Any) -> KeyOrderedQueue:
     assigned = lane_queue(told, **config)
     assert assigned.accept(0, batch(range(len(keys)), keys), len(keys))
     assigned.process_queue.end_dispatch()
     return assigned
 
 
-def claim(assigned: LaneQueue, size: int = 1) -> Claim:
+def claim(assigned: KeyOrderedQueue, size: int = 1) -> BatchClaim:
     found = assigned.take_off(size, 0)
-    assert isinstance(found, Claim)
+    assert isinstance(found, BatchClaim)
     return found
 
 
@@ -62,7 +68,7 @@ def test_a_key_runs_one_message_at_a_time_and_another_key_beside_it() -> None:
     first = claim(assigned)
     second = claim(assigned)
     assert (first.messages.offsets(), second.messages.offsets()) == ([0], [2])
-    assert assigned.take_off(1, 0) is Refusal.EMPTY
+    assert assigned.take_off(1, 0) is NotClaimed.EMPTY
     assert not assigned.hands_on()
     assert assigned.land(second, 1, 0)
     assert assigned.done_offset == 0
@@ -92,7 +98,7 @@ def test_a_partial_answer_finishes_its_part_and_holds_only_the_lanes_of_the_rest
     assert assigned.land(whole, 2, 0)
     assert assigned.done_offset == 2
     assert claim(assigned, size=4).messages.offsets() == [3]
-    assert assigned.take_off(1, 0) is Refusal.EMPTY
+    assert assigned.take_off(1, 0) is NotClaimed.EMPTY
     assert assigned.go_on(whole, 2), "a request must be submitted"
     assert claim(assigned).messages.offsets() == [2]
 
@@ -115,13 +121,13 @@ def test_a_failed_message_without_a_key_is_forgotten_with_the_lease() -> None:
     assigned = filled([None, None])
     first = claim(assigned)
     assert assigned.land(first, 0, 0)
-    assigned.lapse("a test")
+    assigned.lose_lease("a test")
     assert assigned.regain(LEASE, 0)
     assigned.accept(assigned.generation, batch([0, 1], [None, None]), 2)
     again = claim(assigned)
     assert again.messages.offsets() == [0]
     assigned.go_on(first, 0)  # the old pause ends: it is not about the new flight
-    assert assigned.take_off(1, 0) is Refusal.EMPTY
+    assert assigned.take_off(1, 0) is NotClaimed.EMPTY
     assert assigned.land(again, 1, 0)
     assert assigned.done_offset == 1
 
@@ -134,7 +140,7 @@ def test_a_pause_that_ends_does_not_let_a_parked_key_go() -> None:
     assert assigned.go_on(first, 0), "a request must be submitted"
     assigned.process_queue.end_dispatch()
     assert claim(assigned).messages.offsets() == [1]
-    assert assigned.take_off(1, 0) is Refusal.EMPTY
+    assert assigned.take_off(1, 0) is NotClaimed.EMPTY
     assert assigned.parked_keys() == [b"a"]
     assert assigned.unpark(b"b") is None
     assert assigned.unpark(b"a")
@@ -146,7 +152,7 @@ def test_a_revoked_queue_is_drained_when_its_last_lane_lands() -> None:
     assigned = filled(["a", "b", "a"], told)
     first, second = claim(assigned), claim(assigned)
     assert not assigned.revoke()
-    assert assigned.take_off(1, 0) is Refusal.REVOKED
+    assert assigned.take_off(1, 0) is NotClaimed.REVOKED
     assert assigned.land(second, 1, 0)
     assert told.drained == []
     assert assigned.land(first, 1, 0)
@@ -158,7 +164,7 @@ def test_the_bytes_of_done_messages_are_let_go() -> None:
     assigned = lane_queue()
     for first in range(0, 12, 4):
         assigned.accept(0, batch(range(first, first + 4), ["a", "b", "c", "d"]), first + 4)
-    while isinstance(found := assigned.take_off(4, 0), Claim):
+    while isinstance(found := assigned.take_off(4, 0), BatchClaim):
         assigned.land(found, len(found.messages), 0)
     assert assigned._batches == {}
     assert assigned.process_queue.message_count == 0
@@ -169,7 +175,7 @@ def test_the_bytes_of_done_messages_are_let_go() -> None:
 def test_nothing_is_taken_further_ahead_than_asked_for(size: int) -> None:
     assigned = filled(["slow", *"bcdefghij"], max_ahead_per_queue=4)
     slow = claim(assigned)
-    while isinstance(found := assigned.take_off(size, 0), Claim):
+    while isinstance(found := assigned.take_off(size, 0), BatchClaim):
         assigned.land(found, len(found.messages), 0)
     assert assigned.process_queue.message_count == 6  # slow, and 5..9
     assigned.land(slow, 1, 0)
@@ -185,8 +191,8 @@ class LanesBesideAModel(RuleBasedStateMachine):
         self.generation = 0
         self.keys: dict[int, str | None] = {}
         self.done: set[int] = set()
-        self.running: list[Claim] = []
-        self.landed: list[tuple[Claim, int]] = []
+        self.running: list[BatchClaim] = []
+        self.landed: list[tuple[BatchClaim, int]] = []
         self.waiting: set[str | None] = set()
         self.next = 0
 
@@ -204,7 +210,7 @@ class LanesBesideAModel(RuleBasedStateMachine):
         busy |= self.waiting
         open_ = [o for o in self.keys if o not in self.done]
         heads = {key: o for o in reversed(open_) if (key := self.keys[o]) not in busy}
-        if isinstance(found, Claim):
+        if isinstance(found, BatchClaim):
             for offset in found.messages.offsets():
                 assert heads.pop(self.keys[offset]) == offset
             self.running.append(found)
@@ -239,7 +245,7 @@ class LanesBesideAModel(RuleBasedStateMachine):
     @rule()
     def lose_the_lease_and_get_it_back(self) -> None:
         start = self.assigned.committed_offset
-        self.assigned.lapse("a test")
+        self.assigned.lose_lease("a test")
         assert self.assigned.regain(LEASE, start)
         self.keys.clear()
         self.done = set(range(start))

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.claim import Claim
-from ordermq.consumer.lease import Lease
 from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict, judge
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
 from ordermq.errors import ConfigError
 from ordermq.model.status import ConsumeResult
 
@@ -49,14 +47,18 @@ def assigned() -> AssignedQueue:
         return None
 
     return AssignedQueue(
-        QUEUE, "G", Lease(7, 2_000, True), 0, on_lapse=ignore, on_drained=ignore, on_room=ignore
+        QUEUE,
+        "G",
+        Lease(7, 2_000, True),
+        0,
+        QueueCallbacks(on_lease_lost=ignore, on_drained=ignore, on_room=ignore),
     )
 
 
 def context_of(assigned: AssignedQueue) -> ConsumeContext:
     assigned.accept(assigned.generation, batch([4, 5]), 6)
     claim = assigned.begin_batch(32, 1_000)
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, BatchClaim)
     return ConsumeContext(assigned, claim, claim.messages, attempt=2)
 
 

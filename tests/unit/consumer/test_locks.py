@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ordermq.config import LeaseConfig
 from ordermq.consumer.group.queue_locks import LeaseTimes
-from ordermq.consumer.lease import Lease
+from ordermq.consumer.queue.assigned_queue import Lease
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.claim import Claim
-from ordermq.consumer.lease import Lease
 from ordermq.consumer.offsets.offset_store import Offsets
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
+from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, Fenced, RequestTimeout
 from ordermq.events import NoHistory
@@ -76,7 +74,7 @@ def offsets_of(api: FakeApi, **settings: Any) -> Offsets:
         client,  # type: ignore[arg-type]
         "G",
         RebalanceConfig(**settings),
-        GroupHistory(NoHistory(), "G"),
+        EventRecorder(NoHistory(), "G"),
         ConsumerStatistics(),
     )
 
@@ -86,7 +84,11 @@ def assigned_with_done(*done: int) -> AssignedQueue:
         return None
 
     assigned = AssignedQueue(
-        QUEUE, "G", LEASE, 0, on_lapse=ignore, on_drained=ignore, on_room=ignore
+        QUEUE,
+        "G",
+        LEASE,
+        0,
+        QueueCallbacks(on_lease_lost=ignore, on_drained=ignore, on_room=ignore),
     )
     finish(assigned, *done)
     return assigned
@@ -95,7 +97,7 @@ def assigned_with_done(*done: int) -> AssignedQueue:
 def finish(assigned: AssignedQueue, *done: int) -> None:
     assigned.accept(assigned.generation, batch(done), done[-1] + 1)
     claim = assigned.begin_batch(32, 1_000_000)
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, BatchClaim)
     assert assigned.end_batch(claim, len(done), 1_000_000)
 
 
@@ -232,7 +234,7 @@ def test_a_queue_that_begins_anew_reads_its_offset_behind_a_commit_under_way() -
         api.gate.clear()
         commit = asyncio.create_task(offsets.commit(assigned))
         await asyncio.sleep(0)
-        assigned.lapse("the broker did not answer")
+        assigned.lose_lease("the broker did not answer")
         start = asyncio.create_task(offsets.start_offset(QUEUE, 7, True))
         for _ in range(5):
             await asyncio.sleep(0)

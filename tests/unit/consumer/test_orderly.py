@@ -12,14 +12,13 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.dispatch.consume_loop import Calls, OnIoThread
+from ordermq.consumer.dispatch.consume_loop import ListenerCalls, OnIoThread
 from ordermq.consumer.dispatch.failure_policy import Retry
-from ordermq.consumer.dispatch.orderly import OrderlyService
-from ordermq.consumer.lease import Lease
+from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_store import Offsets
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
-from ordermq.consumer.queue.event_recorder import GroupHistory
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
+from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.events import NoHistory
 from ordermq.model.message import MessageView
@@ -45,23 +44,25 @@ class Consumption:
             "G",
             Lease(7, LEASE_END_MS, True),
             0,
-            on_lapse=lambda *_: None,
-            on_drained=self.drained.append,
-            on_room=lambda *_: None,
+            QueueCallbacks(
+                on_lease_lost=lambda *_: None,
+                on_drained=self.drained.append,
+                on_room=lambda *_: None,
+            ),
         )
         assert self.assigned.accept(0, batch(range(200)), 200)
         self.claimed: list[int] = []
         self.seen: list[int] = []
         self.statistics = ConsumerStatistics()
         self.runtime = SimpleNamespace(post=lambda job: None, spawn=self.spawn)
-        self.service = OrderlyService(
+        self.service = OrderlyDispatcher(
             cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime)),
             "G",
             ConsumeConfig(**config),
             lambda messages, context: None,
             Retry(),
             cast(Offsets, SimpleNamespace(commit=self.commit)),
-            GroupHistory(NoHistory(), "G"),
+            EventRecorder(NoHistory(), "G"),
             self.statistics,
         )
         self.others_wait = False
@@ -90,12 +91,12 @@ class Consumption:
                     self.commits += 1
                     step = turn.send((None, None))
                     continue
-                assert isinstance(step, Calls)
+                assert isinstance(step, ListenerCalls)
                 step = turn.send(self.call(step, listener))
         except StopIteration:
             return
 
-    def call(self, calls: Calls, listener: Listener) -> Any:
+    def call(self, calls: ListenerCalls, listener: Listener) -> Any:
         claim = None
         for context in calls.contexts:
             if claim is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ordermq.config import PullConfig
-from ordermq.consumer.fetch.fetcher import Flow, decide_concurrent_flow, decide_flow
+from ordermq.consumer.queue.receiver import Flow, flow_by_fill, flow_by_fill_and_span
 
 CONFIG = PullConfig(pull_threshold_for_queue=1_000, pull_threshold_size_for_queue_mib=2)
 MIB = 1 << 20
@@ -24,13 +24,13 @@ MIB = 1 << 20
 def test_pulling_waits_strictly_above_a_threshold(
     messages: int, pending: int, size_bytes: int, flow: Flow
 ) -> None:
-    assert decide_flow(CONFIG, messages, pending, size_bytes) is flow
+    assert flow_by_fill(CONFIG, messages, pending, size_bytes) is flow
 
 
 def test_a_buffer_that_is_all_handed_out_never_stops_pulling() -> None:
     # Manual mode: only another listener call can commit what is held; waiting for room
     # here would wait for ever (docs/internals/semantics.md#listener-results).
-    assert decide_flow(CONFIG, 5_000, 0, 500 * MIB) is Flow.PULL
+    assert flow_by_fill(CONFIG, 5_000, 0, 500 * MIB) is Flow.PULL
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_a_buffer_that_is_all_handed_out_never_stops_pulling() -> None:
 def test_a_concurrent_group_also_waits_for_its_oldest_unfinished_message(
     messages: int, size_bytes: int, span: int, flow: Flow
 ) -> None:
-    assert decide_concurrent_flow(CONFIG, messages, size_bytes, span) is flow
+    assert flow_by_fill_and_span(CONFIG, messages, size_bytes, span) is flow

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from ordermq.consumer.lease import Lease
 from ordermq.consumer.pull_streak import PullStreak
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
 from ordermq.errors import ProtocolError, RequestTimeout
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.command import Command
@@ -58,9 +57,9 @@ class Streak:
             "G",
             Lease(7, 50_000, True),
             10,
-            on_lapse=lambda *_: None,
-            on_drained=lambda *_: None,
-            on_room=lambda *_: None,
+            QueueCallbacks(
+                on_lease_lost=lambda *_: None, on_drained=lambda *_: None, on_room=lambda *_: None
+            ),
         )
         self.streak = PullStreak(
             cast(Any, self.line),
@@ -152,7 +151,7 @@ def test_a_streak_ends_where_nothing_more_may_be_pulled(end: str) -> None:
         pulls = Streak()
         pulls.answer(10, 20)
         if end == "lapse":
-            pulls.assigned.lapse("a test's own")
+            pulls.assigned.lose_lease("a test's own")
         elif end == "revoke":
             pulls.assigned.revoke()
         elif end == "no room":

@@ -1,0 +1,118 @@
+"""Receiver: where the messages of a member's assigned queues go.
+
+A group member joins, rebalances, locks, fetches and commits the same way for every consumer. It
+is given one receiver at construction, and asks it for everything that differs: the dispatchers
+(ordered, key-ordered, concurrent) call listeners, the poll buffer waits for the caller to poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum, auto
+from typing import Protocol, TypeVar
+
+from ordermq.config import PullConfig
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.model.message import MessageBatch
+from ordermq.model.message_queue import MessageQueue
+
+Queue = TypeVar("Queue", bound=AssignedQueue)
+Loop = tuple[str, Callable[[], Awaitable[None]]]  # its name, and what runs until cancelled
+
+
+class Flow(Enum):
+    """Flow control: pull now, or wait for what."""
+
+    PULL = auto()
+    WAIT_FOR_COUNT = auto()  # the queue calls `on_room` when its buffer is half empty
+    WAIT = auto()  # nothing notifies: look again after a moment
+
+
+class Receiver(Protocol[Queue]):
+    """Takes the messages of assigned queues; made once, before the member joins its group.
+
+    The member passes each method only queues that this receiver's `make_queue` has made.
+
+    Attributes:
+        is_ordered: members of an ordered group and of a concurrent one must not meet in one
+            group; admin tools are told which this is.
+    """
+
+    is_ordered: bool
+
+    def make_queue(
+        self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
+    ) -> Queue:
+        """Make the state of a queue that was just assigned; on the I/O thread."""
+
+    async def prepare(self, assigned: Queue) -> None:
+        """Get ready for a queue's first pull, or its first from another offset."""
+
+    def flow(self, assigned: Queue, config: PullConfig) -> Flow:
+        """Decide whether to pull; after each pull answer, on the I/O thread.
+
+        Args:
+            config: with the queue's own share of its topic's thresholds.
+        """
+
+    def submit(self, assigned: Queue) -> None:
+        """Have the queue's messages consumed; any thread that holds its dispatch flag."""
+
+    def unpark(self, assigned: Queue, key: bytes) -> bool:
+        """Continue with a parked key; False if it is not parked here. On the I/O thread."""
+
+    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
+        """Consume one message out of any order, for an admin tool.
+
+        Returns: Java's CMResult, and a remark.
+        Raises: StateError: this receiver cannot, because it keeps an order or calls nobody.
+        """
+
+    def loops(self, assigned: Callable[[], Sequence[Queue]]) -> Sequence[Loop]:
+        """Name the loops the member must run on the I/O thread while it is in the group.
+
+        Args:
+            assigned: returns the queues held at this moment.
+        """
+
+    def resize(self, size: int) -> None:
+        """Set the maximum number of concurrent listener calls; any thread."""
+
+    def close(self, timeout_s: float) -> bool:
+        """End the threads; False if a listener still ran after `timeout_s` seconds."""
+
+
+def flow_by_fill(config: PullConfig, messages: int, pending: int, size_bytes: int) -> Flow:
+    """Decide by the number and size of buffered messages, for ordered groups.
+
+    Args:
+        pending: buffered messages that no listener has yet.
+    """
+    # With nothing pending always pull: under manual commit the listener may have been given the
+    # whole buffer, and only a further call could commit it
+    # (docs/internals/semantics.md#listener-results).
+    if pending == 0:
+        return Flow.PULL
+    return _by_thresholds(config, messages, size_bytes)
+
+
+def flow_by_fill_and_span(config: PullConfig, messages: int, size_bytes: int, span: int) -> Flow:
+    """Decide by fill and by how far consumption is spread out, for concurrent groups.
+
+    Args:
+        span: offsets from the oldest unfinished one to the newest.
+    """
+    flow = _by_thresholds(config, messages, size_bytes)
+    # One message that does not end holds the commit of all behind it. This bounds what a crash
+    # repeats (docs/internals/semantics.md#concurrent-consumption).
+    if flow is Flow.PULL and span > config.consume_concurrently_max_span:
+        return Flow.WAIT
+    return flow
+
+
+def _by_thresholds(config: PullConfig, messages: int, size_bytes: int) -> Flow:
+    if messages > config.pull_threshold_for_queue:
+        return Flow.WAIT_FOR_COUNT
+    if size_bytes > config.pull_threshold_size_for_queue_mib << 20:
+        return Flow.WAIT
+    return Flow.PULL
