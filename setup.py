@@ -8,13 +8,15 @@ CORE = runpy.run_path("ext/c_core.py")
 STEPS = runpy.run_path("ext/build_steps.py")
 CYTHON = Extension(
     "ordermq.core._cython",
-    sources=["ext/cython/_cython.pyx", *CORE["SOURCES"]],
-    depends=[*CORE["HEADERS"], *CORE["CYTHON_PARTS"]],
+    sources=[CORE["CYTHON_MODULE"], *CORE["SOURCES"]],
+    depends=[*CORE["HEADERS"], *CORE["CYTHON_PARTS"], CORE["CYTHON_DECLARATIONS"]],
     include_dirs=[CORE["INCLUDE_DIR"]],
     extra_compile_args=CORE["COMPILE_ARGS"],
     extra_link_args=CORE["LINK_ARGS"],
 )
 NATIVE = STEPS["native_is_wanted"]()
+if NATIVE:
+    CORE["write_pxd"]()
 
 setup(
     ext_modules=[CYTHON] if NATIVE else [],

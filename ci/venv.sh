@@ -36,7 +36,7 @@ check_tools() {
 fingerprint() {
     {
         "$venv/bin/python" --version
-        find pyproject.toml setup.py ext -type f ! -name _cython.c -print | LC_ALL=C sort |
+        find pyproject.toml setup.py ext -type f ! -name _cython.c ! -name libordermq.pxd -print | LC_ALL=C sort |
             xargs cksum
     } | cksum
 }

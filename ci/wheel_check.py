@@ -31,7 +31,7 @@ def require(condition: object, text: str) -> None:
 def check_files() -> Path:
     package = Path(ordermq.__file__).resolve().parent
     require(package.parent != CHECKOUT, f"{package} is the checkout, not an installed wheel")
-    for name in ("py.typed", "core/_cython.pyi", "core/_cffi.pyi"):
+    for name in ("py.typed", "core/_cffi.pyi"):
         require((package / name).is_file(), f"{package / name} is missing")
     return package
 

@@ -1,75 +1,84 @@
-"""The C core's files and flags; setup.py and ext/cffi/build.py read this through runpy.
+"""The C core as builds see it: its files, its flags, and its declarations.
 
-Paths count from the repository root.
+setup.py, ext/cffi/build.py, ext/build_steps.py, ci/sanitize.sh and tests read this through runpy.
+Paths count from the repository root. A new C file or Cython part is found, not listed.
 """
 
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def found(pattern: str) -> list[str]:
+    """Return the files of a pattern, sorted so that builds are alike."""
+    return sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern))
+
+
 INCLUDE_DIR = "ext/core"
-SOURCES = [
-    "ext/core/offset_tree.c",
-    "ext/core/offset_runs.c",
-    "ext/core/offset_block.c",
-    "ext/core/offset_map.c",
-    "ext/core/batch_slots.c",
-    "ext/core/process_queue.c",
-    "ext/core/process_queue_put.c",
-    "ext/core/process_queue_take.c",
-    "ext/core/bit_tree.c",
-    "ext/core/message_ring.c",
-    "ext/core/key_lanes.c",
-    "ext/core/lane_map.c",
-    "ext/core/lane_flights.c",
-    "ext/core/lock_ids.c",
-    "ext/core/lock_table.c",
-    "ext/core/crc32.c",
-    "ext/core/message_properties.c",
-    "ext/core/message_codec.c",
-    "ext/core/message_fields.c",
-    "ext/core/message_gather.c",
-    "ext/core/message_writer.c",
-    "ext/core/row_columns.c",
-    "ext/core/frame_codec.c",
-    "ext/core/check.c",
-    "ext/core/check_offsets.c",
-    "ext/core/check_lanes.c",
-]
 PUBLIC_HEADER = "ext/core/ordermq.h"
-HEADERS = [
-    PUBLIC_HEADER,
-    "ext/core/batch_slots.h",
-    "ext/core/bit_tree.h",
-    "ext/core/bytes.h",
-    "ext/core/check.h",
-    "ext/core/crc32.h",
-    "ext/core/key_hash.h",
-    "ext/core/key_lanes.h",
-    "ext/core/lane_map.h",
-    "ext/core/lock_ids.h",
-    "ext/core/lock_table.h",
-    "ext/core/message_entry.h",
-    "ext/core/message_layout.h",
-    "ext/core/message_properties.h",
-    "ext/core/message_ring.h",
-    "ext/core/mutex.h",
-    "ext/core/offset_block.h",
-    "ext/core/offset_leaf.h",
-    "ext/core/offset_map.h",
-    "ext/core/offset_runs.h",
-    "ext/core/offset_tree.h",
-    "ext/core/prefetch.h",
-    "ext/core/process_queue.h",
-]
-CYTHON_PARTS = [
-    "ext/cython/libordermq.pxd",
-    "ext/cython/arguments.pyx",
-    "ext/cython/offset_map.pyx",
-    "ext/cython/process_queue.pyx",
-    "ext/cython/lane_map.pyx",
-    "ext/cython/lock_table.pyx",
-    "ext/cython/message_codec.pyx",
-    "ext/cython/message_writer.pyx",
-    "ext/cython/java_hash.pyx",
-    "ext/cython/row_columns.pyx",
-    "ext/cython/frame_codec.pyx",
-]
+SOURCES = found("ext/core/*.c")
+HEADERS = found("ext/core/*.h")
+CYTHON_MODULE = "ext/cython/_cython.pyx"
+CYTHON_DECLARATIONS = "ext/cython/libordermq.pxd"  # made by write_pxd, not in the repository
+CYTHON_PARTS = [name for name in found("ext/cython/*.pyx") if name != CYTHON_MODULE]
 COMPILE_ARGS = ["-O3", "-std=c11", "-pthread"]
 LINK_ARGS = ["-pthread"]
+
+_MARKED = re.compile(r"<declarations>.*?\*/(.*)/\* </declarations>", re.DOTALL)
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_BLOCK = re.compile(r"typedef (enum|struct) \{(.*)\} (\w+)", re.DOTALL)
+
+_PXD_START = """\
+# Made by ext/c_core.py from the marked part of ext/core/ordermq.h: change that, not this.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "stdbool.h" nogil:
+    ctypedef bint bool
+
+
+cdef extern from "ordermq.h" nogil:
+"""
+
+
+def declarations() -> str:
+    """Return the part of ordermq.h between its marks, which is what cffi reads."""
+    marked = _MARKED.search((ROOT / PUBLIC_HEADER).read_text(encoding="utf-8"))
+    if marked is None:
+        raise ValueError(f"{PUBLIC_HEADER}: no <declarations> marks")
+    return marked[1]
+
+
+def _statements(text: str) -> list[str]:
+    """Return the C declarations of a text without comments, a typedef's braces kept whole."""
+    statements = re.findall(r"[^;{]*(?:\{[^}]*\}[^;]*)?;", _COMMENT.sub(" ", text))
+    return [" ".join(statement[:-1].split()) for statement in statements]
+
+
+def _cython_lines(statement: str) -> list[str]:
+    """Return one C declaration in Cython's syntax, indented into its extern block."""
+    block = _BLOCK.fullmatch(statement)
+    if block is not None:
+        kind, body, name = block.groups()
+        ends = "," if kind == "enum" else ";"
+        # Cython takes the numbers of an enum from the C compiler.
+        members = [part.split("=")[0].strip() for part in body.split(ends) if part.strip()]
+        return [f"    ctypedef {kind} {name}:", *(f"        {member}" for member in members)]
+    if statement.startswith("typedef struct "):
+        return [f"    ctypedef struct {statement.split()[-1]}"]
+    return [f"    {statement.replace('(void)', '()')}"]
+
+
+def pxd() -> str:
+    """Return the text of libordermq.pxd: the declarations of ordermq.h for Cython."""
+    lines = [line for one in _statements(declarations()) for line in _cython_lines(one)]
+    return _PXD_START + "\n".join(lines) + "\n"
+
+
+def write_pxd() -> None:
+    """Write libordermq.pxd, unless it is right already: Cython compiles again when it is newer."""
+    path = ROOT / CYTHON_DECLARATIONS
+    text = pxd()
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")

@@ -66,4 +66,7 @@ static inline const uint8_t *omq_lane_key(const omq_lane *lane) {
     return lane->key_size > OMQ_KEY_INLINE ? lane->key.elsewhere : lane->key.here;
 }
 
+/* The hash of a key with this seed; for the check. */
+uint64_t omq_key_hash(const uint8_t *bytes, size_t size, uint64_t seed);
+
 #endif

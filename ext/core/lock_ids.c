@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-#include "lock_table.h"
-
 enum { FIRST_SLOTS = 16 };
 
 static uint64_t id_of(const omq_lock_ids *ids, const omq_id_slot *slot) {
@@ -114,41 +112,4 @@ size_t omq_lock_ids_known(const omq_lock_ids *ids, const uint64_t *asked, size_t
         at++;
     }
     return at;
-}
-
-/* ---- the same on a table, under its mutex ---- */
-
-omq_status omq_lock_table_add_id(omq_lock_table *table, uint64_t *id) {
-    omq_mutex_lock(&table->mutex);
-    omq_status status = omq_lock_ids_add(&table->ids, id);
-    omq_mutex_unlock(&table->mutex);
-    return status;
-}
-
-omq_status omq_lock_table_pin(omq_lock_table *table, uint64_t id) {
-    omq_mutex_lock(&table->mutex);
-    omq_status status = omq_lock_ids_pin(&table->ids, id);
-    omq_mutex_unlock(&table->mutex);
-    return status;
-}
-
-omq_status omq_lock_table_unpin(omq_lock_table *table, uint64_t id) {
-    omq_mutex_lock(&table->mutex);
-    omq_status status = omq_lock_ids_unpin(&table->ids, id);
-    omq_mutex_unlock(&table->mutex);
-    return status;
-}
-
-size_t omq_lock_table_known(omq_lock_table *table, const uint64_t *ids, size_t count) {
-    omq_mutex_lock(&table->mutex);
-    size_t found = omq_lock_ids_known(&table->ids, ids, count);
-    omq_mutex_unlock(&table->mutex);
-    return found;
-}
-
-size_t omq_lock_table_forget(omq_lock_table *table, uint64_t *ids, size_t capacity) {
-    omq_mutex_lock(&table->mutex);
-    size_t forgotten = omq_lock_ids_forget(&table->ids, ids, capacity);
-    omq_mutex_unlock(&table->mutex);
-    return forgotten;
 }

@@ -1,9 +1,40 @@
-#include "lock_table.h"
-
+/* The lock table of ordermq.h: an open-addressing table per group, and the ids of all names. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "prefetch.h"
+#include "check.h"
+#include "lock_ids.h"
+#include "platform.h"
+
+/* An omq_lock without its group, which its place tells: two fit into a cache line. */
+typedef struct {
+    uint64_t queue;
+    uint64_t owner;
+    uint64_t epoch; /* 0: the place is free */
+    int64_t granted_ms;
+} omq_lock_place;
+
+/* The locks of one group: open addressing over queue ids, linear probing, deletion shifts
+ * back, so that there are no tombstones to sweep. */
+typedef struct {
+    uint64_t id;
+    omq_lock_place *places; /* `capacity` of them, a power of two, never full */
+    size_t capacity;
+    unsigned shift;    /* 64 - log2(capacity) */
+    size_t count;      /* > 0: a group without locks is deleted */
+    int64_t oldest_ms; /* no lock was granted before; a renewal need not raise it, a sweep does */
+} omq_lock_group;
+
+struct omq_lock_table {
+    omq_mutex mutex; /* guards all of it */
+    int64_t lease_ms;
+    uint64_t next_epoch;
+    omq_lock_group *groups; /* ascending by id */
+    size_t group_count;
+    size_t group_capacity;
+    size_t count; /* locks of all groups */
+    omq_lock_ids ids;
+};
 
 enum {
     FIRST_PLACES = 8,
@@ -20,7 +51,8 @@ static bool is_expired(const omq_lock_table *table, int64_t granted_ms, int64_t 
 
 /* ---- the locks of one group ---- */
 
-size_t omq_lock_home(const omq_lock_group *group, uint64_t queue) {
+/* Where probing for a queue starts. */
+static size_t home_of(const omq_lock_group *group, uint64_t queue) {
     /* Four ids given out in turn, as a topic's queues are, are neighbours: a member's renewals
      * then read a quarter of the lines. The high bits of the product say where, so that twice as
      * many places keep the order and growing streams. */
@@ -31,7 +63,7 @@ size_t omq_lock_home(const omq_lock_group *group, uint64_t queue) {
 
 /* The place of a queue, or the free one where it would go. */
 static omq_lock_place *place_of(const omq_lock_group *group, uint64_t queue) {
-    size_t at = omq_lock_home(group, queue);
+    size_t at = home_of(group, queue);
     while (group->places[at].epoch != 0 && group->places[at].queue != queue) {
         at = (at + 1) & (group->capacity - 1);
     }
@@ -62,7 +94,7 @@ static omq_status resize_group(omq_lock_group *group, size_t capacity) {
 static void free_place(omq_lock_group *group, size_t at) {
     size_t mask = group->capacity - 1;
     for (size_t next = (at + 1) & mask; group->places[next].epoch != 0; next = (next + 1) & mask) {
-        size_t home = omq_lock_home(group, group->places[next].queue);
+        size_t home = home_of(group, group->places[next].queue);
         if (((next - home) & mask) >= ((next - at) & mask)) {
             group->places[at] = group->places[next];
             at = next;
@@ -197,7 +229,44 @@ void omq_lock_table_free(omq_lock_table *table) {
     }
 }
 
-/* ---- operations ---- */
+/* ---- ids ---- */
+
+omq_status omq_lock_table_add_id(omq_lock_table *table, uint64_t *id) {
+    omq_mutex_lock(&table->mutex);
+    omq_status status = omq_lock_ids_add(&table->ids, id);
+    omq_mutex_unlock(&table->mutex);
+    return status;
+}
+
+omq_status omq_lock_table_pin(omq_lock_table *table, uint64_t id) {
+    omq_mutex_lock(&table->mutex);
+    omq_status status = omq_lock_ids_pin(&table->ids, id);
+    omq_mutex_unlock(&table->mutex);
+    return status;
+}
+
+omq_status omq_lock_table_unpin(omq_lock_table *table, uint64_t id) {
+    omq_mutex_lock(&table->mutex);
+    omq_status status = omq_lock_ids_unpin(&table->ids, id);
+    omq_mutex_unlock(&table->mutex);
+    return status;
+}
+
+size_t omq_lock_table_known(omq_lock_table *table, const uint64_t *ids, size_t count) {
+    omq_mutex_lock(&table->mutex);
+    size_t found = omq_lock_ids_known(&table->ids, ids, count);
+    omq_mutex_unlock(&table->mutex);
+    return found;
+}
+
+size_t omq_lock_table_forget(omq_lock_table *table, uint64_t *ids, size_t capacity) {
+    omq_mutex_lock(&table->mutex);
+    size_t forgotten = omq_lock_ids_forget(&table->ids, ids, capacity);
+    omq_mutex_unlock(&table->mutex);
+    return forgotten;
+}
+
+/* ---- locks ---- */
 
 /* The table of docs/internals/semantics.md#broker-lock-table, one row: epoch, or 0 if refused. */
 static omq_status try_lock(omq_lock_table *table, omq_lock_group *group,
@@ -244,7 +313,7 @@ static omq_status try_lock_all(omq_lock_table *table, uint64_t group_id, const u
     group->oldest_ms = now_ms < group->oldest_ms ? now_ms : group->oldest_ms;
     for (size_t i = 0; status == OMQ_OK && i < count; i++) {
         if (i + AHEAD < count) {
-            OMQ_PREFETCH(group->places + omq_lock_home(group, queues[i + AHEAD]));
+            OMQ_PREFETCH(group->places + home_of(group, queues[i + AHEAD]));
         }
         omq_lock_place asked = {queues[i], owner, 0, now_ms};
         status = try_lock(table, group, &asked, epochs + i);
@@ -466,4 +535,117 @@ uint64_t omq_lock_table_next_epoch(omq_lock_table *table) {
     uint64_t epoch = table->next_epoch;
     omq_mutex_unlock(&table->mutex);
     return epoch;
+}
+
+/* ---- check ---- */
+
+static const char *check_group(const omq_lock_table *table, const omq_lock_group *group) {
+    size_t count = 0;
+    for (size_t i = 0; i < group->capacity; i++) {
+        const omq_lock_place *lock = group->places + i;
+        if (lock->epoch == 0) {
+            continue;
+        }
+        count++;
+        REQUIRE(lock->granted_ms >= group->oldest_ms, "a sweep would overlook a lock");
+        REQUIRE(lock->epoch < table->next_epoch, "an epoch was not given out yet");
+        size_t at = home_of(group, lock->queue);
+        for (; at != i; at = (at + 1) & (group->capacity - 1)) {
+            REQUIRE(group->places[at].epoch != 0, "probing cannot reach a lock");
+            REQUIRE(group->places[at].queue != lock->queue, "a queue has two locks");
+        }
+    }
+    REQUIRE(count == group->count, "a group's count of locks");
+    REQUIRE(count > 0 && count < group->capacity, "a group is empty or full");
+    return NULL;
+}
+
+/* Take back the uses that the locks are known to make; false if an id is unknown. */
+static bool take_back_uses(const omq_lock_table *table) {
+    for (size_t i = 0; i < table->group_count; i++) {
+        const omq_lock_group *group = table->groups + i;
+        omq_id_slot *of_group = omq_lock_ids_find(&table->ids, group->id);
+        if (of_group == NULL) {
+            return false;
+        }
+        of_group->uses--;
+        for (size_t k = 0; k < group->capacity; k++) {
+            const omq_lock_place *lock = group->places + k;
+            omq_id_slot *queue = omq_lock_ids_find(&table->ids, lock->queue);
+            omq_id_slot *owner = omq_lock_ids_find(&table->ids, lock->owner);
+            if (lock->epoch != 0 && (queue == NULL || owner == NULL)) {
+                return false;
+            }
+            if (lock->epoch != 0) {
+                queue->uses--;
+                owner->uses--;
+            }
+        }
+    }
+    return true;
+}
+
+static void count_uses_again(const omq_lock_table *table) {
+    for (size_t i = 0; i < table->group_count; i++) {
+        const omq_lock_group *group = table->groups + i;
+        omq_lock_ids_find(&table->ids, group->id)->uses++;
+        for (size_t k = 0; k < group->capacity; k++) {
+            if (group->places[k].epoch != 0) {
+                omq_lock_ids_find(&table->ids, group->places[k].queue)->uses++;
+                omq_lock_ids_find(&table->ids, group->places[k].owner)->uses++;
+            }
+        }
+    }
+}
+
+static const char *check_ids(const omq_lock_table *table) {
+    const omq_lock_ids *ids = &table->ids;
+    size_t idle = 0;
+    for (uint32_t at = ids->first_idle; at != OMQ_NO_ID_SLOT; at = ids->slots[at].next) {
+        REQUIRE(at < ids->count && ids->slots[at].is_known, "a free id is listed as idle");
+        REQUIRE(ids->slots[at].is_in_idle, "an idle id is listed unmarked");
+        REQUIRE(++idle <= ids->count, "the idle ids go round");
+    }
+    size_t free_count = 0;
+    for (uint32_t at = ids->first_free; at != OMQ_NO_ID_SLOT; at = ids->slots[at].next) {
+        REQUIRE(at < ids->count && !ids->slots[at].is_known, "a known id is listed as free");
+        REQUIRE(++free_count <= ids->count, "the free ids go round");
+    }
+    for (size_t at = 0; at < ids->count; at++) {
+        const omq_id_slot *slot = ids->slots + at;
+        bool is_used = slot->pins > 0 || slot->uses > 0;
+        REQUIRE(slot->is_known || !(is_used || slot->is_in_idle), "a forgotten id is in use");
+        REQUIRE(!slot->is_known || is_used || slot->is_in_idle, "an idle id is not listed");
+        idle -= slot->is_in_idle;
+    }
+    REQUIRE(idle == 0, "an id marked idle is not listed");
+    REQUIRE(take_back_uses(table), "a lock's id is unknown"); /* leaves a broken table broken */
+    bool is_counted = true;
+    for (size_t at = 0; at < ids->count; at++) {
+        is_counted = is_counted && ids->slots[at].uses == 0;
+    }
+    count_uses_again(table);
+    REQUIRE(is_counted, "the uses of an id differ from its locks");
+    return NULL;
+}
+
+static const char *check_table(const omq_lock_table *table) {
+    size_t count = 0;
+    for (size_t i = 0; i < table->group_count; i++) {
+        const char *broken = check_group(table, table->groups + i);
+        if (broken != NULL) {
+            return broken;
+        }
+        REQUIRE(i == 0 || table->groups[i - 1].id < table->groups[i].id, "groups do not ascend");
+        count += table->groups[i].count;
+    }
+    REQUIRE(count == table->count, "the count differs from the locks");
+    return check_ids(table);
+}
+
+const char *omq_lock_table_check(omq_lock_table *table) {
+    omq_mutex_lock(&table->mutex);
+    const char *broken = check_table(table);
+    omq_mutex_unlock(&table->mutex);
+    return broken;
 }

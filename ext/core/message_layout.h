@@ -1,9 +1,9 @@
-/* Where the fields of a stored record lie, for the files that read and write them. */
+/* Where the fields of a stored record and of a batch's messages lie, for the files that read
+ * and write them. */
 #ifndef OMQ_MESSAGE_LAYOUT_H
 #define OMQ_MESSAGE_LAYOUT_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "ordermq.h"
 
 /* A stored record (docs/internals/protocol.md#stored-message), in bytes from its start; all
  * integers big-endian:
@@ -50,5 +50,10 @@ static inline uint32_t omq_hosts_extra(uint32_t flags) {
 }
 
 static inline bool omq_is_inner_batch(uint32_t flags) { return (flags & INNER_BATCH) == INNER_BATCH; }
+
+/* Read the message at `start` of a batch body that ends at `end`, and write its size. No length is
+ * trusted. MALFORMED: where and why, but not of which message. */
+omq_status omq_read_entry(const uint8_t *bytes, size_t start, size_t end, uint32_t *entry_size,
+                          omq_message_parts *parts, omq_message_fault *fault);
 
 #endif

@@ -1,23 +1,251 @@
-/* The offset map of ordermq.h. */
-#include "offset_map.h"
-
+/* The offset map of ordermq.h.
+ *
+ * Offsets are nearly contiguous, so the map keeps them by blocks of 128 neighbours: a
+ * directory, an offset tree without runs, has an entry for each block number (offset >> 7)
+ * that has an offset. Where a block has one offset only, its token is in the directory, else a
+ * pointer to the block is. So a search looks at few keys, and a dense block moves nothing. */
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "check.h"
 #include "offset_tree.h"
+
+/* ---- blocks ---- */
+
+/* A block of the offset map: what it holds of BLOCK_SPAN neighbouring offsets.
+ *
+ * A bit an offset says which are there. The tokens of a thin block are packed in the order of
+ * their offsets, so the place of one is the number of bits below it; in a block of more than
+ * BLOCK_PACKED offsets each lies where its offset does, and nothing moves. A block doubles
+ * when it is full and shrinks late, so that an offset that comes and goes does not copy it
+ * each time. */
+
+enum {
+    BLOCK_BITS = 7,
+    BLOCK_SPAN = 1 << BLOCK_BITS,
+    BLOCK_SMALLEST = 4, /* tokens */
+    BLOCK_PACKED = 32,  /* tokens of the largest packed block: half as many cost a map of
+                               every sixth offset 50 bytes each, twice as many a slower put */
+    BLOCK_THIN = 24     /* with so many left, a block of BLOCK_SPAN tokens packs them */
+};
+
+typedef struct {
+    uint64_t present[2];
+    uint32_t held;
+    uint16_t capacity; /* tokens: 4, 8, 16, 32 or, not packed, BLOCK_SPAN */
+    bool is_refused;   /* it should have shrunk, but there was no memory */
+    uint64_t tokens[];
+} omq_block;
+
+static inline bool block_is_packed(const omq_block *block) {
+    return block->capacity < BLOCK_SPAN;
+}
+
+static inline bool block_has(const omq_block *block, uint32_t low) {
+    return block->present[low >> 6] >> (low & 63) & 1;
+}
+
+/* With this many offsets left a block of this capacity should shrink. */
+static inline uint32_t block_thin(uint32_t capacity) {
+    return capacity < BLOCK_SPAN ? capacity / 4 : BLOCK_THIN;
+}
+
+/* Bits set, without an instruction that not every processor has. */
+static inline uint32_t count_bits(uint64_t bits) {
+    bits -= bits >> 1 & UINT64_C(0x5555555555555555);
+    bits = (bits & UINT64_C(0x3333333333333333)) + (bits >> 2 & UINT64_C(0x3333333333333333));
+    bits = (bits + (bits >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+    return (uint32_t)(bits * UINT64_C(0x0101010101010101) >> 56);
+}
+
+/* How many offsets of the block are below `low`, which is below BLOCK_SPAN. */
+static inline uint32_t block_rank(const omq_block *block, uint32_t low) {
+    uint64_t below = block->present[low >> 6] & ((UINT64_C(1) << (low & 63)) - 1);
+    return count_bits(below) + (low < 64 ? 0 : count_bits(block->present[0]));
+}
+
+/* Where the token of an offset is, or in a packed block would go. */
+static inline uint32_t block_index(const omq_block *block, uint32_t low) {
+    return block_is_packed(block) ? block_rank(block, low) : low;
+}
+
+/* The smallest offset >= low, or BLOCK_SPAN. */
+static inline uint32_t block_ceiling(const omq_block *block, uint32_t low) {
+    if (low < 64) {
+        uint64_t bits = block->present[0] >> low << low;
+        if (bits != 0) {
+            return (uint32_t)__builtin_ctzll(bits);
+        }
+        low = 64;
+    }
+    uint64_t bits = low < BLOCK_SPAN ? block->present[1] >> (low - 64) << (low - 64) : 0;
+    return bits != 0 ? 64 + (uint32_t)__builtin_ctzll(bits) : BLOCK_SPAN;
+}
+
+/* The greatest offset <= low, or BLOCK_SPAN. */
+static inline uint32_t block_floor(const omq_block *block, uint32_t low) {
+    if (low >= 64) {
+        uint64_t bits = block->present[1] << (127 - low);
+        if (bits != 0) {
+            return low - (uint32_t)__builtin_clzll(bits);
+        }
+        low = 63;
+    }
+    uint64_t bits = block->present[0] << (63 - low);
+    return bits != 0 ? low - (uint32_t)__builtin_clzll(bits) : BLOCK_SPAN;
+}
+
+/* Add an offset that is absent to a block with room. */
+static inline void block_add(omq_block *block, uint32_t low, uint64_t token) {
+    uint32_t at = low;
+    if (block_is_packed(block)) {
+        at = block_rank(block, low);
+        memmove(block->tokens + at + 1, block->tokens + at,
+                (block->held - at) * sizeof *block->tokens);
+    }
+    block->tokens[at] = token;
+    block->present[low >> 6] |= UINT64_C(1) << (low & 63);
+    block->held++;
+}
+
+/* Delete an offset that is there. */
+static inline void block_drop(omq_block *block, uint32_t low) {
+    block->present[low >> 6] &= ~(UINT64_C(1) << (low & 63));
+    block->held--;
+    if (block_is_packed(block)) {
+        uint32_t at = block_rank(block, low);
+        memmove(block->tokens + at, block->tokens + at + 1,
+                (block->held - at) * sizeof *block->tokens);
+    }
+}
+
+/* Bytes of a block with room for so many tokens. */
+static size_t block_bytes(uint32_t capacity) {
+    return offsetof(omq_block, tokens) + capacity * sizeof(uint64_t);
+}
+
+/* The capacity a full block grows to. */
+static uint32_t block_grown(uint32_t capacity) {
+    return capacity < BLOCK_PACKED ? 2 * capacity : BLOCK_SPAN;
+}
+
+/* The capacity a block that holds so many shrinks to. */
+static uint32_t block_shrunk(uint32_t capacity, uint32_t held) {
+    while (held <= block_thin(capacity)) {
+        capacity = capacity < BLOCK_SPAN ? capacity / 2 : BLOCK_PACKED;
+    }
+    return capacity;
+}
+
+/* Take the smallest bit of two words that are not both 0. */
+static inline uint32_t take_bit(uint64_t *bits) {
+    uint32_t word = bits[0] == 0;
+    uint32_t low = (uint32_t)__builtin_ctzll(bits[word]);
+    bits[word] &= bits[word] - 1;
+    return 64 * word + low;
+}
+
+/* Make `to`, memory of block_bytes(capacity), a block of the same offsets and tokens. */
+static void block_copy(omq_block *to, const omq_block *from, uint32_t capacity) {
+    uint64_t bits[2] = {from->present[0], from->present[1]};
+    *to = (omq_block){{bits[0], bits[1]}, from->held, (uint16_t)capacity, false};
+    bool was_packed = block_is_packed(from);
+    if (was_packed && block_is_packed(to)) {
+        memcpy(to->tokens, from->tokens, from->held * sizeof *to->tokens);
+        return;
+    }
+    for (uint32_t i = 0; i < from->held; i++) {
+        uint32_t low = take_bit(bits);
+        to->tokens[was_packed ? low : i] = from->tokens[was_packed ? i : low];
+    }
+}
+
+/* Write the offsets of the smallest `count` bits of a word, and the tokens beside: packed from
+ * `from` on, or else each where its offset is. */
+static void read_word(uint64_t bits, const uint64_t *from, bool is_packed, int64_t base,
+                      int64_t *offsets, uint64_t *tokens, uint32_t count) {
+    if (bits == UINT64_MAX) {
+        for (uint32_t i = 0; i < count; i++) {
+            offsets[i] = base + i;
+        }
+        is_packed = true;
+    } else {
+        for (uint32_t i = 0; i < count; i++, bits &= bits - 1) {
+            uint32_t low = (uint32_t)__builtin_ctzll(bits);
+            offsets[i] = base + low;
+            if (tokens != NULL && !is_packed) {
+                tokens[i] = from[low];
+            }
+        }
+    }
+    if (tokens != NULL && is_packed) {
+        memcpy(tokens, from, count * sizeof *tokens);
+    }
+}
+
+/* Write the entries from `low` on, up to `room`; offsets count from `base`. Either column may
+ * be NULL. Returns how many. */
+static size_t block_read(const omq_block *block, int64_t base, uint32_t low, int64_t *offsets,
+                      uint64_t *tokens, size_t room) {
+    bool is_packed = block_is_packed(block);
+    uint32_t done = 0;
+    for (uint32_t word = low / 64; word < 2 && done < room; word++, low = 64 * word) {
+        uint64_t bits = block->present[word] >> (low & 63) << (low & 63);
+        uint32_t count = count_bits(bits);
+        count = count < room - done ? count : (uint32_t)(room - done);
+        const uint64_t *from = block->tokens + (is_packed ? block_rank(block, low) : 64 * word);
+        read_word(bits, from, is_packed, base + 64 * word, offsets + done,
+                  tokens != NULL ? tokens + done : NULL, count);
+        done += count;
+    }
+    return done;
+}
+
+/* Move the smallest entries, `count` of more, to `entries`. */
+static void block_pop(omq_block *block, int64_t base, omq_entry *entries, uint32_t count) {
+    bool is_packed = block_is_packed(block);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t low = take_bit(block->present);
+        entries[i] = (omq_entry){base + low, block->tokens[is_packed ? i : low]};
+    }
+    block->held -= count;
+    if (is_packed) {
+        memmove(block->tokens, block->tokens + count, block->held * sizeof *block->tokens);
+    }
+}
+
+/* ---- the directory ---- */
+
+/* The extent of a directory entry: the low bits of its only offset, or this, and then the
+ * token is the address of a block, of two offsets at least. */
+#define IN_BLOCK ((uint32_t)BLOCK_SPAN)
+
+enum { PREFETCH_GROUP = 16 /* keys */ };
+
+struct omq_offset_map {
+    size_t count;
+    omq_offset_tree directory;
+    omq_block *spare; /* of BLOCK_SPAN tokens, so that a steady flow does not call malloc */
+};
+
+static inline omq_block *directory_block(const omq_leaf *leaf, uint32_t at) {
+    return (omq_block *)(uintptr_t)leaf->tokens[at];
+}
 
 /* ---- blocks in memory ---- */
 
 static omq_block *new_block(omq_offset_map *map, uint32_t capacity) {
-    omq_block *block = capacity == OMQ_BLOCK_SPAN ? map->spare : NULL;
+    omq_block *block = capacity == BLOCK_SPAN ? map->spare : NULL;
     if (block != NULL) {
         map->spare = NULL;
         return block;
     }
-    return malloc(omq_block_bytes(capacity));
+    return malloc(block_bytes(capacity));
 }
 
 static void discard_block(omq_offset_map *map, omq_block *block) {
-    if (map->spare == NULL && !omq_block_is_packed(block)) {
+    if (map->spare == NULL && !block_is_packed(block)) {
         map->spare = block;
     } else {
         free(block);
@@ -26,17 +254,17 @@ static void discard_block(omq_offset_map *map, omq_block *block) {
 
 static void set_block(omq_leaf *leaf, uint32_t at, const omq_block *block) {
     leaf->tokens[at] = (uintptr_t)block;
-    leaf->extents[at] = OMQ_IN_BLOCK;
+    leaf->extents[at] = IN_BLOCK;
 }
 
 /* Give the block of an entry another capacity. NO_MEMORY (nothing done). */
 static omq_status resize(omq_offset_map *map, omq_leaf *leaf, uint32_t at, uint32_t capacity) {
-    omq_block *block = omq_directory_block(leaf, at);
+    omq_block *block = directory_block(leaf, at);
     omq_block *copy = new_block(map, capacity);
     if (copy == NULL) {
         return OMQ_NO_MEMORY;
     }
-    omq_block_copy(copy, block, capacity);
+    block_copy(copy, block, capacity);
     set_block(leaf, at, copy);
     discard_block(map, block);
     return OMQ_OK;
@@ -44,14 +272,14 @@ static omq_status resize(omq_offset_map *map, omq_leaf *leaf, uint32_t at, uint3
 
 /* Let a block that has thinned take less memory, the last offset none. */
 static void shrink(omq_offset_map *map, omq_leaf *leaf, uint32_t at) {
-    omq_block *block = omq_directory_block(leaf, at);
+    omq_block *block = directory_block(leaf, at);
     if (block->held == 1) {
-        uint32_t low = omq_block_ceiling(block, 0);
+        uint32_t low = block_ceiling(block, 0);
         leaf->extents[at] = low;
-        leaf->tokens[at] = block->tokens[omq_block_index(block, low)];
+        leaf->tokens[at] = block->tokens[block_index(block, low)];
         discard_block(map, block);
     } else {
-        uint32_t capacity = omq_block_shrunk(block->capacity, block->held);
+        uint32_t capacity = block_shrunk(block->capacity, block->held);
         if (resize(map, leaf, at, capacity) != OMQ_OK) {
             block->is_refused = true;
         }
@@ -76,8 +304,8 @@ omq_offset_map *omq_offset_map_new(void) {
 static void discard_all_blocks(omq_offset_map *map) {
     for (const omq_leaf *leaf = map->directory.head; leaf != NULL; leaf = leaf->next) {
         for (uint32_t at = leaf->begin; at < leaf->end; at++) {
-            if (leaf->extents[at] == OMQ_IN_BLOCK) {
-                discard_block(map, omq_directory_block(leaf, at));
+            if (leaf->extents[at] == IN_BLOCK) {
+                discard_block(map, directory_block(leaf, at));
             }
         }
     }
@@ -100,8 +328,8 @@ void omq_offset_map_clear(omq_offset_map *map) {
 
 /* ---- places in the directory ---- */
 
-static inline int64_t number_of(int64_t offset) { return offset >> OMQ_BLOCK_BITS; }
-static inline uint32_t low_of(int64_t offset) { return offset & (OMQ_BLOCK_SPAN - 1); }
+static inline int64_t number_of(int64_t offset) { return offset >> BLOCK_BITS; }
+static inline uint32_t low_of(int64_t offset) { return offset & (BLOCK_SPAN - 1); }
 
 /* The first entry of a leaf whose number is at least this, or end. Where the blocks of a leaf
  * have no gap, which is usual, it is found without a search. */
@@ -130,8 +358,8 @@ static inline bool is_entry(const omq_leaf *leaf, uint32_t at, int64_t number) {
 /* Begin to load what the next offsets need: with random keys each directory leaf and each
  * block is a miss, and these overlap. */
 static void prefetch_group(const omq_offset_map *map, const int64_t *offsets, size_t count) {
-    const omq_leaf *leaves[OMQ_PREFETCH_GROUP];
-    uint32_t positions[OMQ_PREFETCH_GROUP];
+    const omq_leaf *leaves[PREFETCH_GROUP];
+    uint32_t positions[PREFETCH_GROUP];
     for (size_t i = 0; i < count; i++) {
         omq_path path;
         leaves[i] = omq_tree_descend(&map->directory, number_of(offsets[i]), &path);
@@ -146,21 +374,21 @@ static void prefetch_group(const omq_offset_map *map, const int64_t *offsets, si
         OMQ_PREFETCH(leaves[i]->extents + positions[i]);
     }
     for (size_t i = 0; i < count; i++) {
-        if (positions[i] < leaves[i]->end && leaves[i]->extents[positions[i]] == OMQ_IN_BLOCK) {
+        if (positions[i] < leaves[i]->end && leaves[i]->extents[positions[i]] == IN_BLOCK) {
             uintptr_t block = (uintptr_t)leaves[i]->tokens[positions[i]];
-            size_t token = omq_block_bytes(low_of(offsets[i])); /* unless it is packed */
+            size_t token = block_bytes(low_of(offsets[i])); /* unless it is packed */
             OMQ_PREFETCH((const void *)block);
             OMQ_PREFETCH((const void *)(block + token));
         }
     }
 }
 
-/* Every OMQ_PREFETCH_GROUP keys. A directory of one level above its leaves, and what it leads
+/* Every PREFETCH_GROUP keys. A directory of one level above its leaves, and what it leads
  * to, lies in the cache. */
 static void prefetch(const omq_offset_map *map, const int64_t *offsets, size_t at, size_t count) {
-    if (at % OMQ_PREFETCH_GROUP == 0 && map->directory.height > 1) {
+    if (at % PREFETCH_GROUP == 0 && map->directory.height > 1) {
         size_t left = count - at;
-        prefetch_group(map, offsets + at, left < OMQ_PREFETCH_GROUP ? left : OMQ_PREFETCH_GROUP);
+        prefetch_group(map, offsets + at, left < PREFETCH_GROUP ? left : PREFETCH_GROUP);
     }
 }
 
@@ -169,13 +397,13 @@ static void prefetch(const omq_offset_map *map, const int64_t *offsets, size_t a
 /* The only offset of an entry, and another of its block. */
 static omq_status make_block(omq_offset_map *map, omq_leaf *leaf, uint32_t at, uint32_t low,
                              uint64_t token) {
-    omq_block *block = new_block(map, OMQ_BLOCK_SMALLEST);
+    omq_block *block = new_block(map, BLOCK_SMALLEST);
     if (block == NULL) {
         return OMQ_NO_MEMORY;
     }
-    *block = (omq_block){.capacity = OMQ_BLOCK_SMALLEST};
-    omq_block_add(block, leaf->extents[at], leaf->tokens[at]);
-    omq_block_add(block, low, token);
+    *block = (omq_block){.capacity = BLOCK_SMALLEST};
+    block_add(block, leaf->extents[at], leaf->tokens[at]);
+    block_add(block, low, token);
     set_block(leaf, at, block);
     return OMQ_OK;
 }
@@ -184,7 +412,7 @@ static omq_status make_block(omq_offset_map *map, omq_leaf *leaf, uint32_t at, u
 static inline omq_status put_into(omq_offset_map *map, omq_leaf *leaf, uint32_t at, uint32_t low,
                                   uint64_t token, bool *is_new) {
     *is_new = false;
-    if (leaf->extents[at] != OMQ_IN_BLOCK) {
+    if (leaf->extents[at] != IN_BLOCK) {
         if (leaf->extents[at] == low) {
             leaf->tokens[at] = token;
             return OMQ_OK;
@@ -193,18 +421,18 @@ static inline omq_status put_into(omq_offset_map *map, omq_leaf *leaf, uint32_t 
             return OMQ_NO_MEMORY;
         }
     } else {
-        omq_block *block = omq_directory_block(leaf, at);
-        if (omq_block_has(block, low)) {
-            block->tokens[omq_block_index(block, low)] = token;
+        omq_block *block = directory_block(leaf, at);
+        if (block_has(block, low)) {
+            block->tokens[block_index(block, low)] = token;
             return OMQ_OK;
         }
         if (block->held == block->capacity) {
-            if (resize(map, leaf, at, omq_block_grown(block->capacity)) != OMQ_OK) {
+            if (resize(map, leaf, at, block_grown(block->capacity)) != OMQ_OK) {
                 return OMQ_NO_MEMORY;
             }
-            block = omq_directory_block(leaf, at);
+            block = directory_block(leaf, at);
         }
-        omq_block_add(block, low, token);
+        block_add(block, low, token);
     }
     *is_new = true;
     map->count++;
@@ -267,13 +495,13 @@ bool omq_offset_map_remove(omq_offset_map *map, int64_t offset) {
     if (!is_entry(leaf, at, number_of(offset))) {
         return false;
     }
-    if (leaf->extents[at] == OMQ_IN_BLOCK) {
-        omq_block *block = omq_directory_block(leaf, at);
-        if (!omq_block_has(block, low)) {
+    if (leaf->extents[at] == IN_BLOCK) {
+        omq_block *block = directory_block(leaf, at);
+        if (!block_has(block, low)) {
             return false;
         }
-        omq_block_drop(block, low);
-        if (block->held <= omq_block_thin(block->capacity)) {
+        block_drop(block, low);
+        if (block->held <= block_thin(block->capacity)) {
             shrink(map, leaf, at);
         }
     } else if (leaf->extents[at] == low) {
@@ -299,19 +527,19 @@ size_t omq_offset_map_remove_columns(omq_offset_map *map, const int64_t *offsets
 static size_t pop_block(omq_offset_map *map, omq_entry *entries, size_t limit) {
     omq_leaf *leaf = map->directory.head;
     uint32_t at = leaf->begin;
-    int64_t base = leaf->offsets[at] * OMQ_BLOCK_SPAN;
-    if (leaf->extents[at] != OMQ_IN_BLOCK) {
+    int64_t base = leaf->offsets[at] * BLOCK_SPAN;
+    if (leaf->extents[at] != IN_BLOCK) {
         *entries = (omq_entry){base + leaf->extents[at], leaf->tokens[at]};
         omq_offset_tree_drop_head(&map->directory, 1);
         return 1;
     }
-    omq_block *block = omq_directory_block(leaf, at);
+    omq_block *block = directory_block(leaf, at);
     uint32_t count = block->held < limit ? block->held : (uint32_t)limit;
-    omq_block_pop(block, base, entries, count);
+    block_pop(block, base, entries, count);
     if (block->held == 0) {
         discard_block(map, block);
         omq_offset_tree_drop_head(&map->directory, 1);
-    } else if (block->held <= omq_block_thin(block->capacity)) {
+    } else if (block->held <= block_thin(block->capacity)) {
         shrink(map, leaf, at);
     }
     return count;
@@ -337,26 +565,26 @@ bool omq_offset_map_get(const omq_offset_map *map, int64_t offset, uint64_t *tok
     if (!is_entry(leaf, at, number_of(offset))) {
         return false;
     }
-    if (leaf->extents[at] != OMQ_IN_BLOCK) {
+    if (leaf->extents[at] != IN_BLOCK) {
         *token = leaf->tokens[at];
         return leaf->extents[at] == low;
     }
-    const omq_block *block = omq_directory_block(leaf, at);
-    if (!omq_block_has(block, low)) {
+    const omq_block *block = directory_block(leaf, at);
+    if (!block_has(block, low)) {
         return false;
     }
-    *token = block->tokens[omq_block_index(block, low)];
+    *token = block->tokens[block_index(block, low)];
     return true;
 }
 
-/* Write the entry of `low`, which is OMQ_BLOCK_SPAN if there is none. */
+/* Write the entry of `low`, which is BLOCK_SPAN if there is none. */
 static bool read_low(const omq_leaf *leaf, uint32_t at, uint32_t low, omq_entry *entry) {
-    if (low == OMQ_BLOCK_SPAN) {
+    if (low == BLOCK_SPAN) {
         return false;
     }
-    const omq_block *block = omq_directory_block(leaf, at);
-    entry->offset = leaf->offsets[at] * OMQ_BLOCK_SPAN + low;
-    entry->token = leaf->extents[at] == OMQ_IN_BLOCK ? block->tokens[omq_block_index(block, low)]
+    const omq_block *block = directory_block(leaf, at);
+    entry->offset = leaf->offsets[at] * BLOCK_SPAN + low;
+    entry->token = leaf->extents[at] == IN_BLOCK ? block->tokens[block_index(block, low)]
                                                      : leaf->tokens[at];
     return true;
 }
@@ -364,17 +592,17 @@ static bool read_low(const omq_leaf *leaf, uint32_t at, uint32_t low, omq_entry 
 /* Write what a directory entry has at or above `low`, or at or below it. */
 static bool read_ceiling(const omq_leaf *leaf, uint32_t at, uint32_t low, omq_entry *entry) {
     uint32_t only = leaf->extents[at];
-    uint32_t found = only == OMQ_IN_BLOCK ? omq_block_ceiling(omq_directory_block(leaf, at), low)
+    uint32_t found = only == IN_BLOCK ? block_ceiling(directory_block(leaf, at), low)
                      : only >= low        ? only
-                                          : OMQ_BLOCK_SPAN;
+                                          : BLOCK_SPAN;
     return read_low(leaf, at, found, entry);
 }
 
 static bool read_floor(const omq_leaf *leaf, uint32_t at, uint32_t low, omq_entry *entry) {
     uint32_t only = leaf->extents[at];
-    uint32_t found = only == OMQ_IN_BLOCK ? omq_block_floor(omq_directory_block(leaf, at), low)
+    uint32_t found = only == IN_BLOCK ? block_floor(directory_block(leaf, at), low)
                      : only <= low        ? only
-                                          : OMQ_BLOCK_SPAN;
+                                          : BLOCK_SPAN;
     return read_low(leaf, at, found, entry);
 }
 
@@ -385,7 +613,7 @@ bool omq_offset_map_first(const omq_offset_map *map, omq_entry *entry) {
 
 bool omq_offset_map_last(const omq_offset_map *map, omq_entry *entry) {
     const omq_leaf *tail = map->directory.tail;
-    return map->count > 0 && read_floor(tail, tail->end - 1, OMQ_BLOCK_SPAN - 1, entry);
+    return map->count > 0 && read_floor(tail, tail->end - 1, BLOCK_SPAN - 1, entry);
 }
 
 bool omq_offset_map_floor(const omq_offset_map *map, int64_t offset, omq_entry *entry) {
@@ -399,7 +627,7 @@ bool omq_offset_map_floor(const omq_offset_map *map, int64_t offset, omq_entry *
         leaf = leaf->previous;
         at = leaf != NULL ? leaf->end : 0;
     }
-    return leaf != NULL && read_floor(leaf, at - 1, OMQ_BLOCK_SPAN - 1, entry);
+    return leaf != NULL && read_floor(leaf, at - 1, BLOCK_SPAN - 1, entry);
 }
 
 bool omq_offset_map_ceiling(const omq_offset_map *map, int64_t offset, omq_entry *entry) {
@@ -421,9 +649,9 @@ bool omq_offset_map_ceiling(const omq_offset_map *map, int64_t offset, omq_entry
 
 /* Begin to load the block some entries on: thin blocks are read faster than they come. */
 static inline void prefetch_ahead(const omq_leaf *leaf, uint32_t at) {
-    at += OMQ_PREFETCH_GROUP;
-    if (at < leaf->end && leaf->extents[at] == OMQ_IN_BLOCK) {
-        OMQ_PREFETCH(omq_directory_block(leaf, at));
+    at += PREFETCH_GROUP;
+    if (at < leaf->end && leaf->extents[at] == IN_BLOCK) {
+        OMQ_PREFETCH(directory_block(leaf, at));
     }
 }
 
@@ -437,10 +665,10 @@ size_t omq_offset_map_read(const omq_offset_map *map, int64_t start, int64_t *of
     while (leaf != NULL && copied < capacity) {
         for (; at < leaf->end && copied < capacity; at++, low = 0) {
             prefetch_ahead(leaf, at);
-            int64_t base = leaf->offsets[at] * OMQ_BLOCK_SPAN;
+            int64_t base = leaf->offsets[at] * BLOCK_SPAN;
             uint64_t *to = tokens != NULL ? tokens + copied : NULL;
-            if (leaf->extents[at] == OMQ_IN_BLOCK) {
-                copied += omq_block_read(omq_directory_block(leaf, at), base, low,
+            if (leaf->extents[at] == IN_BLOCK) {
+                copied += block_read(directory_block(leaf, at), base, low,
                                          offsets + copied, to, capacity - copied);
             } else if (leaf->extents[at] >= low) {
                 offsets[copied++] = base + leaf->extents[at];
@@ -456,3 +684,39 @@ size_t omq_offset_map_read(const omq_offset_map *map, int64_t start, int64_t *of
 }
 
 size_t omq_offset_map_count(const omq_offset_map *map) { return map->count; }
+
+/* ---- check ---- */
+
+static const char *check_block(const omq_block *block) {
+    uint32_t capacity = BLOCK_SMALLEST;
+    while (capacity < block->capacity) {
+        capacity = block_grown(capacity);
+    }
+    REQUIRE(capacity == block->capacity, "a block of a capacity that none has");
+    REQUIRE(block->held <= capacity, "a block holds more than it has room for");
+    REQUIRE(block->held > 1, "a block holds what its directory entry could");
+    REQUIRE(block->held > block_thin(capacity) || block->is_refused,
+            "a thin block did not shrink");
+    REQUIRE(count_bits(block->present[0]) + count_bits(block->present[1]) == block->held,
+            "the bits of a block differ from its count");
+    return NULL;
+}
+
+const char *omq_offset_map_check(const omq_offset_map *map) {
+    REQUIRE(!map->directory.has_runs, "the directory has runs");
+    REQUIRE(map->spare == NULL || map->spare->capacity == BLOCK_SPAN, "the spare is packed");
+    const char *broken = omq_offset_tree_check(&map->directory, (INT64_MAX - 1) / BLOCK_SPAN);
+    size_t count = 0;
+    for (const omq_leaf *leaf = map->directory.head; leaf != NULL; leaf = leaf->next) {
+        for (uint32_t i = leaf->begin; broken == NULL && i < leaf->end; i++) {
+            bool is_in_block = leaf->extents[i] == IN_BLOCK;
+            REQUIRE(is_in_block || leaf->extents[i] < BLOCK_SPAN, "an entry of no kind");
+            broken = is_in_block ? check_block(directory_block(leaf, i)) : NULL;
+            count += is_in_block ? directory_block(leaf, i)->held : 1;
+        }
+    }
+    REQUIRE(broken != NULL || count == map->count, "the count differs from the blocks' offsets");
+    omq_entry last;
+    REQUIRE(!omq_offset_map_last(map, &last) || last.offset < INT64_MAX, "an offset out of range");
+    return broken;
+}

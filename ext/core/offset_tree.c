@@ -1,8 +1,9 @@
-/* The B+ tree of offsets: nodes, splits and joins. */
+#include "offset_tree.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "offset_tree.h"
+#include "check.h"
 
 /* ---- leaves ---- */
 
@@ -63,7 +64,7 @@ static void unlink_leaf(omq_offset_tree *tree, omq_leaf *leaf) {
 /* ---- inner nodes ---- */
 
 /* The path to the first leaf or to the last one. */
-void omq_tree_descend_edge(const omq_offset_tree *tree, bool is_last, omq_path *path) {
+static void descend_edge(const omq_offset_tree *tree, bool is_last, omq_path *path) {
     void *node = tree->root;
     for (int level = 0; level < tree->height; level++) {
         omq_inner *inner = node;
@@ -201,7 +202,7 @@ static void remove_child(omq_offset_tree *tree, const omq_path *path, int level)
 /* ---- leaves in the tree ---- */
 
 /* Add a leaf beside a full one to make room at position `at` of it; move both to the place. */
-omq_status omq_tree_split_leaf(omq_offset_tree *tree, const omq_path *path, int64_t offset,
+static omq_status split_leaf(omq_offset_tree *tree, const omq_path *path, int64_t offset,
                                omq_leaf **leaf, uint32_t *at) {
     if (reserve_inners(tree, path) != OMQ_OK) {
         return OMQ_NO_MEMORY;
@@ -238,7 +239,7 @@ omq_status omq_tree_split_leaf(omq_offset_tree *tree, const omq_path *path, int6
     return OMQ_OK;
 }
 
-void omq_tree_remove_leaf(omq_offset_tree *tree, const omq_path *path, omq_leaf *leaf) {
+static void remove_leaf(omq_offset_tree *tree, const omq_path *path, omq_leaf *leaf) {
     if (tree->height == 0) {
         leaf->begin = 0;
         leaf->end = 0;
@@ -269,17 +270,17 @@ static void join_thin_leaf(omq_offset_tree *tree, omq_path *path, omq_leaf *leaf
         path->slots[level] = slot + 1;
         omq_leaf *next = leaf->next;
         absorb(leaf, next);
-        omq_tree_remove_leaf(tree, path, next);
+        remove_leaf(tree, path, next);
     } else if (slot > 0 && omq_leaf_count(leaf->previous) <= room) {
         absorb(leaf->previous, leaf);
-        omq_tree_remove_leaf(tree, path, leaf);
+        remove_leaf(tree, path, leaf);
     }
 }
 
 void omq_tree_delete(omq_offset_tree *tree, omq_path *path, omq_leaf *leaf, uint32_t at) {
     omq_leaf_delete(leaf, at);
     if (omq_leaf_count(leaf) == 0) {
-        omq_tree_remove_leaf(tree, path, leaf);
+        remove_leaf(tree, path, leaf);
     } else if (tree->height > 0 && omq_leaf_count(leaf) < OMQ_LEAF_CAPACITY / 4) {
         join_thin_leaf(tree, path, leaf);
     }
@@ -288,7 +289,7 @@ void omq_tree_delete(omq_offset_tree *tree, omq_path *path, omq_leaf *leaf, uint
 omq_status omq_tree_insert(omq_offset_tree *tree, const omq_path *path, omq_leaf *leaf, uint32_t at,
                            const omq_item *item) {
     if (omq_leaf_count(leaf) == OMQ_LEAF_CAPACITY &&
-        omq_tree_split_leaf(tree, path, item->offset, &leaf, &at) != OMQ_OK) {
+        split_leaf(tree, path, item->offset, &leaf, &at) != OMQ_OK) {
         return OMQ_NO_MEMORY;
     }
     omq_leaf_insert(leaf, at, item);
@@ -296,13 +297,220 @@ omq_status omq_tree_insert(omq_offset_tree *tree, const omq_path *path, omq_leaf
 }
 
 /* The first offset that belongs to a later leaf than the path's. */
-int64_t omq_tree_upper_bound(const omq_offset_tree *tree, const omq_path *path) {
+static int64_t upper_bound(const omq_offset_tree *tree, const omq_path *path) {
     for (int level = tree->height - 1; level >= 0; level--) {
         if (path->slots[level] + 1 < path->nodes[level]->count) {
             return path->nodes[level]->keys[path->slots[level] + 1];
         }
     }
     return INT64_MAX;
+}
+
+/* ---- entries: single offsets or runs; grown, cut, trimmed ---- */
+
+/* Whether the entry at `at` goes on in `item`, and grow it if so. */
+static bool grow_run(omq_leaf *leaf, uint32_t at, const omq_item *item) {
+    uint32_t length = leaf->extents[at];
+    bool goes_on = leaf->offsets[at] + length == item->offset &&
+                   leaf->tokens[at] + length == item->token && length <= UINT32_MAX - item->extent;
+    leaf->extents[at] += goes_on ? item->extent : 0;
+    return goes_on;
+}
+
+omq_status omq_offset_tree_insert(omq_offset_tree *tree, const omq_item *item) {
+    omq_item rest = *item;
+    while (true) {
+        omq_path path;
+        omq_item part = rest;
+        omq_leaf *leaf = omq_tree_descend(tree, part.offset, &path);
+        uint32_t length = omq_run_length(tree, part.extent);
+        if (length > 1) {
+            /* Every offset of a run lies in the leaf that a descent for it ends in. */
+            int64_t room = upper_bound(tree, &path) - part.offset;
+            part.extent = length = room < (int64_t)length ? (uint32_t)room : length;
+        }
+        uint32_t at = omq_leaf_lower_bound(leaf, part.offset);
+        bool has_grown = tree->has_runs && at > leaf->begin && grow_run(leaf, at - 1, &part);
+        if (!has_grown && omq_tree_insert(tree, &path, leaf, at, &part) != OMQ_OK) {
+            return OMQ_NO_MEMORY;
+        }
+        tree->count += length;
+        if (length == omq_run_length(tree, rest.extent)) {
+            return OMQ_OK;
+        }
+        rest = (omq_item){rest.offset + length, rest.token + length, rest.extent - length};
+    }
+}
+
+/* Have room after the last entry of the tail leaf; returns how much, 0 without memory. */
+static uint32_t make_room_at_tail(omq_offset_tree *tree, int64_t offset) {
+    omq_leaf *tail = tree->tail;
+    uint32_t held = omq_leaf_count(tail);
+    if (tail->end == OMQ_LEAF_CAPACITY && held <= OMQ_LEAF_CAPACITY / 2) {
+        omq_leaf_move(tail, 0, tail, tail->begin, held);
+        tail->begin = 0;
+        tail->end = held;
+    } else if (tail->end == OMQ_LEAF_CAPACITY) {
+        omq_path path;
+        descend_edge(tree, true, &path);
+        uint32_t at = tail->end;
+        if (split_leaf(tree, &path, offset, &tail, &at) != OMQ_OK) {
+            return 0;
+        }
+    }
+    return OMQ_LEAF_CAPACITY - tail->end;
+}
+
+omq_status omq_offset_tree_append(omq_offset_tree *tree, const omq_item *item) {
+    omq_leaf *leaf = tree->tail;
+    bool has_grown =
+        tree->has_runs && leaf->end > leaf->begin && grow_run(leaf, leaf->end - 1, item);
+    if (!has_grown) {
+        if (leaf->end == OMQ_LEAF_CAPACITY && make_room_at_tail(tree, item->offset) == 0) {
+            return OMQ_NO_MEMORY;
+        }
+        leaf = tree->tail;
+        omq_leaf_set(leaf, leaf->end++, item);
+    }
+    tree->count += omq_run_length(tree, item->extent);
+    return OMQ_OK;
+}
+
+omq_status omq_offset_tree_append_columns(omq_offset_tree *tree, const int64_t *offsets,
+                                          const uint64_t *tokens, const uint32_t *extents,
+                                          size_t count, size_t *appended) {
+    size_t done = 0;
+    while (done < count) {
+        uint32_t room = make_room_at_tail(tree, offsets[done]);
+        if (room == 0) {
+            break;
+        }
+        omq_leaf *leaf = tree->tail;
+        uint32_t at = leaf->end;
+        uint32_t run = count - done < room ? (uint32_t)(count - done) : room;
+        memcpy(leaf->offsets + at, offsets + done, run * sizeof *offsets);
+        memcpy(leaf->tokens + at, tokens + done, run * sizeof *tokens);
+        if (extents != NULL) {
+            memcpy(leaf->extents + at, extents + done, run * sizeof *extents);
+        } else {
+            memset(leaf->extents + at, 0, run * sizeof *leaf->extents);
+        }
+        leaf->end += run;
+        tree->count += run;
+        done += run;
+    }
+    *appended = done;
+    return done == count ? OMQ_OK : OMQ_NO_MEMORY;
+}
+
+void omq_offset_tree_drop_head(omq_offset_tree *tree, uint32_t count) {
+    omq_leaf *leaf = tree->head;
+    for (uint32_t i = 0; tree->has_runs && i < count; i++) {
+        tree->count -= leaf->extents[leaf->begin + i];
+    }
+    tree->count -= tree->has_runs ? 0 : count;
+    leaf->begin += count;
+    if (leaf->begin == leaf->end) {
+        omq_path path;
+        descend_edge(tree, false, &path);
+        remove_leaf(tree, &path, leaf);
+    }
+}
+
+void omq_offset_tree_trim_head(omq_offset_tree *tree, uint32_t count) {
+    omq_leaf *leaf = tree->head;
+    uint32_t at = leaf->begin;
+    if (count == omq_run_length(tree, leaf->extents[at])) {
+        omq_offset_tree_drop_head(tree, 1);
+        return;
+    }
+    leaf->offsets[at] += count;
+    leaf->tokens[at] += count;
+    leaf->extents[at] -= count;
+    tree->count -= count;
+}
+
+void omq_offset_tree_trim_tail(omq_offset_tree *tree, uint32_t count) {
+    omq_leaf *leaf = tree->tail;
+    tree->count -= count;
+    if (count < omq_run_length(tree, leaf->extents[leaf->end - 1])) {
+        leaf->extents[leaf->end - 1] -= count;
+        return;
+    }
+    leaf->end--;
+    if (leaf->begin == leaf->end) {
+        omq_path path;
+        descend_edge(tree, true, &path);
+        remove_leaf(tree, &path, leaf);
+    }
+}
+
+/* The position of the entry that holds an offset of this leaf, or end. */
+static uint32_t position_of(const omq_offset_tree *tree, const omq_leaf *leaf, int64_t offset) {
+    uint32_t at = omq_leaf_lower_bound(leaf, offset);
+    if (at < leaf->end && leaf->offsets[at] == offset) {
+        return at;
+    }
+    bool is_inside = tree->has_runs && at > leaf->begin &&
+                     offset - leaf->offsets[at - 1] < (int64_t)leaf->extents[at - 1];
+    return is_inside ? at - 1 : leaf->end;
+}
+
+/* One offset of an entry as an entry. */
+static omq_item single(const omq_offset_tree *tree, const omq_leaf *leaf, uint32_t at,
+                       int64_t offset) {
+    uint64_t ahead = (uint64_t)(offset - leaf->offsets[at]);
+    return (omq_item){offset, leaf->tokens[at] + ahead, tree->has_runs ? 1 : leaf->extents[at]};
+}
+
+bool omq_offset_tree_find(const omq_offset_tree *tree, int64_t offset, omq_item *item) {
+    omq_path path;
+    const omq_leaf *leaf = omq_tree_descend(tree, offset, &path);
+    uint32_t at = position_of(tree, leaf, offset);
+    if (at == leaf->end) {
+        return false;
+    }
+    *item = single(tree, leaf, at, offset);
+    return true;
+}
+
+/* Take one offset out of a run of two or more. */
+static omq_status cut_run(omq_offset_tree *tree, const omq_path *path, omq_leaf *leaf, uint32_t at,
+                          uint32_t ahead) {
+    uint32_t length = leaf->extents[at];
+    if (ahead == 0) {
+        leaf->offsets[at]++;
+        leaf->tokens[at]++;
+        leaf->extents[at]--;
+    } else {
+        omq_item after = {leaf->offsets[at] + ahead + 1, leaf->tokens[at] + ahead + 1,
+                          length - ahead - 1};
+        leaf->extents[at] = ahead;
+        if (after.extent > 0 && omq_tree_insert(tree, path, leaf, at + 1, &after) != OMQ_OK) {
+            leaf->extents[at] = length;
+            return OMQ_NO_MEMORY;
+        }
+    }
+    return OMQ_OK;
+}
+
+omq_status omq_offset_tree_extract(omq_offset_tree *tree, int64_t offset, omq_item *item,
+                                   bool *is_found) {
+    omq_path path;
+    omq_leaf *leaf = omq_tree_descend(tree, offset, &path);
+    uint32_t at = position_of(tree, leaf, offset);
+    *is_found = at < leaf->end;
+    if (!*is_found) {
+        return OMQ_OK;
+    }
+    *item = single(tree, leaf, at, offset);
+    if (omq_run_length(tree, leaf->extents[at]) == 1) {
+        omq_tree_delete(tree, &path, leaf, at);
+    } else if (cut_run(tree, &path, leaf, at, (uint32_t)(offset - leaf->offsets[at])) != OMQ_OK) {
+        return OMQ_NO_MEMORY;
+    }
+    tree->count--;
+    return OMQ_OK;
 }
 
 /* ---- life ---- */
@@ -360,4 +568,65 @@ void omq_offset_tree_clear(omq_offset_tree *tree) {
     tree->root = kept;
     tree->head = kept;
     tree->tail = kept;
+}
+
+/* ---- check ---- */
+
+typedef struct {
+    const omq_offset_tree *tree;
+    const omq_leaf *next_leaf; /* the leaf that the walk must meet next */
+    size_t offsets;
+} walk;
+
+/* Walk a subtree whose offsets lie in low .. high. */
+static const char *check_node(walk *state, const void *node, int height, int64_t low,
+                              int64_t high) {
+    if (height == 0) {
+        const omq_leaf *leaf = node;
+        REQUIRE(leaf == state->next_leaf, "a leaf's link skips or repeats a leaf of the tree");
+        REQUIRE(leaf->begin <= leaf->end && leaf->end <= OMQ_LEAF_CAPACITY,
+                "a leaf's window lies outside of it");
+        for (uint32_t i = leaf->begin; i < leaf->end; i++) {
+            uint32_t length = omq_run_length(state->tree, leaf->extents[i]);
+            REQUIRE(length > 0, "a run of nothing");
+            REQUIRE(low <= leaf->offsets[i] && leaf->offsets[i] <= high - (length - 1),
+                    "an offset lies outside the keys above it, or in the run before");
+            low = leaf->offsets[i] + length;
+            state->offsets += length;
+        }
+        REQUIRE(leaf->next == NULL || leaf->next->previous == leaf, "leaf links disagree");
+        state->next_leaf = leaf->next;
+        return NULL;
+    }
+    const omq_inner *inner = node;
+    REQUIRE(inner->count > 0 && inner->count <= OMQ_INNER_CAPACITY, "an inner node's count");
+    for (uint32_t i = 0; i < inner->count; i++) {
+        int64_t from = i == 0 ? low : inner->keys[i];
+        int64_t to = i + 1 == inner->count ? high : inner->keys[i + 1] - 1;
+        REQUIRE(low <= from && from <= to && to <= high, "the keys of an inner node");
+        const char *broken = check_node(state, inner->children[i], height - 1, from, to);
+        if (broken != NULL) {
+            return broken;
+        }
+    }
+    return NULL;
+}
+
+const char *omq_offset_tree_check(const omq_offset_tree *tree, int64_t high) {
+    walk state = {tree, tree->head, 0};
+    REQUIRE(tree->head != NULL && tree->head->previous == NULL, "the head leaf has a previous one");
+    REQUIRE(tree->tail != NULL && tree->tail->next == NULL, "the tail leaf has a next one");
+    REQUIRE(tree->height >= 0 && tree->height <= OMQ_MAX_HEIGHT, "the height");
+    REQUIRE(tree->height == 0 || ((const omq_inner *)tree->root)->count >= 2,
+            "the root has a single child");
+    const char *broken = check_node(&state, tree->root, tree->height, 0, high);
+    if (broken != NULL) {
+        return broken;
+    }
+    REQUIRE(state.next_leaf == NULL, "leaves are linked that the tree does not hold");
+    REQUIRE(state.offsets == tree->count, "the count differs from the offsets");
+    for (const omq_leaf *leaf = tree->head; tree->height > 0 && leaf != NULL; leaf = leaf->next) {
+        REQUIRE(leaf->begin < leaf->end, "an empty leaf is not the only one");
+    }
+    return NULL;
 }

@@ -4,7 +4,7 @@
  * Offsets are queue offsets, 0 .. INT64_MAX - 1; times are int64 milliseconds of the
  * caller's clock. No function keeps a pointer it was given, unless it says so. Where it says
  * "any thread", the object's own mutex makes the call atomic.
- * The semantics are those of ordermq/core/interface.
+ * The semantics are those of ordermq/core/interface.py.
  */
 #ifndef ORDERMQ_H
 #define ORDERMQ_H

@@ -1,7 +1,54 @@
-/* The process queue: its life, its flag and what is read of it. */
-#include "process_queue.h"
-
+/* The process queue of ordermq.h: two offset trees, pending and consuming, under one mutex. */
 #include <stdlib.h>
+
+#include "batch_slots.h"
+#include "check.h"
+#include "offset_tree.h"
+#include "platform.h"
+
+typedef enum { OMQ_SHAPE_NONE, OMQ_SHAPE_BATCHES, OMQ_SHAPE_COLUMNS } omq_shape;
+
+/* Batches are kept as runs, and their sizes with their slots; columns an entry a message,
+ * its size the extent. */
+struct omq_process_queue {
+    omq_mutex mutex; /* guards all of it */
+    omq_offset_tree pending;
+    omq_offset_tree consuming;
+    uint64_t size_bytes; /* of both maps */
+    int64_t max_offset;
+    int64_t floor;
+    uint64_t duplicates_ignored;
+    omq_shape shape; /* what the first put chose */
+    bool is_dispatched;
+    omq_batch_slots slots;
+};
+
+/* What follows is called under the mutex. */
+
+static inline int64_t first_offset(const omq_offset_tree *map) {
+    return map->count > 0 ? omq_offset_tree_first_item(map).offset : -1;
+}
+
+static inline int64_t last_offset(const omq_offset_tree *map) {
+    if (map->count == 0) {
+        return -1;
+    }
+    omq_item last = omq_offset_tree_last_item(map);
+    return last.offset + omq_run_length(map, last.extent) - 1;
+}
+
+static inline omq_status need_shape(const omq_process_queue *queue, omq_shape shape) {
+    bool fits = queue->shape == OMQ_SHAPE_NONE || queue->shape == shape;
+    return fits ? OMQ_OK : OMQ_WRONG_SHAPE;
+}
+
+static inline bool try_begin_dispatch(omq_process_queue *queue) {
+    bool begins = !queue->is_dispatched && queue->pending.count > 0;
+    queue->is_dispatched |= begins;
+    return begins;
+}
+
+/* ---- life, dispatch flag, state ---- */
 
 omq_process_queue *omq_process_queue_new(void) {
     omq_process_queue *queue = calloc(1, sizeof *queue);
@@ -71,7 +118,7 @@ bool omq_process_queue_collect(omq_process_queue *queue, uint32_t *slot) {
 
 bool omq_process_queue_begin_dispatch(omq_process_queue *queue) {
     omq_mutex_lock(&queue->mutex);
-    bool begins = omq_try_begin_dispatch(queue);
+    bool begins = try_begin_dispatch(queue);
     omq_mutex_unlock(&queue->mutex);
     return begins;
 }
@@ -96,14 +143,619 @@ void omq_process_queue_read(omq_process_queue *queue, omq_process_queue_state *s
         .pending = queue->pending.count,
         .consuming = queue->consuming.count,
         .size_bytes = queue->size_bytes,
-        .first_pending = omq_first_offset(&queue->pending),
-        .last_pending = omq_last_offset(&queue->pending),
-        .first_consuming = omq_first_offset(&queue->consuming),
-        .last_consuming = omq_last_offset(&queue->consuming),
+        .first_pending = first_offset(&queue->pending),
+        .last_pending = last_offset(&queue->pending),
+        .first_consuming = first_offset(&queue->consuming),
+        .last_consuming = last_offset(&queue->consuming),
         .max_offset = queue->max_offset,
         .floor = queue->floor,
         .duplicates_ignored = queue->duplicates_ignored,
         .is_dispatched = queue->is_dispatched,
     };
     omq_mutex_unlock(&queue->mutex);
+}
+
+/* ---- put ---- */
+
+typedef struct {
+    const int64_t *offsets; /* NULL: first + index */
+    int64_t first;
+    const uint64_t *tokens; /* NULL: first_token + index, a batch */
+    uint64_t first_token;
+    const uint32_t *sizes; /* NULL: zeros */
+    size_t count;
+    uint64_t bytes; /* sum of the sizes */
+} omq_columns;
+
+static int64_t offset_at(const omq_columns *columns, size_t at) {
+    return columns->offsets == NULL ? columns->first + (int64_t)at : columns->offsets[at];
+}
+
+typedef struct {
+    size_t messages;
+    uint64_t bytes;
+} omq_added;
+
+/* One look at everything before anything is done: a bad column changes nothing. */
+static bool read_columns(omq_columns *columns) {
+    uint64_t offsets = 0; /* sign bit: some offset is negative, or INT64_MAX */
+    uint32_t sizes = 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < columns->count; i++) {
+        uint64_t offset = (uint64_t)columns->offsets[i];
+        offsets |= offset | (offset + 1);
+    }
+    for (size_t i = 0; columns->sizes != NULL && i < columns->count; i++) {
+        sizes |= columns->sizes[i];
+        bytes += columns->sizes[i];
+    }
+    columns->bytes = bytes;
+    return offsets >> 63 == 0 && sizes >> 31 == 0;
+}
+
+/* How many offsets, from `at` on, follow each other without a gap: mostly all. */
+static size_t contiguous(const omq_columns *columns, size_t at) {
+    size_t left = columns->count - at;
+    if (columns->offsets == NULL) {
+        return left;
+    }
+    const int64_t *offsets = columns->offsets + at;
+    uint64_t differs = 0; /* wraps where offsets jump; compared for equality only */
+    for (size_t i = 1; i < left; i++) {
+        differs |= (uint64_t)offsets[i] - (uint64_t)offsets[0] - i;
+    }
+    if (differs == 0) {
+        return left;
+    }
+    size_t count = 1;
+    while (offsets[count] == offsets[count - 1] + 1) {
+        count++; /* ends: some offset differs */
+    }
+    return count;
+}
+
+/* Append what ascends from `at` on above everything ever buffered, and so is new without a
+ * look at the maps. Adds up what that was. */
+static omq_status put_run(omq_process_queue *queue, const omq_columns *columns, size_t at,
+                          omq_added *added) {
+    const int64_t *offsets = columns->offsets;
+    const uint32_t *sizes = columns->sizes == NULL ? NULL : columns->sizes + at;
+    omq_status status;
+    size_t count;
+    if (columns->tokens == NULL) {
+        count = contiguous(columns, at);
+        omq_item run = {offset_at(columns, at), columns->first_token + at, (uint32_t)count};
+        status = omq_offset_tree_append(&queue->pending, &run);
+        count = status == OMQ_OK ? count : 0;
+    } else {
+        size_t end = at + 1;
+        while (end < columns->count && offsets[end] > offsets[end - 1]) {
+            end++;
+        }
+        status = omq_offset_tree_append_columns(&queue->pending, offsets + at, columns->tokens + at,
+                                                sizes, end - at, &count);
+    }
+    if (count > 0) {
+        queue->max_offset = offset_at(columns, at + count - 1);
+        added->messages += count;
+        added->bytes += count == columns->count ? columns->bytes : omq_sum_sizes(sizes, count);
+    }
+    return status;
+}
+
+static omq_status put_one(omq_process_queue *queue, const omq_columns *columns, size_t at,
+                          omq_added *added) {
+    omq_item item = {offset_at(columns, at), columns->first_token + at, 1};
+    omq_item held;
+    uint32_t size = columns->sizes == NULL ? 0 : columns->sizes[at];
+    bool is_new = item.offset >= queue->floor &&
+                  !omq_offset_tree_find(&queue->pending, item.offset, &held) &&
+                  !omq_offset_tree_find(&queue->consuming, item.offset, &held);
+    if (!is_new) {
+        queue->duplicates_ignored++;
+        return OMQ_OK;
+    }
+    if (columns->tokens != NULL) {
+        item.token = columns->tokens[at];
+        item.extent = size;
+    }
+    if (omq_offset_tree_insert(&queue->pending, &item) != OMQ_OK) {
+        return OMQ_NO_MEMORY;
+    }
+    if (item.offset > queue->max_offset) {
+        queue->max_offset = item.offset;
+    }
+    added->messages++;
+    added->bytes += size;
+    return OMQ_OK;
+}
+
+static omq_status put_all(omq_process_queue *queue, const omq_columns *columns,
+                          omq_added *added) {
+    omq_status status = OMQ_OK;
+    *added = (omq_added){0, 0};
+    for (size_t i = 0; status == OMQ_OK && i < columns->count;) {
+        int64_t offset = offset_at(columns, i);
+        if (offset > queue->max_offset && offset >= queue->floor) {
+            size_t before = added->messages;
+            status = put_run(queue, columns, i, added);
+            i += added->messages - before;
+        } else {
+            status = put_one(queue, columns, i, added);
+            i++;
+        }
+    }
+    queue->size_bytes += added->bytes;
+    return status;
+}
+
+static void choose_shape(omq_process_queue *queue, omq_shape shape) {
+    queue->shape = shape;
+    queue->pending.has_runs = shape == OMQ_SHAPE_BATCHES;
+    queue->consuming.has_runs = shape == OMQ_SHAPE_BATCHES;
+}
+
+omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t *offsets,
+                                         const uint64_t *tokens, const uint32_t *sizes,
+                                         size_t count, bool *dispatch) {
+    omq_columns columns = {.offsets = offsets, .tokens = tokens, .sizes = sizes, .count = count};
+    *dispatch = false;
+    if (!read_columns(&columns)) {
+        return OMQ_OUT_OF_RANGE;
+    }
+    omq_mutex_lock(&queue->mutex);
+    omq_status status = need_shape(queue, OMQ_SHAPE_COLUMNS);
+    if (status == OMQ_OK) {
+        omq_added added;
+        choose_shape(queue, OMQ_SHAPE_COLUMNS);
+        status = put_all(queue, &columns, &added);
+        /* Without memory the caller sees an error, not `dispatch`; it must come again. */
+        *dispatch = status == OMQ_OK && try_begin_dispatch(queue);
+    }
+    omq_mutex_unlock(&queue->mutex);
+    return status;
+}
+
+static omq_status fill_slot(omq_process_queue *queue, omq_columns *columns, uint32_t *slot) {
+    uint32_t chosen;
+    omq_added added;
+    omq_status status = omq_batch_slots_choose(&queue->slots, columns->sizes, columns->count,
+                                               columns->offsets != NULL, &chosen);
+    if (status != OMQ_OK) {
+        return status;
+    }
+    choose_shape(queue, OMQ_SHAPE_BATCHES);
+    columns->first_token = (uint64_t)chosen << 32;
+    status = put_all(queue, columns, &added);
+    if (added.messages > 0) {
+        omq_batch_slots_fill(&queue->slots, chosen, (uint32_t)added.messages, added.bytes);
+        *slot = chosen;
+    } else {
+        omq_batch_slots_drop(&queue->slots, chosen);
+    }
+    return status;
+}
+
+static omq_status put_batch(omq_process_queue *queue, omq_columns *columns, uint32_t *slot,
+                            bool *dispatch) {
+    omq_mutex_lock(&queue->mutex);
+    omq_status status = need_shape(queue, OMQ_SHAPE_BATCHES);
+    if (status == OMQ_OK) {
+        status = fill_slot(queue, columns, slot);
+        *dispatch = status == OMQ_OK && try_begin_dispatch(queue);
+    }
+    omq_mutex_unlock(&queue->mutex);
+    return status;
+}
+
+omq_status omq_process_queue_put_batch(omq_process_queue *queue, const int64_t *offsets,
+                                       const uint32_t *sizes, size_t count, uint32_t *slot,
+                                       bool *dispatch) {
+    omq_columns columns = {.offsets = offsets, .sizes = sizes, .count = count};
+    *slot = OMQ_NO_SLOT;
+    *dispatch = false;
+    bool is_good = count < UINT32_MAX && read_columns(&columns);
+    return is_good ? put_batch(queue, &columns, slot, dispatch) : OMQ_OUT_OF_RANGE;
+}
+
+omq_status omq_process_queue_put_run(omq_process_queue *queue, int64_t first,
+                                     const uint32_t *sizes, size_t count, uint64_t bytes,
+                                     uint32_t *slot, bool *dispatch) {
+    omq_columns columns = {.first = first, .sizes = sizes, .count = count, .bytes = bytes};
+    *slot = OMQ_NO_SLOT;
+    *dispatch = false;
+    bool is_good = count < UINT32_MAX && first >= 0 && first < INT64_MAX - (int64_t)count;
+    return is_good ? put_batch(queue, &columns, slot, dispatch) : OMQ_OUT_OF_RANGE;
+}
+
+/* ---- what leaves ---- */
+
+/* An entry has left the queue. */
+static void release(omq_process_queue *queue, const omq_item *item) {
+    queue->size_bytes -= queue->shape == OMQ_SHAPE_COLUMNS
+                             ? item->extent
+                             : omq_batch_slots_release(&queue->slots, omq_token_slot(item->token),
+                                                       omq_token_index(item->token), item->extent);
+}
+
+/* ---- take ---- */
+
+/* Move an entry to consuming. Mostly it lies above; not if something was put or made again
+ * below what is consuming. */
+static omq_status consume(omq_process_queue *queue, const omq_item *item) {
+    return last_offset(&queue->consuming) < item->offset
+               ? omq_offset_tree_append(&queue->consuming, item)
+               : omq_offset_tree_insert(&queue->consuming, item);
+}
+
+/* Move up to `limit` entries from the head leaf of pending to consuming; copy their offsets
+ * and tokens. Returns how many, 0 without memory. */
+static size_t take_entries(omq_process_queue *queue, size_t limit, int64_t *offsets,
+                           uint64_t *tokens) {
+    const omq_leaf *leaf = queue->pending.head;
+    uint32_t at = leaf->begin;
+    size_t run = omq_leaf_count(leaf) < limit ? omq_leaf_count(leaf) : limit;
+    size_t moved = 0;
+    if (last_offset(&queue->consuming) < leaf->offsets[at]) {
+        (void)omq_offset_tree_append_columns(&queue->consuming, leaf->offsets + at,
+                                             leaf->tokens + at, leaf->extents + at, run, &moved);
+    } else {
+        omq_item item = omq_leaf_item(leaf, at);
+        moved = omq_offset_tree_insert(&queue->consuming, &item) == OMQ_OK;
+    }
+    memcpy(offsets, leaf->offsets + at, moved * sizeof *offsets);
+    memcpy(tokens, leaf->tokens + at, moved * sizeof *tokens);
+    if (moved > 0) {
+        omq_offset_tree_drop_head(&queue->pending, (uint32_t)moved);
+    }
+    return moved;
+}
+
+/* Under the mutex: whether a take may go on, and D cleared if nothing is pending. */
+static omq_status start_take(omq_process_queue *queue, omq_shape shape) {
+    omq_status status = need_shape(queue, shape);
+    if (status == OMQ_OK && queue->pending.count == 0) {
+        queue->is_dispatched = false;
+    }
+    return status;
+}
+
+/* Begin to load what a take like this one will want next: in a deep queue it was put so long
+ * ago that no cache has it. */
+static void prefetch_head(const omq_process_queue *queue, size_t limit) {
+    enum { MOST = 64 };
+    const omq_leaf *leaf = queue->pending.head;
+    uint32_t wanted = limit < MOST ? (uint32_t)limit : MOST;
+    uint32_t held = omq_leaf_count(leaf);
+    omq_leaf_prefetch(leaf, leaf->begin, wanted);
+    if (held < wanted && leaf->next != NULL) {
+        omq_leaf_prefetch(leaf->next, 0, wanted - held);
+    }
+}
+
+omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *offsets,
+                                          uint64_t *tokens, size_t limit, size_t *taken) {
+    size_t done = 0;
+    *taken = 0;
+    if (limit == 0) {
+        return OMQ_OUT_OF_RANGE;
+    }
+    omq_mutex_lock(&queue->mutex);
+    omq_status status = start_take(queue, OMQ_SHAPE_COLUMNS);
+    while (status == OMQ_OK && done < limit && queue->pending.count > 0) {
+        size_t run = take_entries(queue, limit - done, offsets + done, tokens + done);
+        done += run;
+        if (run == 0) {
+            status = done == 0 ? OMQ_NO_MEMORY : OMQ_OK;
+            break;
+        }
+    }
+    prefetch_head(queue, limit);
+    omq_mutex_unlock(&queue->mutex);
+    *taken = done;
+    return status;
+}
+
+/* Add a run to segments, of which there are `count`; return how many there are. */
+static size_t add_segment(omq_segment *segments, size_t count, const omq_item *run) {
+    omq_segment added = {omq_token_slot(run->token), omq_token_index(run->token), run->extent};
+    omq_segment *last = segments + count - 1;
+    if (count > 0 && last->slot == added.slot && last->first + last->count == added.first) {
+        last->count += added.count;
+        return count;
+    }
+    segments[count] = added;
+    return count + 1;
+}
+
+omq_status omq_process_queue_take_segments(omq_process_queue *queue, omq_segment *segments,
+                                           size_t limit, size_t *count) {
+    size_t left = limit;
+    size_t found = 0;
+    *count = 0;
+    if (limit == 0) {
+        return OMQ_OUT_OF_RANGE;
+    }
+    omq_mutex_lock(&queue->mutex);
+    omq_status status = start_take(queue, OMQ_SHAPE_BATCHES);
+    while (status == OMQ_OK && left > 0 && queue->pending.count > 0) {
+        omq_item run = omq_offset_tree_first_item(&queue->pending);
+        run.extent = run.extent < left ? run.extent : (uint32_t)left;
+        if (consume(queue, &run) != OMQ_OK) {
+            status = left == limit ? OMQ_NO_MEMORY : OMQ_OK;
+            break;
+        }
+        omq_offset_tree_trim_head(&queue->pending, run.extent);
+        found = add_segment(segments, found, &run);
+        left -= run.extent;
+    }
+    omq_mutex_unlock(&queue->mutex);
+    *count = found;
+    return status;
+}
+
+/* ---- commit and back ---- */
+
+int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
+    *slot = OMQ_NO_SLOT;
+    omq_mutex_lock(&queue->mutex);
+    omq_offset_tree *consuming = &queue->consuming;
+    int64_t next = consuming->count > 0 ? last_offset(consuming) + 1 : -1;
+    if (next >= 0) {
+        for (const omq_leaf *leaf = consuming->head; leaf != NULL; leaf = leaf->next) {
+            for (uint32_t i = leaf->begin; i < leaf->end; i++) {
+                omq_item item = omq_leaf_item(leaf, i);
+                release(queue, &item);
+            }
+        }
+        omq_offset_tree_clear(consuming);
+        if (next > queue->floor) {
+            queue->floor = next;
+        }
+        (void)omq_batch_slots_collect(&queue->slots, slot);
+    }
+    omq_mutex_unlock(&queue->mutex);
+    return next;
+}
+
+static void swap_maps(omq_process_queue *queue) {
+    omq_offset_tree pending = queue->pending;
+    queue->pending = queue->consuming;
+    queue->consuming = pending;
+}
+
+/* What of the last entry of a map lies at or above `start`. */
+static omq_item last_part(const omq_offset_tree *map, int64_t start) {
+    omq_item last = omq_offset_tree_last_item(map);
+    if (last.offset < start) {
+        uint32_t below = (uint32_t)(start - last.offset);
+        last = (omq_item){start, last.token + below, last.extent - below};
+    }
+    return last;
+}
+
+/* Take back the first `count` offsets of an insert that ran out of memory half way. They end
+ * the runs they are in, so this needs no memory itself. */
+static void undo_insert(omq_process_queue *queue, const omq_item *item, size_t count) {
+    while (count-- > 0) {
+        omq_item out;
+        bool is_found;
+        (void)omq_offset_tree_extract(&queue->pending, item->offset + (int64_t)count, &out,
+                                      &is_found);
+    }
+}
+
+omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t start,
+                                             size_t *moved) {
+    omq_status status = OMQ_OK;
+    size_t done = 0;
+    omq_mutex_lock(&queue->mutex);
+    omq_offset_tree *consuming = &queue->consuming;
+    if (queue->pending.count == 0 && consuming->count > 0 && first_offset(consuming) >= start) {
+        done = consuming->count;
+        swap_maps(queue);
+    }
+    /* From the greatest down: each lands at the front of pending, which is cheap. */
+    while (consuming->count > 0 && last_offset(consuming) >= start) {
+        omq_item part = last_part(consuming, start);
+        uint32_t length = omq_run_length(consuming, part.extent);
+        size_t before = queue->pending.count;
+        status = omq_offset_tree_insert(&queue->pending, &part);
+        if (status != OMQ_OK) {
+            undo_insert(queue, &part, queue->pending.count - before);
+            break;
+        }
+        omq_offset_tree_trim_tail(consuming, length);
+        done += length;
+    }
+    omq_mutex_unlock(&queue->mutex);
+    *moved = done;
+    return status;
+}
+
+static omq_status make_one_again(omq_process_queue *queue, int64_t offset, bool *is_found) {
+    omq_item item;
+    *is_found = omq_offset_tree_find(&queue->consuming, offset, &item);
+    if (!*is_found) {
+        return OMQ_OK;
+    }
+    if (omq_offset_tree_insert(&queue->pending, &item) != OMQ_OK) {
+        return OMQ_NO_MEMORY;
+    }
+    if (omq_offset_tree_extract(&queue->consuming, offset, &item, is_found) != OMQ_OK) {
+        undo_insert(queue, &item, 1);
+        return OMQ_NO_MEMORY;
+    }
+    return OMQ_OK;
+}
+
+omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t *offsets,
+                                        size_t count, size_t *moved) {
+    omq_status status = OMQ_OK;
+    *moved = 0;
+    omq_mutex_lock(&queue->mutex);
+    for (size_t i = 0; status == OMQ_OK && i < count; i++) {
+        bool is_found;
+        status = make_one_again(queue, offsets[i], &is_found);
+        *moved += status == OMQ_OK && is_found;
+    }
+    omq_mutex_unlock(&queue->mutex);
+    return status;
+}
+
+static int64_t watermark(const omq_process_queue *queue) {
+    int64_t pending = first_offset(&queue->pending);
+    int64_t consuming = first_offset(&queue->consuming);
+    if (pending < 0 && consuming < 0) {
+        return queue->max_offset + 1;
+    }
+    if (pending < 0 || consuming < 0) {
+        return pending < 0 ? consuming : pending;
+    }
+    return pending < consuming ? pending : consuming;
+}
+
+static omq_status remove_one(omq_process_queue *queue, int64_t offset) {
+    omq_item item;
+    bool is_found;
+    omq_status status = omq_offset_tree_extract(&queue->pending, offset, &item, &is_found);
+    if (status == OMQ_OK && !is_found) {
+        status = omq_offset_tree_extract(&queue->consuming, offset, &item, &is_found);
+    }
+    if (status == OMQ_OK && is_found) {
+        release(queue, &item);
+    }
+    return status;
+}
+
+omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *offsets, size_t count,
+                                    int64_t *done) {
+    omq_status status = OMQ_OK;
+    *done = -1;
+    omq_mutex_lock(&queue->mutex);
+    if (queue->pending.count + queue->consuming.count > 0) {
+        for (size_t i = 0; status == OMQ_OK && i < count; i++) {
+            status = remove_one(queue, offsets[i]);
+        }
+        *done = watermark(queue);
+        if (*done > queue->floor) {
+            queue->floor = *done;
+        }
+    }
+    omq_mutex_unlock(&queue->mutex);
+    return status;
+}
+
+/* ---- check ---- */
+
+/* Add up bytes, and messages a slot (NULL: none), of one map. */
+static const char *check_messages(const omq_process_queue *queue, const omq_offset_tree *map,
+                                  uint32_t *messages, uint64_t *bytes) {
+    REQUIRE(map->has_runs == (queue->shape == OMQ_SHAPE_BATCHES), "runs in columns, or none");
+    for (const omq_leaf *leaf = map->head; leaf != NULL; leaf = leaf->next) {
+        for (uint32_t i = leaf->begin; i < leaf->end; i++) {
+            uint32_t extent = leaf->extents[i];
+            REQUIRE(leaf->offsets[i] + omq_run_length(map, extent) - 1 <= queue->max_offset,
+                    "an offset is above max_offset");
+            if (messages == NULL) {
+                *bytes += extent;
+                continue;
+            }
+            uint32_t slot = omq_token_slot(leaf->tokens[i]);
+            REQUIRE(slot < queue->slots.count, "a token names no slot");
+            messages[slot] += extent;
+            const uint32_t *sizes = queue->slots.slots[slot].sizes;
+            if (sizes != NULL) {
+                *bytes += omq_sum_sizes(sizes + omq_token_index(leaf->tokens[i]), extent);
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *check_lists(const omq_batch_slots *slots) {
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        bool is_live = slots->slots[i].messages > 0;
+        live += is_live;
+        REQUIRE(is_live || (slots->slots[i].sizes == NULL && slots->slots[i].bytes == 0),
+                "a slot not in use keeps sizes");
+    }
+    uint32_t listed = 0;
+    uint32_t emptied = 0;
+    for (uint32_t at = slots->emptied; at != OMQ_NO_SLOT; at = slots->slots[at].next) {
+        REQUIRE(slots->slots[at].messages == 0, "a live slot is on the emptied list");
+        REQUIRE(++listed <= slots->count, "the emptied list is a ring");
+        emptied++;
+    }
+    for (uint32_t at = slots->free; at != OMQ_NO_SLOT; at = slots->slots[at].next) {
+        REQUIRE(slots->slots[at].messages == 0, "a live slot is on the free list");
+        REQUIRE(++listed <= slots->count, "the free list is a ring");
+    }
+    REQUIRE(live + listed == slots->count, "a slot is lost, or on both lists");
+    REQUIRE(atomic_load(&slots->to_collect) == emptied, "the count of slots to collect");
+    return NULL;
+}
+
+static const char *check_contents(const omq_process_queue *queue, uint32_t *messages) {
+    uint64_t bytes = 0;
+    uint64_t slot_bytes = 0;
+    const char *broken = check_messages(queue, &queue->pending, messages, &bytes);
+    if (broken == NULL) {
+        broken = check_messages(queue, &queue->consuming, messages, &bytes);
+    }
+    if (broken != NULL) {
+        return broken;
+    }
+    REQUIRE(bytes == queue->size_bytes, "size_bytes is not the sum of the sizes");
+    for (uint32_t i = 0; messages != NULL && i < queue->slots.count; i++) {
+        REQUIRE(messages[i] == queue->slots.slots[i].messages, "a slot's count of messages");
+        slot_bytes += queue->slots.slots[i].bytes;
+    }
+    REQUIRE(messages == NULL || slot_bytes == bytes, "the bytes of the slots");
+    for (const omq_leaf *leaf = queue->consuming.head; leaf != NULL; leaf = leaf->next) {
+        for (uint32_t i = leaf->begin; i < leaf->end; i++) {
+            uint32_t length = omq_run_length(&queue->consuming, leaf->extents[i]);
+            for (uint32_t ahead = 0; ahead < length; ahead++) {
+                omq_item item;
+                REQUIRE(!omq_offset_tree_find(&queue->pending, leaf->offsets[i] + ahead, &item),
+                        "an offset is both pending and consuming");
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *check_queue(const omq_process_queue *queue) {
+    const char *broken = omq_offset_tree_check(&queue->pending, INT64_MAX - 1);
+    if (broken == NULL) {
+        broken = omq_offset_tree_check(&queue->consuming, INT64_MAX - 1);
+    }
+    if (broken == NULL) {
+        broken = check_lists(&queue->slots);
+    }
+    if (broken != NULL) {
+        return broken;
+    }
+    REQUIRE(queue->shape != OMQ_SHAPE_NONE || queue->pending.count == 0,
+            "messages without a shape");
+    REQUIRE(queue->floor >= 0, "the floor is negative");
+    if (queue->shape == OMQ_SHAPE_NONE) {
+        return NULL;
+    }
+    if (queue->shape == OMQ_SHAPE_COLUMNS) {
+        return check_contents(queue, NULL);
+    }
+    uint32_t *messages = calloc((size_t)queue->slots.count + 1, sizeof *messages);
+    REQUIRE(messages != NULL, "no memory to check");
+    broken = check_contents(queue, messages);
+    free(messages);
+    return broken;
+}
+
+const char *omq_process_queue_check(omq_process_queue *queue) {
+    omq_mutex_lock(&queue->mutex);
+    const char *broken = check_queue(queue);
+    omq_mutex_unlock(&queue->mutex);
+    return broken;
 }

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False, auto_pickle=False
-"""The C core bound for CPython. Contracts: ordermq/core/interface.
+"""The C core bound for CPython. Contracts: ordermq/core/interface.py.
 
 Every call holds the GIL but the long bulk ones: a release costs as much as a small call.
 Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs it.
@@ -34,18 +34,14 @@ from random import SystemRandom as _SystemRandom
 from types import NoneType
 
 from ordermq import errors as _errors
-from ordermq.core import columns as _columns
 from ordermq.core import compression as _compression
 from ordermq.core import status as _status
 
 include "arguments.pyx"
 include "offset_map.pyx"
 include "message_codec.pyx"
-include "message_run.pyx"
 include "message_writer.pyx"
-include "row_columns.pyx"
 include "frame_codec.pyx"
-include "java_hash.pyx"
 include "process_queue.pyx"
 include "lane_map.pyx"
 include "lock_table.pyx"

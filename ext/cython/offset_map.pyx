@@ -1,6 +1,6 @@
 @cython.final
 cdef class OffsetMap:
-    """A sorted map of offset -> token; see core/interface."""
+    """A sorted map of offset -> token; see core/interface.py."""
 
     cdef omq.omq_offset_map *_map  # owned; freed in __dealloc__; guarded by the GIL
 

@@ -1,18 +1,19 @@
-"""The core: offset map, process queue, lane map, lock table, message codec and
-writer. Chosen once, here.
+"""The core: offset map, process queue, lane map, lock table, message codec and message writer.
 
-| file | what |
+This module chooses one of three implementations of the same contract when it is imported.
+
+| file | holds |
 |---|---|
-| interface/ | the contract; annotate with its protocols |
-| reference/ | the oracle: dicts and sorted(), straight from the semantics |
+| interface.py | the contract, written once: protocols with all docstrings; annotate with these |
+| reference/ | the specification in code: dicts and sorted(), never optimised |
 | _cython (ext/cython) | the C core bound for CPython |
-| cffi_binding/ | the same C core through cffi |
-| status.py columns.py | C status -> exception; the names of columns |
-| compression.py | bodies that producers compressed |
-| include.py | where ordermq.h is, for C of your own |
+| cffi_binding/ | the same C core through cffi: PyPy, and callers with C of their own |
+| status.py | the numbers of the C core: exceptions, error texts, column names |
+| compression.py | reads message bodies that producers compressed |
+| include.py | tells a C compiler where ordermq.h is |
 
-A structure has the same file name in each: offset_map, process_queue, lane_map, lock_table,
-message_codec, message_run, message_writer, frame_codec, java_hash.
+The implementations have the same files: offset_map, process_queue, lane_map, lock_table,
+message_codec, message_writer, frame_codec.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """

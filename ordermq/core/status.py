@@ -99,6 +99,24 @@ _HEADER_FAULTS: Final[dict[int, str]] = {
     HEADER_TEXT: "a text that is not UTF-8",
 }
 
+# Columns of a message index: name -> (omq_column, format of an array of it).
+COLUMNS: Final[dict[str, tuple[int, str]]] = {
+    "offsets": (0, "q"),
+    "physical_offsets": (1, "q"),
+    "born_timestamps": (2, "q"),
+    "store_timestamps": (3, "q"),
+    "positions": (4, "I"),
+    "body_positions": (5, "I"),
+    "body_sizes": (6, "I"),
+    "property_positions": (7, "I"),
+    "property_sizes": (8, "I"),
+    "tag_hashes": (9, "i"),
+    "queue_ids": (10, "i"),
+    "flags": (11, "i"),
+    "sys_flags": (12, "i"),
+    "reconsume_times": (13, "i"),
+}
+
 
 def failure(status: int, where: str) -> Exception:
     """Return the exception for a status other than OK.
@@ -168,3 +186,8 @@ def malformed_header(fault: int, header: bytes, position: int) -> ProtocolError:
     left = len(header) - position - width
     text = _HEADER_FAULTS[fault].format(size=size, left=left)
     return ProtocolError(f"binary header, byte {position}: {text}")
+
+
+def unknown_column(name: str) -> ValueError:
+    """Return the error for a column that a message index does not have."""
+    return ValueError(f"no column {name!r}: expected some of {', '.join(COLUMNS)}")

@@ -1,92 +1,74 @@
-"""The header between its marks, libordermq.pxd, what cffi read and status.py say the same."""
+"""The contract of the core and the C header are each written once; everything else agrees.
 
+`interface.py` is the contract, which every core fulfils by name and by signature.
+`ordermq.h` declares the C core: the Cython declarations are made from it, cffi reads it,
+`status.py` says its numbers in words.
+"""
+
+import importlib
+import inspect
 import re
 import runpy
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from ordermq.core import _cython, cffi_binding, columns, interface, reference, status
+import pytest
+
+from ordermq.core import cffi_binding, interface, reference, status
 from ordermq.core._cffi import ffi, lib
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = runpy.run_path(str(ROOT / "ext" / "cffi" / "build.py"))["declarations"]()
-PXD = (ROOT / "ext" / "cython" / "libordermq.pxd").read_text(encoding="utf-8")
+C_CORE = runpy.run_path(str(ROOT / "ext" / "c_core.py"))
+HEADER = C_CORE["declarations"]()
 
-# mypy reads these: every core fulfils the contract.
-OFFSET_MAPS: list[type[interface.OffsetMap]] = [
-    _cython.OffsetMap,
-    cffi_binding.OffsetMap,
-    reference.OffsetMap,
+CORES: dict[str, ModuleType] = {
+    "cython": importlib.import_module("ordermq.core._cython"),
+    "cffi": cffi_binding,
+    "reference": reference,
+}
+CLASSES = [
+    "LaneMap",
+    "LockTable",
+    "MessageIndex",
+    "MessageRun",
+    "MessageView",
+    "OffsetMap",
+    "ProcessQueue",
+    "RecordBlock",
+    "RecordWriter",
 ]
+FUNCTIONS = {  # function -> the protocol that it fulfils
+    "encode_batch": "EncodeBatch",
+    "encode_rows": "EncodeRows",
+    "java_hash": "JavaHash",
+    "ordered_rows": "OrderedRows",
+    "read_header": "ReadHeader",
+}
+
+# mypy reads these: the cores in Python fulfil the contract with all its types. The Cython one
+# has no types to read; test_every_core_has_the_signatures_of_the_contract looks at its names.
+OFFSET_MAPS: list[type[interface.OffsetMap]] = [cffi_binding.OffsetMap, reference.OffsetMap]
 PROCESS_QUEUES: list[type[interface.ProcessQueue]] = [
-    _cython.ProcessQueue,
     cffi_binding.ProcessQueue,
     reference.ProcessQueue,
 ]
-LANE_MAPS: list[type[interface.LaneMap]] = [
-    _cython.LaneMap,
-    cffi_binding.LaneMap,
-    reference.LaneMap,
-]
-LOCK_TABLES: list[type[interface.LockTable[Any]]] = [
-    _cython.LockTable,
-    cffi_binding.LockTable,
-    reference.LockTable,
-]
-INDEXES: list[type[interface.MessageIndex]] = [
-    _cython.MessageIndex,
-    cffi_binding.MessageIndex,
-    reference.MessageIndex,
-]
-RUNS: list[type[interface.MessageRun]] = [
-    _cython.MessageRun,
-    cffi_binding.MessageRun,
-    reference.MessageRun,
-]
-VIEWS: list[type[interface.MessageView]] = [
-    _cython.MessageView,
-    cffi_binding.MessageView,
-    reference.MessageView,
-]
-
-RECORD_BLOCKS: list[type[interface.RecordBlock]] = [
-    _cython.RecordBlock,
-    cffi_binding.RecordBlock,
-    reference.RecordBlock,
-]
+LANE_MAPS: list[type[interface.LaneMap]] = [cffi_binding.LaneMap, reference.LaneMap]
+LOCK_TABLES: list[type[interface.LockTable[Any]]] = [cffi_binding.LockTable, reference.LockTable]
+INDEXES: list[type[interface.MessageIndex]] = [cffi_binding.MessageIndex, reference.MessageIndex]
+RUNS: list[type[interface.MessageRun]] = [cffi_binding.MessageRun, reference.MessageRun]
+VIEWS: list[type[interface.MessageView]] = [cffi_binding.MessageView, reference.MessageView]
+RECORD_BLOCKS: list[type[interface.RecordBlock]] = [cffi_binding.RecordBlock, reference.RecordBlock]
 RECORD_WRITERS: list[type[interface.RecordWriter]] = [
-    _cython.RecordWriter,
     cffi_binding.RecordWriter,
     reference.RecordWriter,
 ]
-ENCODERS: list[interface.EncodeBatch] = [
-    _cython.encode_batch,
-    cffi_binding.encode_batch,
-    reference.encode_batch,
-]
-
-ROW_ORDERS: list[interface.OrderedRows] = [
-    _cython.ordered_rows,
-    cffi_binding.ordered_rows,
-    reference.ordered_rows,
-]
-ROW_ENCODERS: list[interface.EncodeRows] = [
-    _cython.encode_rows,
-    cffi_binding.encode_rows,
-    reference.encode_rows,
-]
-
-HASHES: list[interface.JavaHash] = [
-    _cython.java_hash,
-    cffi_binding.java_hash,
-    reference.java_hash,
-]
-
-READERS: list[interface.ReadHeader] = [
-    _cython.read_header,
-    cffi_binding.read_header,
-    reference.read_header,
-]
+ENCODERS: list[interface.EncodeBatch] = [cffi_binding.encode_batch, reference.encode_batch]
+ROW_ORDERS: list[interface.OrderedRows] = [cffi_binding.ordered_rows, reference.ordered_rows]
+ROW_ENCODERS: list[interface.EncodeRows] = [cffi_binding.encode_rows, reference.encode_rows]
+HASHES: list[interface.JavaHash] = [cffi_binding.java_hash, reference.java_hash]
+READERS: list[interface.ReadHeader] = [cffi_binding.read_header, reference.read_header]
 
 Declarations = dict[str, dict[str, Any]]
 
@@ -137,7 +119,7 @@ def add_function(found: Declarations, text: str) -> None:
 
 
 def test_the_pxd_declares_what_the_header_does() -> None:
-    header, pxd = header_declarations(HEADER), pxd_declarations(PXD)
+    header, pxd = header_declarations(HEADER), pxd_declarations(C_CORE["pxd"]())
     assert len(header["functions"]) > 40
     for kind in header:
         assert pxd[kind] == header[kind]
@@ -185,32 +167,94 @@ def public_names(kind: type) -> set[str]:
     return names - INSTANCES
 
 
-def test_every_core_has_the_names_of_the_contract_and_no_other() -> None:
-    for kind in OFFSET_MAPS:
-        assert public_names(kind) == public_names(interface.OffsetMap)
-    for queue in PROCESS_QUEUES:
-        assert public_names(queue) == public_names(interface.ProcessQueue)
-    for lanes in LANE_MAPS:
-        assert public_names(lanes) == public_names(interface.LaneMap)
-    for table in LOCK_TABLES:
-        assert public_names(table) == public_names(interface.LockTable)
-    for index in INDEXES:
-        assert public_names(index) == public_names(interface.MessageIndex)
-    for block in RECORD_BLOCKS:
-        assert public_names(block) == public_names(interface.RecordBlock)
-    for writer in RECORD_WRITERS:
-        assert public_names(writer) == public_names(interface.RecordWriter)
-    for run in RUNS:
-        assert public_names(run) == public_names(interface.MessageRun)
-    for view in VIEWS:
-        assert public_names(view) == public_names(interface.MessageView)
+@pytest.mark.parametrize("core", CORES)
+def test_every_core_has_the_names_of_the_contract_and_no_other(core: str) -> None:
+    for name in CLASSES:
+        promised = getattr(interface, name)
+        assert public_names(getattr(CORES[core], name)) == public_names(promised), name
+
+
+def functions(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The methods of a class by name; of the special ones only those that take arguments."""
+    for name, found in vars(kind).items():
+        if inspect.isroutine(found) and not name.startswith("__"):
+            yield name, found
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """A function's parameters: name, kind and default; types are left to mypy."""
+    found = inspect.signature(function).parameters.values()
+    return [(one.name, one.kind, one.default) for one in found]
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_every_core_has_the_signatures_of_the_contract(core: str) -> None:
+    for name in CLASSES:
+        kind = getattr(CORES[core], name)
+        for method, promised in functions(getattr(interface, name)):
+            if method.startswith("_") and method != "_check":
+                continue
+            found = parameters(inspect.getattr_static(kind, method))
+            assert found == parameters(promised), f"{name}.{method}"
+    for name, protocol in FUNCTIONS.items():
+        promised = getattr(interface, protocol).__call__
+        assert parameters(getattr(CORES[core], name)) == parameters(promised)[1:], name
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_every_core_has_the_special_methods_of_the_contract(core: str) -> None:
+    for name in CLASSES:
+        promised = vars(getattr(interface, name))
+        special = {
+            one
+            for one in ("__len__", "__contains__", "__iter__", "__getitem__", "__setitem__")
+            if one in promised
+        }
+        assert special <= vars(getattr(CORES[core], name)).keys(), name
+
+
+def test_properties_of_the_contract_are_properties_in_every_core() -> None:
+    for name in CLASSES:
+        for attribute, promised in vars(getattr(interface, name)).items():
+            if isinstance(promised, property) and attribute not in INSTANCES:
+                for core in CORES.values():
+                    found = inspect.getattr_static(getattr(core, name), attribute)
+                    assert inspect.isdatadescriptor(found), f"{name}.{attribute}"
+
+
+def test_the_cython_module_has_nothing_that_the_contract_has_not() -> None:
+    cython = CORES["cython"]
+    own = {
+        name
+        for name, found in vars(cython).items()
+        if not name.startswith("_") and getattr(found, "__module__", None) == cython.__name__
+    }
+    assert own == {*CLASSES, *FUNCTIONS}
+
+
+def included(name: str) -> list[str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [f"ext/core/{found}" for found in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)]
+
+
+def test_the_includes_of_the_c_core_have_no_circle() -> None:
+    # A .c file and its header are one unit, as a reader sees them.
+    units: dict[str, set[str]] = {}
+    for name in [*C_CORE["SOURCES"], *C_CORE["HEADERS"]]:
+        unit = name.rsplit(".", 1)[0]
+        others = {one.rsplit(".", 1)[0] for one in included(name)}
+        units.setdefault(unit, set()).update(others - {unit})
+    while free := [unit for unit, others in units.items() if not others & units.keys()]:
+        for unit in free:
+            del units[unit]
+    assert units == {}, "these include each other"
 
 
 def test_every_column_has_its_number_and_its_format() -> None:
     names = header_declarations(HEADER)["enums"]["omq_column"]
     assert names[-1] == "OMQ_COLUMN_END"
     for number, name in enumerate(names[:-1]):
-        found, form = columns.COLUMNS[name.removeprefix("OMQ_COLUMN_").lower()]
+        found, form = status.COLUMNS[name.removeprefix("OMQ_COLUMN_").lower()]
         assert (found, getattr(lib, name)) == (number, number)
         assert form == ("q" if number < 4 else "I" if number < 9 else "i")
-    assert len(columns.COLUMNS) == lib.OMQ_COLUMN_END
+    assert len(status.COLUMNS) == lib.OMQ_COLUMN_END

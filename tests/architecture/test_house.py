@@ -25,7 +25,7 @@ def files() -> dict[str, Path]:
     return {
         str(path.relative_to(ROOT)): path
         for path in found
-        if path.suffix in ENDINGS and path.name != "_cython.c"
+        if path.suffix in ENDINGS and path.name not in ("_cython.c", "libordermq.pxd")
     }
 
 

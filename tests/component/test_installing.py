@@ -23,7 +23,9 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for room in ("ordermq", "ext"):
-        built = shutil.ignore_patterns("*.so", "_cython.c", "_cffi.c", "__pycache__")
+        built = shutil.ignore_patterns(
+            "*.so", "_cython.c", "libordermq.pxd", "_cffi.c", "__pycache__"
+        )
         shutil.copytree(ROOT / room, copy / room, ignore=built)
     return copy
 

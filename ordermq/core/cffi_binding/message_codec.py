@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ordermq.core import compression, status
 from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.arguments import Lent, raise_unless_ok
-from ordermq.core.columns import COLUMNS, unknown
+from ordermq.core.reference.message_codec import MessageRun
 from ordermq.errors import StateError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
 
 _CTYPES: Final = {"q": "int64_t[]", "I": "uint32_t[]", "i": "int32_t[]"}
 
@@ -114,9 +115,9 @@ class MessageIndex:
         targets = ffi.new("void *[]", lib.OMQ_COLUMN_END)
         found = {}
         for name in names:
-            if name not in COLUMNS:
-                raise unknown(name)
-            number, code = COLUMNS[name]
+            if name not in status.COLUMNS:
+                raise status.unknown_column(name)
+            number, code = status.COLUMNS[name]
             targets[number], found[name] = self._column(code)
         lib.omq_message_read_columns(self._bytes, self._rows, targets)
         return found
@@ -330,3 +331,15 @@ def _view(kind: type[ViewT], index: MessageIndex, row: int) -> ViewT:
 
 def _decoded(text: Any) -> str:
     return bytes(ffi.buffer(text.bytes, text.size)).decode()
+
+
+__all__ = ["MessageRun"]
+
+
+def java_hash(text: str) -> int:
+    """See interface.JavaHash."""
+    data = text.encode()
+    found: int = lib.omq_java_hash(
+        ffi.new("omq_text *", (ffi.from_buffer("uint8_t[]", data), len(data)))
+    )
+    return found

@@ -1,18 +1,21 @@
 """The core in plain dicts and sorted(): the oracle the native cores are tested against.
 
-Written from the semantics, never optimised. Contracts: ordermq/core/interface.
+Written from the semantics, never optimised. Contracts: ordermq/core/interface.py.
 """
 
 from ordermq.core.reference.frame_codec import read_header
-from ordermq.core.reference.java_hash import java_hash
 from ordermq.core.reference.lane_map import LaneMap
 from ordermq.core.reference.lock_table import LockTable
-from ordermq.core.reference.message_codec import MessageIndex, MessageView
-from ordermq.core.reference.message_run import MessageRun
-from ordermq.core.reference.message_writer import RecordBlock, RecordWriter, encode_batch
+from ordermq.core.reference.message_codec import MessageIndex, MessageRun, MessageView, java_hash
+from ordermq.core.reference.message_writer import (
+    RecordBlock,
+    RecordWriter,
+    encode_batch,
+    encode_rows,
+    ordered_rows,
+)
 from ordermq.core.reference.offset_map import OffsetMap
 from ordermq.core.reference.process_queue import ProcessQueue
-from ordermq.core.reference.row_columns import encode_rows, ordered_rows
 
 __all__ = [
     "LaneMap",

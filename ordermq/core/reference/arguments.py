@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 from ordermq.core import status
@@ -19,7 +20,7 @@ def out_of_range(where: str) -> Exception:
 
 def column_of(column: ReadableBuffer, formats: str, what: str) -> list[int]:
     view = memoryview(column)
-    size = 4 if formats == "IiLl" else 8
+    size = struct.calcsize(formats[0])
     is_right = view.ndim == 1 and view.contiguous and view.itemsize == size
     if not is_right or view.format not in tuple(formats):
         raise TypeError(

@@ -45,7 +45,7 @@ class OffsetMap:
         with self._lock:
             return sum(self.remove(key) for key in column_of(offsets, "ql", "offsets"))
 
-    def columns(self, start: int = 0, n: int = MAX_TOKEN) -> tuple[memoryview, memoryview]:
+    def columns(self, start: int = 0, n: int = 2**63 - 1) -> tuple[memoryview, memoryview]:
         if n < 1:
             raise out_of_range(f"columns of {n}")
         with self._lock:

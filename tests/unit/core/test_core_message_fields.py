@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stored_records import BORN_V6, INNER_BATCH, STORE_V6, V1, V2, entry, record, v4, v12
 
 from ordermq.core import reference
-from ordermq.core.columns import COLUMNS
+from ordermq.core.status import COLUMNS
 from ordermq.errors import ProtocolError, StateError
 from ordermq.model.hashing import string_hash
 
