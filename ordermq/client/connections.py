@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import Callable, Iterator
 
+from ordermq.client.outages import Outages
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectFailed, StateError
@@ -40,6 +41,7 @@ class Connections:
         on_request: Callable[[str, Command], Answer],
         on_lost: Callable[[str], None],
     ) -> None:
+        self.outages = Outages(clock)
         self._clock = clock
         self._config = config
         self._on_request = on_request
@@ -72,7 +74,10 @@ class Connections:
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
         """Send to `address` and await the answer (see `Connection.request`)."""
         connection = await self.writable(address)
-        return self.explained(await connection.begin_request(command, timeout_ms))
+        answer = await connection.begin_request(command, timeout_ms)
+        # Only an answer ends an outage: a frozen broker still accepts connections.
+        self.outages.answered(address)
+        return self.explained(answer)
 
     async def writable(self, address: str) -> Connection:
         """The open connection to `address`, once it takes bytes; raises as `get`."""

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import Runtime
-from ordermq.client.session import ClientSession, new_client_id
-from ordermq.clock import Clock, SystemClock
+from ordermq.client.session import ClientSession
+from ordermq.clock import Clock
 from ordermq.closing import Closing
 from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import GroupMember, Heartbeat, HeldLock, QueueHolding, QueueProgress
+from ordermq.remoting.bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +55,10 @@ class GroupInspector(Closing):
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        config = RemotingConfig.of(**settings)
-        self._runtime = Runtime.acquire()
-        name = new_client_id(config, parse_name_servers(name_servers))
-        self._client = ClientSession(
-            self._runtime,
-            clock or SystemClock(),
-            config,
-            name_servers,
-            name,
-            describe=lambda: Heartbeat(name),
-        )
+        self._client = ClientSession(name_servers, RemotingConfig.of(**settings), clock=clock)
 
     def close(self) -> None:
-        self._runtime.call(self._client.close())
-        self._runtime.release()
+        self._client.close()
 
     def look(
         self, group: str, topics: Sequence[str] = (), *, ask_members: bool = True
@@ -85,7 +72,7 @@ class GroupInspector(Closing):
             RouteError: no name server answers, or no broker has a topic.
             BrokerError: a broker refuses.
         """
-        return self._runtime.call(self._look(group, topics, ask_members))
+        return self._client.call(self._look(group, topics, ask_members))
 
     async def _look(self, group: str, topics: Sequence[str], ask_members: bool) -> GroupState:
         masters = await self._client.name_servers.masters()
@@ -133,7 +120,8 @@ class GroupInspector(Closing):
             route = await self._client.routes.refresh(topic)
             if route is None:
                 raise RouteError(
-                    "no broker has this topic: check its name, and the name servers", topic=topic
+                    "topic not found on any broker: check its name and the name servers",
+                    topic=topic,
                 )
             for queue in subscribe_queues(topic, route):
                 if queue not in progress and queue.broker_name in masters:

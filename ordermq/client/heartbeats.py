@@ -1,56 +1,143 @@
-"""Telling every broker of our topics that we live, and as whom."""
+"""Heartbeats: registration with the brokers of our topics, and re-registration after an outage."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from ordermq.client.broker_api import BrokerApi
-from ordermq.client.connections import is_denied
+from ordermq.client.connections import Connections, is_denied
 from ordermq.client.routes import Routes
-from ordermq.errors import BrokerError, RemotingError
+from ordermq.client.runtime import Runtime, cancelled
+from ordermq.clock import Clock
+from ordermq.config import RemotingConfig
+from ordermq.errors import BrokerError, OrderMQError, RemotingError
 from ordermq.remoting.bodies import Heartbeat
-
-_log = logging.getLogger("ordermq.client")
 
 
 class Heartbeats:
     """Sends heartbeats to all masters, and those of consumers to slaves; on the I/O thread.
 
-    A slave serves pulls only to groups it has heard of.
+    A slave serves pulls only to groups that registered with it. A broker drops the registration
+    together with the connection it came over, and sends its own requests (a reply, a transaction
+    check, a changed member list) over no other: a lost connection is therefore opened again and
+    registered at once, not with the next send or pull.
 
     Args:
         describe: makes the heartbeat of this moment.
+        on_broker_back: called when a broker whose connection was lost has us registered again.
+            None: only brokers named to `register_with` are registered again.
     """
 
-    def __init__(self, api: BrokerApi, routes: Routes, describe: Callable[[], Heartbeat]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        clock: Clock,
+        config: RemotingConfig,
+        connections: Connections,
+        api: BrokerApi,
+        routes: Routes,
+        describe: Callable[[], Heartbeat],
+        on_broker_back: Callable[[], None] | None,
+    ) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self._config = config
+        self._outages = connections.outages
         self._api = api
         self._routes = routes
         self._describe = describe
+        self._on_broker_back = on_broker_back
+        self._registered: set[str] = set()  # by `register_with`: must be able to send us requests
+        self._registering: dict[str, asyncio.Task[bool]] = {}
+        self._reconnecting: dict[str, asyncio.Task[None]] = {}
+        self._is_stopped = False
 
     async def beat(self) -> None:
-        """One heartbeat to each broker; what one of them refuses is logged."""
+        """Send one heartbeat to each broker; a failure is logged, the next beat is the retry."""
         for address, error in await self._beat_all():
-            _log.warning("%s: heartbeat failed: %s", address, error)
+            self._outages.failed(address, "heartbeat", error)
 
-    async def introduce(self) -> None:
-        """The first heartbeat: as `beat`, but a broker that denies us is an error.
+    async def register(self) -> None:
+        """Send the first heartbeat: as `beat`, but a broker that denies us is an error.
 
         Raises: BrokerError: wrong keys, or an account without this permission.
         """
         for address, error in await self._beat_all():
             if isinstance(error, BrokerError) and is_denied(error.response_code, str(error)):
                 raise error
-            _log.warning("%s: heartbeat failed: %s", address, error)
+            self._outages.failed(address, "heartbeat", error)
+
+    async def register_with(self, address: str) -> bool:
+        """Make sure that a broker can send us requests, now and after each lost connection.
+
+        Returns: False if it does not answer; the failure is logged.
+        """
+        if address in self._registered:
+            return True
+        task = self._registering.get(address)
+        if task is None:
+            task = self._runtime.spawn(self._register_with(address), f"register with {address}")
+            self._registering[address] = task
+            task.add_done_callback(lambda _: self._registering.pop(address, None))
+        # Shielded: one impatient caller must not cancel it for the others.
+        return await asyncio.shield(task)
 
     async def version_of(self, address: str) -> int:
-        """The version a broker speaks, as its answer to a heartbeat says
+        """Return the version a broker speaks, from its answer to a heartbeat
         (docs/internals/protocol.md#flags-and-request-ids).
 
         Raises: RemotingError: it does not answer.
         """
         return await self._api.heartbeat(address, self._describe())
+
+    def connection_lost(self, address: str) -> None:
+        """Reconnect to a broker that must know us, and register again."""
+        is_needed = address in self._registered
+        if self._on_broker_back is not None:
+            is_needed = address in self._routes.masters()
+        if is_needed and not self._is_stopped and address not in self._reconnecting:
+            self._registered.discard(address)
+            self._reconnecting[address] = self._runtime.spawn(
+                self._reconnect(address), f"reconnect {address}"
+            )
+
+    async def stop(self) -> None:
+        """Send no heartbeat any more: after an unregistration it would register us again."""
+        self._is_stopped = True
+        await cancelled(*self._reconnecting.values(), *self._registering.values())
+
+    async def _reconnect(self, address: str) -> None:
+        try:
+            while not await self._is_registered_again(address):
+                if address not in self._routes.masters():
+                    return  # the broker has another address now, which the next beat goes to
+                # Connections pause between failed connects themselves; this pause is for a
+                # broker that accepts the connection and refuses the heartbeat.
+                await self._clock.sleep_ms(self._config.reconnect_delay_ms)
+        finally:
+            del self._reconnecting[address]
+        if self._on_broker_back is None:
+            self._registered.add(address)
+        else:
+            self._on_broker_back()
+
+    async def _is_registered_again(self, address: str) -> bool:
+        try:
+            await self._api.heartbeat(address, self._describe())
+        except OrderMQError as error:
+            self._outages.failed(address, "reconnect", error)
+            return False
+        return True
+
+    async def _register_with(self, address: str) -> bool:
+        try:
+            await self._api.heartbeat(address, self._describe())
+        except RemotingError as error:
+            self._outages.failed(address, "registration", error)
+            return False
+        self._registered.add(address)
+        return True
 
     async def _beat_all(self) -> list[tuple[str, RemotingError]]:
         heartbeat = self._describe()

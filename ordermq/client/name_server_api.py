@@ -76,6 +76,7 @@ class NameServerApi:
             try:
                 return address, await self._connections.request(address, command, timeout_ms)
             except RemotingError as error:
+                self._connections.outages.failed(address, "route request", error)
                 failure = error
         raise RouteError(
             f"no name server answers ({'; '.join(self.addresses)}): {failure}", topic=topic

@@ -118,15 +118,19 @@ class Routes:
         try:
             await asyncio.shield(asking)
         except OrderMQError as error:
-            _log.info("route of topic %s not refreshed: %s", topic, error)
+            # No warning: whoever failed and asks for a new route has reported its own failure.
+            _log.debug("topic %s: route refresh failed: %s", topic, error)
 
     async def refresh_all(self) -> None:
         """Ask for every topic in use; a name server that does not answer changes nothing."""
         for topic in sorted(self._watched):
             try:
                 await self.refresh(topic)
+            except RouteError as error:
+                # NameServerApi has reported the outage, once for all topics.
+                _log.debug("topic %s: route refresh failed: %s", topic, error)
             except OrderMQError as error:
-                _log.warning("route of topic %s not refreshed: %s", topic, error)
+                _log.warning("topic %s: route refresh failed: %s", topic, error)
 
     def master_of(self, broker_name: str) -> str:
         """The address of a broker's master.

@@ -1,25 +1,29 @@
-"""One client id with all it needs to talk: connections, routes, heartbeats, requests."""
+"""One client of the cluster: its client id, connections, routes, heartbeats and requests."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.connections import Answer, Connections
 from ordermq.client.heartbeats import Heartbeats
 from ordermq.client.name_server_api import NameServerApi, parse_name_servers
-from ordermq.client.routes import Routes
+from ordermq.client.routes import Routes, subscribe_queues
 from ordermq.client.runtime import Runtime, cancelled, repeat
-from ordermq.clock import Clock
+from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
-from ordermq.errors import OrderMQError
+from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.identifiers import unique_instance
+from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import split_address
 
+_T = TypeVar("_T")
 DEFAULT_INSTANCE = "DEFAULT"
 _LOOPBACK = "127.0.0.1"
 
@@ -33,56 +37,174 @@ def _ignore(text: str) -> None:
 
 
 class ClientSession:
-    """The talking part of a producer or consumer; its methods run on the I/O thread.
+    """Everything a producer, consumer or tool needs to talk to name servers and brokers.
+
+    It holds the process's I/O thread from its construction until `close`. Its parts
+    (`connections`, `api`, `routes`, `heartbeats`) and its coroutines are used on that thread;
+    `call`, `acall`, `submit`, `start` and `close` from any other.
 
     Args:
-        describe: what the heartbeat says of us.
-        on_request: the request of a broker at this address; answers it or returns None.
-        on_lost: a connection to this address broke.
-        on_route_change: the queues of this topic changed.
+        client_id: default a new, unique one.
+        producer_groups: groups that the heartbeat registers as producers.
+        describe: makes the heartbeat of this moment; default one with `producer_groups` only.
+        on_request: called with the broker's address and its request; returns the answer or None.
+        on_connection_lost: called with an address whose connection broke.
+        on_broker_back: called when a broker whose connection broke has registered us again. Given
+            by members of a group: they reconnect at once, other clients with their next request.
+        on_route_change: called with a topic whose queues changed.
+    Raises: ConfigError: `name_servers` is not host:port.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
-        clock: Clock,
-        config: RemotingConfig,
         name_servers: str | Sequence[str],
-        client_id: str,
+        config: RemotingConfig,
+        client_id: str | None = None,
         *,
-        describe: Callable[[], Heartbeat],
+        clock: Clock | None = None,
+        producer_groups: Sequence[str] = (),
+        describe: Callable[[], Heartbeat] | None = None,
         on_request: Callable[[str, Command], Answer] = _ignore_request,
-        on_lost: Callable[[str], None] = _ignore,
+        on_connection_lost: Callable[[str], None] = _ignore,
+        on_broker_back: Callable[[], None] | None = None,
         on_route_change: Callable[[str], None] = _ignore,
     ) -> None:
-        self.runtime = runtime
-        self.clock = clock
+        addresses = parse_name_servers(name_servers)
+        own_id = client_id if client_id is not None else new_client_id(config, addresses)
+        own_heartbeat = Heartbeat(own_id, (), tuple(producer_groups))
         self.config = config
-        self.client_id = client_id
-        self.connections = Connections(clock, config, on_request, on_lost)
-        self.api = BrokerApi(self.connections, config, client_id)
-        self.name_servers = NameServerApi(
-            self.connections, parse_name_servers(name_servers), config
-        )
+        self.client_id = own_id
+        self.clock = clock if clock is not None else SystemClock()
+        self.runtime = Runtime.acquire()
+        self.connections = Connections(self.clock, config, on_request, self._connection_lost)
+        self.outages = self.connections.outages
+        self.api = BrokerApi(self.connections, config, own_id)
+        self.name_servers = NameServerApi(self.connections, addresses, config)
         self.routes = Routes(self.name_servers, on_route_change)
-        self.heartbeats = Heartbeats(self.api, self.routes, describe)
+        self.heartbeats = Heartbeats(
+            self.runtime,
+            self.clock,
+            config,
+            self.connections,
+            self.api,
+            self.routes,
+            describe if describe is not None else lambda: own_heartbeat,
+            on_broker_back,
+        )
+        self._on_connection_lost = on_connection_lost
         self._loops: list[asyncio.Task[object]] = []
+        self._is_closed = False
+
+    # From any thread but the I/O thread.
+
+    def start(self, join: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Run `join`, if given, then begin the periodic heartbeats and route refreshes.
+
+        Raises: whatever `join` raised; the session is closed then.
+        """
+
+        async def begin() -> None:
+            if join is not None:
+                await join()
+            self.start_loops()
+
+        try:
+            self.call(begin())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Disconnect and let the I/O thread go; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.call(self.disconnect())
+        self.runtime.release()
+
+    def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
+        """Run `work` on the I/O thread and wait for its result; raises as `Runtime.call`."""
+        return self.runtime.call(work, timeout_s)
+
+    def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        """Start `work` on the I/O thread."""
+        return self.runtime.submit(work)
+
+    async def acall(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run `work` on the I/O thread and await its result, on any loop."""
+        if self.runtime.is_io_thread:
+            return await work
+        return await asyncio.wrap_future(self.runtime.submit(work))
+
+    # On the I/O thread.
 
     def start_loops(self) -> None:
-        """Begin the periodic heartbeat and route refresh."""
+        """Begin the periodic heartbeats and route refreshes."""
+        config, beat, refresh = self.config, self.heartbeats.beat, self.routes.refresh_all
         self._loops = [
             self.runtime.spawn(
-                repeat(self.heartbeats.beat, self.clock, lambda: self.config.heartbeat_interval_ms),
+                repeat(beat, self.clock, lambda: config.heartbeat_interval_ms),
                 f"heartbeat {self.client_id}",
             ),
             self.runtime.spawn(
-                repeat(self.routes.refresh_all, self.clock, lambda: self.config.route_interval_ms),
+                repeat(refresh, self.clock, lambda: config.route_interval_ms),
                 f"routes {self.client_id}",
             ),
         ]
 
+    async def leave(
+        self, *, consumer_group: str | None = None, producer_group: str | None = None
+    ) -> None:
+        """Send no heartbeat any more and unregister: the first heartbeat would register again."""
+        await self.stop_loops()
+        await self.unregister(consumer_group=consumer_group, producer_group=producer_group)
+
+    async def stop_loops(self) -> None:
+        """End the periodic heartbeats and route refreshes, and reconnects under way."""
+        await self.heartbeats.stop()
+        await cancelled(*self._loops)
+        self._loops = []
+
+    async def unregister(
+        self, *, consumer_group: str | None = None, producer_group: str | None = None
+    ) -> None:
+        """Unregister from a group at every broker; one that fails drops us when it notices."""
+        for address in self.routes.masters():
+            try:
+                await self.api.unregister(
+                    address, consumer_group=consumer_group, producer_group=producer_group
+                )
+            except OrderMQError as error:
+                self.outages.failed(address, "unregistration", error)
+
+    async def disconnect(self) -> None:
+        """Stop the loops and close the connections; later requests raise `StateError`."""
+        await self.stop_loops()
+        await self.connections.close()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of a topic, sorted.
+
+        Raises: RouteError: topic not found on any broker, or no name server answers.
+        """
+        route = await self.routes.get(topic)
+        if route is None:
+            raise RouteError(
+                "topic not found on any broker: create it first, or send a message to it",
+                topic=topic,
+            )
+        return subscribe_queues(topic, route)
+
+    async def address_of(self, queue: MessageQueue) -> str:
+        """Return the address of a queue's master, from memory or from the name server.
+
+        Raises: RouteError: no broker has the topic, or its broker has no master.
+        """
+        await self.queues(queue.topic)
+        return self.routes.master_of(queue.broker_name)
+
     async def group_members(self, group: str) -> list[str]:
-        """The client ids of a group, by the first broker that answers; [] without a broker.
+        """Return the client ids of a group, from the first broker that answers; [] without one.
 
         Raises: RemotingError, RouteError: none of the brokers answered; the last one's error.
         """
@@ -96,15 +218,11 @@ class ClientSession:
             raise failure
         return []
 
-    async def stop_loops(self) -> None:
-        """End the periodic heartbeat and route refresh."""
-        await cancelled(*self._loops)
-        self._loops = []
-
-    async def close(self) -> None:
-        """Stop the loops and close the connections; the caller has unregistered before."""
-        await self.stop_loops()
-        await self.connections.close()
+    def _connection_lost(self, address: str) -> None:
+        # The owner first: a member marks leases of that broker as doubtful before anything is
+        # sent over a new connection.
+        self._on_connection_lost(address)
+        self.heartbeats.connection_lost(address)
 
 
 def new_client_id(

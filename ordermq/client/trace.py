@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from ordermq.client.routes import publish_queues
-from ordermq.client.runtime import Runtime, cancelled, wait_until_set
-from ordermq.client.session import ClientSession, new_client_id
+from ordermq.client.runtime import cancelled, wait_until_set
+from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.config.trace import TraceConfig
@@ -20,7 +20,6 @@ from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
-from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.trace import TraceRecord, keys_of
 
@@ -76,23 +75,17 @@ class TraceDispatcher:
 
     def start(self) -> None:
         """Begin to send."""
-        runtime = Runtime.acquire()
-        name = new_client_id(self._remoting, self._name_servers)
-        client = ClientSession(
-            runtime,
-            self._clock,
-            self._remoting,
+        client = self._client = ClientSession(
             self._name_servers,
-            name,
-            describe=lambda: Heartbeat(name, (), (self._group,)),
+            self._remoting,
+            clock=self._clock,
+            producer_groups=(self._group,),
         )
 
         async def begin() -> None:
-            client.start_loops()
-            self._sending = runtime.spawn(self._run(client), f"trace {self._group}")
+            self._sending = client.runtime.spawn(self._run(client), f"trace {self._group}")
 
-        self._client = client
-        runtime.call(begin())
+        client.start(begin)
 
     def close(self) -> None:
         """Send what waits, and disconnect."""
@@ -105,10 +98,9 @@ class TraceDispatcher:
             if self._sending is not None:
                 await asyncio.wait([self._sending], timeout=_SEND_TIMEOUT_MS / 1_000)
             await cancelled(self._sending)
-            await client.close()
 
-        client.runtime.call(end())
-        client.runtime.release()
+        client.call(end())
+        client.close()
 
     # On the I/O thread.
 

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import Runtime, cancelled, repeat
+from ordermq.client.runtime import cancelled, repeat
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import ConsumeFromWhere
@@ -24,9 +24,8 @@ from ordermq.consumer.lite_offsets import BrokerStore, FileStore, LiteOffsets, O
 from ordermq.consumer.offsets.local_offsets import OffsetFile
 from ordermq.consumer.queue.poll_buffer import PollBuffer, PulledQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.consumer.rejoining import Rejoining
 from ordermq.consumer.shares import Shares
-from ordermq.errors import ConfigError, OrderMQError, RouteError
+from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.model.subscription import Subscription
@@ -68,18 +67,17 @@ class LiteMember:
         self._settings = settings
         self._config = config = settings.config
         self._group = group = settings.group
-        self.runtime = Runtime.acquire()
         self.client = client = ClientSession(
-            self.runtime,
-            settings.clock,
-            config.remoting,
             settings.name_servers,
+            config.remoting,
             settings.client_id,
+            clock=settings.clock,
             describe=self._describe,
             on_request=self._on_request,
-            on_lost=lambda address: self._rejoining.lost(address),
+            on_broker_back=self._on_broker_back,
             on_route_change=self._on_route_change,
         )
+        self.runtime = client.runtime
         self.buffer = PollBuffer(config.lite, self._on_room)
         store: OffsetStore = BrokerStore(client, group)
         if settings.offset_file is not None:
@@ -101,7 +99,6 @@ class LiteMember:
             client, group, lambda: tuple(self._wanted.values()), is_orderly=False
         )
         self._is_agreeing = False
-        self._rejoining = Rejoining(client, self._describe, self._on_broker_back)
         self._wanted: dict[str, Subscription] = {}
         self._fetchers: dict[MessageQueue, Fetcher] = {}
         self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
@@ -118,7 +115,7 @@ class LiteMember:
         """
         # The brokers that create topics are known by this one; others come with their topics.
         await self.client.routes.get(AUTO_CREATE_TOPIC)
-        await self.client.heartbeats.introduce()
+        await self.client.heartbeats.register()
         self.client.start_loops()
         spawn, lite = self.runtime.spawn, self._config.lite
         self._loops = [spawn(self._keep_running(self._shares.run), f"shares {self._group}")]
@@ -133,19 +130,17 @@ class LiteMember:
     async def leave(self) -> None:
         """Give every queue up, tell the brokers, disconnect."""
         self.buffer.close()
-        self._rejoining.stop()
         await cancelled(*self._loops)
         await self._shares.close()
-        await self.client.stop_loops()  # a heartbeat would make us a member again
-        await self._unregister()
+        await self.client.leave(consumer_group=self._group)
         await asyncio.gather(*self._callbacks, return_exceptions=True)
-        await self.client.close()
+        await self.client.disconnect()
 
     def close(self) -> None:
         """Let the thread and the offset file go, after `leave`; not on the I/O thread."""
         if self._settings.offset_file is not None:
             self._settings.offset_file.close()
-        self.runtime.release()
+        self.client.close()
 
     async def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
         """Share these topics, too, with the group; returns with our present share.
@@ -159,7 +154,7 @@ class LiteMember:
             self._wanted[subscription.topic] = subscription
         self._apply_wanted()
         self._shares.topics = set(self._wanted)
-        await self.client.heartbeats.introduce()
+        await self.client.heartbeats.register()
         await self._shares.pass_once()
         self._agree()
 
@@ -180,7 +175,7 @@ class LiteMember:
         if self._wanted:
             await self.client.heartbeats.beat()
         else:
-            await self._unregister()
+            await self.client.unregister(consumer_group=self._group)
 
     async def assign(
         self, queues: Collection[MessageQueue], choices: Sequence[Subscription]
@@ -248,15 +243,11 @@ class LiteMember:
 
         Raises: RouteError: no broker has the topic.
         """
-        route = await self.client.routes.get(topic)
-        if route is None:
-            raise RouteError("no broker has this topic: create it first", topic=topic)
-        return subscribe_queues(topic, route)
+        return await self.client.queues(topic)
 
     async def address_of(self, queue: MessageQueue) -> str:
         """The master that has the queue, also if we do not hold it."""
-        await self.queues_of(queue.topic)
-        return self.client.routes.master_of(queue.broker_name)
+        return await self.client.address_of(queue)
 
     async def watch(self, topic: str, callback: TopicCallback) -> None:
         """Call back whenever the topic's queues differ from those known before."""
@@ -267,13 +258,6 @@ class LiteMember:
     async def _check(self, subscriptions: Sequence[Subscription]) -> None:
         wanted = Subscriptions(self.client, self._group, subscriptions, on_change=_no_change)
         await wanted.check()
-
-    async def _unregister(self) -> None:
-        for address in self.client.routes.masters():
-            try:
-                await self.client.api.unregister(address, consumer_group=self._group)
-            except OrderMQError as error:
-                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
 
     # What the parts tell us; on the I/O thread unless said otherwise.
 

@@ -434,10 +434,7 @@ class LitePullConsumer(Starting):
     async def _arun(self, work: Coroutine[Any, Any, _T]) -> _T:
         if self._member is None or self._closed:
             work.close()
-        runtime = self._live().runtime
-        if runtime.is_io_thread:
-            return await work
-        return await asyncio.wrap_future(runtime.submit(work))
+        return await self._live().client.acall(work)
 
 
 class Batches:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.routes import PullSource, subscribe_queues
-from ordermq.client.runtime import Runtime
+from ordermq.client.routes import PullSource
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
@@ -16,12 +14,11 @@ from ordermq.config.pull import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.fetch.single_pull import PullResult, choice, pull_once
 from ordermq.consumer.group_offsets import store_offset, stored_offset
-from ordermq.errors import ConfigError, RouteError, StateError
+from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import AUTO_CREATE_TOPIC, check_group, check_topic
+from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, check_group, check_topic
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.bodies import Heartbeat
 
 _T = TypeVar("_T")
 
@@ -75,28 +72,20 @@ class PullConsumer(Starting):
         """
         if self._client is not None or self._closed:
             raise StateError("a consumer starts once", group=self.group)
-        runtime = Runtime.acquire()
         client = ClientSession(
-            runtime,
-            self._clock,
-            self.config.remoting,
             self.name_servers,
+            self.config.remoting,
             self.client_id,
-            describe=lambda: Heartbeat(self.client_id, (), ("CLIENT_INNER_PRODUCER",)),
+            clock=self._clock,
+            producer_groups=(INNER_PRODUCER_GROUP,),
         )
 
-        async def begin() -> None:
+        async def join() -> None:
             # Known by every broker that creates topics; others are met with their topics.
             await client.routes.get(AUTO_CREATE_TOPIC)
-            await client.heartbeats.introduce()
-            client.start_loops()
+            await client.heartbeats.register()
 
-        try:
-            runtime.call(begin())
-        except BaseException:
-            runtime.call(client.close())
-            runtime.release()
-            raise
+        client.start(join)
         self._client = client
 
     def close(self) -> None:
@@ -105,9 +94,7 @@ class PullConsumer(Starting):
         if client is None or self._closed:
             return
         self._closed = True
-
-        client.runtime.call(client.close())
-        client.runtime.release()
+        client.close()
 
     # Messages.
 
@@ -189,7 +176,7 @@ class PullConsumer(Starting):
         client = self._live()
 
         async def work() -> None:
-            await self._meet(client, message.message_queue)
+            await client.address_of(message.message_queue)
             await send_back(client, self.group, message, delay_level, most)
 
         self._run(work())
@@ -201,14 +188,14 @@ class PullConsumer(Starting):
 
         Raises: RouteError: no broker has the topic.
         """
-        return self._run(self._queues(check_topic(topic)))
+        return self._run(self._live().queues(check_topic(topic)))
 
     def min_offset(self, queue: MessageQueue) -> int:
         """The oldest offset the broker still has."""
         client = self._live()
 
         async def ask() -> int:
-            return await client.api.min_offset(await self._meet(client, queue), queue)
+            return await client.api.min_offset(await client.address_of(queue), queue)
 
         return self._run(ask())
 
@@ -217,7 +204,7 @@ class PullConsumer(Starting):
         client = self._live()
 
         async def ask() -> int:
-            return await client.api.max_offset(await self._meet(client, queue), queue)
+            return await client.api.max_offset(await client.address_of(queue), queue)
 
         return self._run(ask())
 
@@ -232,7 +219,7 @@ class PullConsumer(Starting):
         client = self._live()
 
         async def ask() -> int:
-            address = await self._meet(client, queue)
+            address = await client.address_of(queue)
             return await client.api.search_offset(address, queue, timestamp_ms)
 
         return self._run(ask())
@@ -249,7 +236,7 @@ class PullConsumer(Starting):
             known = self._offsets.get(queue)
             if known is not None and not from_store:
                 return known
-            await self._meet(client, queue)
+            await client.address_of(queue)
             stored = await stored_offset(client, self.group, queue)
             if stored is not None:
                 self._offsets[queue] = stored
@@ -268,7 +255,7 @@ class PullConsumer(Starting):
             raise ConfigError(f"offset {offset}: expected 0 or more", group=self.group)
 
         async def store() -> None:
-            await self._meet(client, queue)
+            await client.address_of(queue)
             await store_offset(client, self.group, queue, offset)
             self._offsets[queue] = offset
 
@@ -292,7 +279,7 @@ class PullConsumer(Starting):
                 topic=queue.topic,
             )
         client, direct = self._live(), self.config.direct
-        await self._meet(client, queue)
+        await client.address_of(queue)
         source = self._sources.get(queue)
         if source is None:
             source = self._sources[queue] = PullSource(client.routes, queue)
@@ -311,39 +298,20 @@ class PullConsumer(Starting):
         source.suggest(result.suggested_broker_id)
         return result
 
-    async def _queues(self, topic: str) -> list[MessageQueue]:
-        client = self._live()
-        route = await client.routes.get(topic)
-        if route is None:
-            raise RouteError("no broker has this topic: create it first", topic=topic)
-        return subscribe_queues(topic, route)
-
-    async def _meet(self, client: ClientSession, queue: MessageQueue) -> str:
-        """The address of a queue's master, asked for if need be."""
-        route = await client.routes.get(queue.topic)
-        if route is None:
-            raise RouteError("no broker has this topic", topic=queue.topic)
-        return client.routes.master_of(queue.broker_name)
-
     def _live(self) -> ClientSession:
         if self._client is None or self._closed:
             raise StateError("the consumer is not running", group=self.group)
         return self._client
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        try:
-            runtime = self._live().runtime
-        except StateError:
-            work.close()
-            raise
-        return runtime.call(work)
+        return self._client_or_close(work).call(work)
 
     async def _arun(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return await self._client_or_close(work).acall(work)
+
+    def _client_or_close(self, work: Coroutine[Any, Any, Any]) -> ClientSession:
         try:
-            runtime = self._live().runtime
+            return self._live()
         except StateError:
-            work.close()
+            work.close()  # else Python warns that it was never awaited
             raise
-        if runtime.is_io_thread:
-            return await work
-        return await asyncio.wrap_future(runtime.submit(work))

@@ -14,13 +14,11 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
 from ordermq.producer.accumulator import Parcel
 from ordermq.producer.entries import Entries
-from ordermq.producer.introductions import Introductions
 from ordermq.producer.pending_message import Entry
 from ordermq.producer.queue_selector import Targets
 from ordermq.producer.replies import Reply, send_reply
 from ordermq.producer.request_reply import Request, Requests
 from ordermq.producer.selectors import ShardingKey
-from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 
@@ -35,7 +33,6 @@ class Asking(Starting):
     config: ProducerConfig
     _entries: Entries
     _requests: Requests | None = None
-    _introductions: Introductions | None = None
 
     def request(
         self,
@@ -117,18 +114,14 @@ class Asking(Starting):
     def _live(self) -> ClientSession:
         raise NotImplementedError
 
-    def _describe(self) -> Heartbeat:
-        raise NotImplementedError
-
     def _hand_in(self, parcel: Parcel) -> None:
         raise NotImplementedError
 
     # On the caller's thread.
 
     def _begin_asking(self, client: ClientSession, targets: Targets) -> None:
-        introductions = self._introductions = Introductions(client, self._describe)
         namespace = self.config.remoting.namespace
-        self._requests = Requests(client, targets, introductions, self._hand_in_request, namespace)
+        self._requests = Requests(client, targets, self._hand_in_request, namespace)
 
     def _request(
         self,
@@ -172,14 +165,7 @@ class Asking(Starting):
             return None
         return self._requests.take(address, request)
 
-    def _on_lost(self, address: str) -> None:
-        # The next send connects again; whom we wait to be spoken to by, now.
-        if self._introductions is not None:
-            self._introductions.lost(address)
-
     def _stop_asking(self) -> None:
-        if self._introductions is not None:
-            self._introductions.close()
         if self._requests is not None:
             self._requests.close(
                 StateError(

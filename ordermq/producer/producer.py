@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
@@ -32,7 +31,6 @@ from ordermq.producer.queue_selector import Targets
 from ordermq.producer.queue_sender import QueueLane
 from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
 from ordermq.producer.waiters import Awaited, SendWindow, Together
-from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.headers import RecallHeader, SendHeader
 
 _log = logging.getLogger("ordermq.producer")
@@ -94,23 +92,15 @@ class Producer(Asking):
         """Get ready; a server is first talked to by the first send."""
         if self._client is not None or self._closed:
             raise StateError("a producer starts once", group=self.group)
-        runtime = Runtime.acquire()
-        client = ClientSession(
-            runtime,
-            self._clock,
-            self.config.remoting,
+        client = self._client = ClientSession(
             self.name_servers,
+            self.config.remoting,
             self.client_id,
-            describe=self._describe,
+            clock=self._clock,
+            producer_groups=(self.group,),
             on_request=self._on_request,
-            on_lost=self._on_lost,
         )
-
-        async def begin() -> None:
-            client.start_loops()
-
-        runtime.call(begin())
-        self._client = client
+        client.start()
         self._intake = Intake(client, self._targets, self._lane, self._under_way)
         self._begin_asking(client, self._targets)
         if self.config.trace.enable_msg_trace:
@@ -150,9 +140,6 @@ class Producer(Asking):
         """How often a hook raised; each is logged with its message."""
         return self._hooks.errors
 
-    def _describe(self) -> Heartbeat:
-        return Heartbeat(self.client_id, (), (self.group,))
-
     def close(self, timeout_s: float = 30.0) -> None:
         """Send what is under way, at most `timeout_s`, then disconnect."""
         client = self._client
@@ -166,7 +153,7 @@ class Producer(Asking):
         client.runtime.call(self._leave(client))
         if self._traces is not None:
             self._traces.close()
-        client.runtime.release()
+        client.close()
 
     # Sending.
 
@@ -412,12 +399,8 @@ class Producer(Asking):
         assert self._intake is not None
         self._intake.close(self._not_running())
         await asyncio.gather(*(lane.stop() for lane in [*self._lanes.values()]))
-        for address in client.routes.masters():
-            try:
-                await client.api.unregister(address, producer_group=self.group)
-            except OrderMQError as error:
-                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
-        await client.close()
+        await client.leave(producer_group=self.group)
+        await client.disconnect()
 
     def _live(self) -> ClientSession:
         if self._client is None or self._closed:

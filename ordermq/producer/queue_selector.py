@@ -142,7 +142,8 @@ class Targets:
         template = routes.known(AUTO_CREATE_TOPIC)
         if template is None:
             raise RouteError(
-                "no broker has this topic, and none creates topics on first use: create it first",
+                "topic not found on any broker, and no broker creates topics on first use: "
+                "create it first",
                 topic=topic,
             )
         most = self._config.default_topic_queue_nums

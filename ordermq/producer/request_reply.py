@@ -15,7 +15,6 @@ from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import reply_topic
 from ordermq.model.stored_message import host_bytes
-from ordermq.producer.introductions import Introductions
 from ordermq.producer.pending_message import Entry
 from ordermq.producer.queue_selector import Targets
 from ordermq.producer.selectors import ShardingKey
@@ -130,13 +129,11 @@ class Requests:
         self,
         client: ClientSession,
         targets: Targets,
-        introductions: Introductions,
         hand_in: Callable[[Request, MessageQueue], None],
         namespace: str,
     ) -> None:
         self._client = client
         self._targets = targets
-        self._introductions = introductions
         self._hand_in = hand_in
         self._namespace = namespace
         self._waiting: dict[str, Request] = {}
@@ -199,7 +196,7 @@ class Requests:
             target = self._targets.choose(routes, request.message, request.key, request.queue)
             if topic not in self._prepared:
                 await self._prepare(topic)
-            await self._introductions.introduce(routes.master_of(target.broker_name))
+            await self._client.heartbeats.register_with(routes.master_of(target.broker_name))
             request.is_handed_in = True
             self._hand_in(request, target)
         except Exception as error:  # noqa: BLE001 - raised where the reply is waited for
@@ -212,7 +209,7 @@ class Requests:
         for cluster in sorted({broker.cluster for broker in route.brokers} if route else ()):
             await self._targets.learn(routes, reply_topic(cluster))
         telling = [
-            asyncio.ensure_future(self._introductions.introduce(address))
+            asyncio.ensure_future(self._client.heartbeats.register_with(address))
             for address in routes.masters()
         ]
         # One that is away must not take the time that the others are asked in.

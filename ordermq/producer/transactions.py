@@ -113,22 +113,21 @@ class TransactionProducer(Producer):
         )
         super().start()
         try:
-            self._introduce_to_all()
+            self._register_with_all()
         except BaseException:
             self.close()
             raise
 
-    def _introduce_to_all(self) -> None:
-        client, introductions = self._live(), self._introductions
-        assert introductions is not None
+    def _register_with_all(self) -> None:
+        client = self._live()
 
-        async def introduce() -> None:
+        async def register() -> None:
             for topic in self._topics:
                 await client.routes.get(topic)
             for address in client.routes.masters():
-                await introductions.introduce(address)
+                await client.heartbeats.register_with(address)
 
-        client.runtime.call(introduce())
+        client.call(register())
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Finish running checks and what is under way, at most `timeout_s` each; disconnect."""
@@ -168,7 +167,7 @@ class TransactionProducer(Producer):
         execute = _executable(message, execute or self._execute)
         together = Together(1)
         entry = self._half(message, sharding_key, together.on_done)
-        target = client.runtime.call(self._introduced_target(client, message, sharding_key, queue))
+        target = client.runtime.call(self._registered_target(client, message, sharding_key, queue))
         self._hand_in(Parcel(message, sharding_key, target, [entry]))
         together.wait()
         half = entry.outcome()
@@ -204,7 +203,7 @@ class TransactionProducer(Producer):
         awaited = Awaited()
         entry = self._half(message, sharding_key, awaited.on_done)
         target = await asyncio.wrap_future(
-            client.runtime.submit(self._introduced_target(client, message, sharding_key, queue))
+            client.runtime.submit(self._registered_target(client, message, sharding_key, queue))
         )
         self._hand_in(Parcel(message, sharding_key, target, [entry]))
         half = await awaited.receipt
@@ -224,7 +223,7 @@ class TransactionProducer(Producer):
 
     # On the I/O thread.
 
-    async def _introduced_target(
+    async def _registered_target(
         self,
         client: ClientSession,
         message: Message,
@@ -234,8 +233,7 @@ class TransactionProducer(Producer):
         """Where a half message goes; its broker has been told that it may ask us."""
         await self._targets.learn(client.routes, message.topic)
         target = self._targets.choose(client.routes, message, key, queue)
-        assert self._introductions is not None
-        await self._introductions.introduce(client.routes.master_of(target.broker_name))
+        await client.heartbeats.register_with(client.routes.master_of(target.broker_name))
         return target
 
     async def _end(

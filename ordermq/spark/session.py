@@ -10,13 +10,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from ordermq import Producer
-from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import Runtime
-from ordermq.client.session import ClientSession, new_client_id
-from ordermq.clock import Clock, SystemClock
+from ordermq.client.session import ClientSession
+from ordermq.clock import Clock
 from ordermq.config import ProducerConfig, RemotingConfig
-from ordermq.errors import RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.spark.options import CLIENT, config_of, read_options
@@ -46,30 +42,27 @@ class Link:
         on_lost: Callable[[str], None] = _ignore,
         clock: Clock | None = None,
     ) -> None:
-        self.clock = clock if clock is not None else SystemClock()
-        self._runtime = Runtime.acquire()
-        name = client_id or new_client_id(remoting, parse_name_servers(name_servers))
         self.client = ClientSession(
-            self._runtime,
-            self.clock,
-            remoting,
             name_servers,
-            name,
-            describe=describe or (lambda: Heartbeat(name)),
-            on_lost=on_lost,
+            remoting,
+            client_id,
+            clock=clock,
+            describe=describe,
+            on_connection_lost=on_lost,
         )
+        self.clock = self.client.clock
 
     def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """Run on the I/O thread and wait for the result."""
-        return self._runtime.call(work, timeout_s)
+        return self.client.call(work, timeout_s)
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Any:
         """Start on the I/O thread; a future."""
-        return self._runtime.submit(work)
+        return self.client.submit(work)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Start a task, from the I/O thread."""
-        return self._runtime.spawn(work, name)
+        return self.client.runtime.spawn(work, name)
 
     async def queues(self, topics: Sequence[str]) -> list[MessageQueue]:
         """The readable queues of these topics, sorted.
@@ -78,10 +71,7 @@ class Link:
         """
         found: list[MessageQueue] = []
         for topic in topics:
-            route = await self.client.routes.get(topic)
-            if route is None:
-                raise RouteError("no broker has this topic: create it, or send to it", topic=topic)
-            found += subscribe_queues(topic, route)
+            found += await self.client.queues(topic)
         return sorted(found)
 
     async def known(self, topics: Iterable[str]) -> None:
@@ -91,8 +81,7 @@ class Link:
 
     def close(self) -> None:
         """Disconnect; the I/O thread ends with its last user."""
-        self._runtime.call(self.client.close())
-        self._runtime.release()
+        self.client.close()
 
 
 _links: dict[tuple[int, str, RemotingConfig], Link] = {}

@@ -281,7 +281,7 @@ def abandon(driver: StreamDriver) -> None:
 
     async def die() -> None:
         renewing.cancel()
-        await lease.link.client.close()
+        await lease.link.client.disconnect()
 
     lease.link.call(die())
     driver._is_closed = True
@@ -393,7 +393,7 @@ def test_a_checkpoint_that_goes_back_is_refused(broker, producer, run):
 
 
 def test_a_topic_nobody_has_is_named(broker, run):
-    with pytest.raises(RouteError, match=r"no broker has this topic.*topic='orders'"):
+    with pytest.raises(RouteError, match=r"topic not found on any broker.*topic='orders'"):
         run().initial()
 
 

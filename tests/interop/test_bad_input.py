@@ -114,7 +114,7 @@ def test_a_topic_that_no_broker_has_or_makes(
 ) -> None:
     error = refusal(strict.name_servers, "unknown")
     assert isinstance(error, RouteError)
-    assert_says(error, "topic='unknown'", "no broker has this topic", "create it")
+    assert_says(error, "topic='unknown'", "topic not found on any broker", "create it")
     caplog.set_level(logging.WARNING, "ordermq.consumer")
     for consumer in consumers_of(strict.name_servers, "unknown"):
         caplog.clear()

@@ -190,7 +190,7 @@ def test_a_wrong_option_is_named_where_the_dataframe_is_made(read, producer):
 
 def test_a_topic_nobody_has_is_an_error_that_names_it(read, producer):
     send(producer, 1)
-    with pytest.raises(AnalysisException, match=r"no broker has this topic.*topic='nowhere'"):
+    with pytest.raises(AnalysisException, match=r"topic not found on any broker.*topic='nowhere'"):
         read(topic="nowhere").count()
 
 

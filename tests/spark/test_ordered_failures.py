@@ -15,13 +15,10 @@ from pyspark.sql import SparkSession
 from test_ordered_stage import frame, run_stream, stream
 
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession
-from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import Heartbeat
 from ordermq.spark import DeadLetter, ParkKey, apply_in_order, apply_with_state, unpark
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.stages.failure_policy import ParkedKeys
@@ -209,10 +206,6 @@ class Locks:
     def __init__(self, name_servers: str, group: str) -> None:
         self._name_servers = name_servers
         self._group = group
-        self._runtime = Runtime.acquire()
-
-    def close(self) -> None:
-        self._runtime.release()
 
     def lock(self, client_id: str, queue: MessageQueue) -> bool:
         async def ask(client: ClientSession, address: str) -> bool:
@@ -227,22 +220,15 @@ class Locks:
         self._run(client_id, queue, ask)
 
     def _run(self, client_id: str, queue: MessageQueue, ask: Any) -> Any:
-        async def work() -> Any:
-            client = ClientSession(
-                self._runtime,
-                SystemClock(),
-                RemotingConfig(),
-                self._name_servers,
-                client_id,
-                describe=lambda: Heartbeat(client_id, (), ()),
-            )
-            try:
-                await client.routes.get(queue.topic)
-                return await ask(client, client.routes.master_of(queue.broker_name))
-            finally:
-                await client.close()
+        client = ClientSession(self._name_servers, RemotingConfig(), client_id)
 
-        return self._runtime.call(work())
+        async def work() -> Any:
+            return await ask(client, await client.address_of(queue))
+
+        try:
+            return client.call(work())
+        finally:
+            client.close()
 
 
 def test_user_code_is_not_called_again_once_another_member_has_the_queue(
@@ -291,7 +277,6 @@ def test_user_code_is_not_called_again_once_another_member_has_the_queue(
     finally:
         go.touch()
         runner.join(60)
-        locks.close()
     assert calls.read_text().split() == ["0", "10", "20", "30", "40", "50"]
     assert "LockLost" in str(failures[0])
     assert "another member's" in str(failures[0])

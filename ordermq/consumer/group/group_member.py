@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from ordermq.client.connections import Answer
-from ordermq.client.runtime import Runtime, cancelled, repeat
+from ordermq.client.runtime import cancelled, repeat
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.agreement import Agreement
@@ -29,9 +29,7 @@ from ordermq.consumer.pullers import Pullers
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
 from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.receiver import Loop, Receiver
-from ordermq.consumer.rejoining import Rejoining
 from ordermq.consumer.unlocked import Unlocked
-from ordermq.errors import OrderMQError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, retry_topic
@@ -57,23 +55,23 @@ class Member:
         self._settings = settings
         self._config = config = settings.config
         self._group = group = settings.group
-        self._runtime = Runtime.acquire()
         self._history = EventRecorder(settings.history, settings.group)
         self._leaving = False
         self._is_out = False  # paused as a whole: no member until it resumes
         self._releasing: Future[None] | None = None
         statistics = settings.statistics
         self._client = client = ClientSession(
-            self._runtime,
-            settings.clock,
-            config.remoting,
             settings.name_servers,
+            config.remoting,
             settings.client_id,
+            clock=settings.clock,
             describe=self._describe,
             on_request=self._on_request,
-            on_lost=self._on_connection_lost,
+            on_connection_lost=self._on_connection_lost,
+            on_broker_back=self._on_back,
             on_route_change=lambda _: self._rebalancer.wake(),
         )
+        self._runtime = client.runtime
         self.subscriptions = Subscriptions(
             client, group, settings.subscriptions, self._on_subscription
         )
@@ -172,7 +170,6 @@ class Member:
             client, group, self.subscriptions.all, is_orderly=self._receiver.is_ordered
         )
         self._loops: list[asyncio.Task[object]] = []
-        self._rejoining = Rejoining(client, self._describe, self._on_back)
         self._callbacks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -196,10 +193,9 @@ class Member:
         told last: nothing else would keep the others from what we are still at.
         """
         self._leaving = True
-        self._rejoining.stop()
         self._rebalancer.stop_acquiring()
         if isinstance(self._locks, Locks):
-            self._runtime.call(self._leave_group())
+            self._runtime.call(self._client.leave(consumer_group=self._group))
         self._releasing = self._runtime.submit(self._rebalancer.release_all())
         released = True
         try:
@@ -213,7 +209,7 @@ class Member:
                 stuck,
             )
         if isinstance(self._locks, Unlocked):
-            self._runtime.call(self._leave_group())
+            self._runtime.call(self._client.leave(consumer_group=self._group))
         self._runtime.call(self._disconnect())
         self._end(timeout_s if released else 0.0)
         return released
@@ -233,7 +229,7 @@ class Member:
             # members that know each other share the queues from the first message on.
             await self._client.routes.get(AUTO_CREATE_TOPIC)
         await self.subscriptions.check()
-        await self._client.heartbeats.introduce()
+        await self._client.heartbeats.register()
         if self.subscriptions.of(retry) is not None:
             # The heartbeat created it at the broker; now its route exists.
             await self._client.routes.get(retry)
@@ -271,30 +267,19 @@ class Member:
                 _log.exception("%s failed by an error of ours; it starts again", name)
                 await self._client.clock.sleep_ms(_RESTART_DELAY_MS)
 
-    async def _leave_group(self) -> None:
-        await self._client.stop_loops()  # a heartbeat would make us a member again
-        await self._unregister()
-
-    async def _unregister(self) -> None:
-        for address in self._client.routes.masters():
-            try:
-                await self._client.api.unregister(address, consumer_group=self._group)
-            except OrderMQError as error:
-                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
-
     async def _disconnect(self) -> None:
         await self._rebalancer.abandon()
         await cancelled(*self._loops)
         await self._pullers.close()
         await asyncio.gather(*self._callbacks, return_exceptions=True)
-        await self._client.close()
+        await self._client.disconnect()
 
     def _end(self, timeout_s: float) -> None:
         self._receiver.close(timeout_s)
         self._history.close()
         if self._offset_file is not None:
             self._offset_file.close()
-        self._runtime.release()
+        self._client.close()
 
     def resize(self, threads: int) -> None:
         self._receiver.resize(threads)
@@ -331,7 +316,7 @@ class Member:
         while isinstance(self._locks, Unlocked) and self._rebalancer.assigned():
             await self._client.clock.sleep_ms(_IDLE_CHECK_MS)
         if self._is_out and not self._leaving:
-            await self._unregister()
+            await self._client.unregister(consumer_group=self._group)
 
     async def _step_in(self) -> None:
         self._rebalancer.step_in()
@@ -367,7 +352,6 @@ class Member:
                 # get ours at once, and nothing would tell us
                 # (docs/internals/semantics.md#leases-and-renewal).
                 assigned.lose_lease("the connection to a broker without lock epochs broke")
-        self._rejoining.lost(address)
 
     def _on_back(self) -> None:
         self._locks.renew_soon()

@@ -7,10 +7,7 @@ import concurrent.futures
 import logging
 from collections.abc import Mapping, Sequence
 
-from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.runtime import Runtime
-from ordermq.client.session import ClientSession, new_client_id
-from ordermq.clock import SystemClock
+from ordermq.client.session import ClientSession
 from ordermq.config import ProducerConfig
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue
@@ -18,7 +15,6 @@ from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.producer.queue_selector import Targets
 from ordermq.producer.retry_policy import AfterFailure, decide, delay_ms, is_doubtful
 from ordermq.producer.selectors import selector_of
-from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.headers import SendHeader
 from ordermq.spark.session import KeptClients
 
@@ -41,16 +37,7 @@ class BlockSender:
     ) -> None:
         self._group = group
         self._config = config.send
-        self._runtime = Runtime.acquire()
-        own_id = new_client_id(config.remoting, parse_name_servers(name_servers), None)
-        self._client = ClientSession(
-            self._runtime,
-            SystemClock(),
-            config.remoting,
-            name_servers,
-            own_id,
-            describe=lambda: Heartbeat(own_id, (), (group,)),
-        )
+        self._client = ClientSession(name_servers, config.remoting, producer_groups=(group,))
         self._targets = Targets(selector_of(selector), config.send)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -72,11 +59,11 @@ class BlockSender:
             await self._targets.learn(routes, topic)
             return self._targets.queues(routes, topic)
 
-        return self._runtime.call(ask())
+        return self._client.call(ask())
 
     def begin(self, blocks: Blocks) -> concurrent.futures.Future[None]:
         """Send; the future is done when all is acknowledged, or fails with what failed first."""
-        return self._runtime.submit(self._send_all(blocks))
+        return self._client.submit(self._send_all(blocks))
 
     async def _send_all(self, blocks: Blocks) -> None:
         sends = [self._send_queue(queue, bodies) for queue, bodies in blocks.items()]

@@ -147,7 +147,7 @@ class DriverLease:
 
     async def _join(self, queues: list[MessageQueue]) -> None:
         await self.link.known(queue.topic for queue in queues)
-        await self.link.client.heartbeats.introduce()
+        await self.link.client.heartbeats.register()
         self.link.client.start_loops()
         self._renewing = self.link.spawn(self._renew_for_ever(), f"lease {self.id:016x}")
 

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession
 from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import LockLost, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import Heartbeat
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.session import KeptClients, lease_client_id, remoting_of
 
@@ -50,14 +48,7 @@ _known: dict[tuple[str, MessageQueue], _Known] = {}
 
 def _client(name_servers: str, remoting: RemotingConfig, client_id: str) -> ClientSession:
     # No heartbeat: the driver is the member of the group, executors only ask in its name.
-    return ClientSession(
-        Runtime.acquire(),
-        _CLOCK,
-        remoting,
-        name_servers,
-        client_id,
-        describe=lambda: Heartbeat(client_id, (), ()),
-    )
+    return ClientSession(name_servers, remoting, client_id, clock=_CLOCK)
 
 
 _CLIENTS = KeptClients(_client)

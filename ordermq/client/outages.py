@@ -1,0 +1,86 @@
+"""Log lines about brokers that fail: one WARNING per outage, then one summary per 30 s."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ordermq.clock import Clock
+
+_log = logging.getLogger("ordermq.client")
+_SUMMARY_INTERVAL_MS = 30_000
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Failures of one address since its last success."""
+
+    began_ms: int
+    reported_ms: int
+    failures: int = 0
+    unreported: Counter[str] = field(default_factory=Counter)
+
+
+class Outages:
+    """Outages of the servers that one client talks to; on the I/O thread.
+
+    A dead broker fails every queue it holds, several times a second. Its failures are counted
+    here and reported together, so that one broker cannot drown the log of a whole process.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._outages: dict[str, _Outage] = {}
+        self._last_report_ms: dict[str, int] = {}
+
+    def failed(self, address: str, action: str, error: object) -> None:
+        """Count a failure; log the first one of an outage, and a summary each 30 s after it.
+
+        Args:
+            action: the request that failed, in one or two words, as `heartbeat`.
+        """
+        now_ms = self._clock.now_ms()
+        outage = self._outages.get(address)
+        if outage is None:
+            # A broker that answers now and then begins an outage each time. The interval is
+            # kept across those, or a flapping broker would log a WARNING for each flap.
+            reported_ms = self._last_report_ms.get(address, now_ms - _SUMMARY_INTERVAL_MS)
+            outage = self._outages[address] = _Outage(now_ms, reported_ms)
+        outage.failures += 1
+        outage.unreported[action] += 1
+        if now_ms - outage.reported_ms < _SUMMARY_INTERVAL_MS:
+            return
+        if outage.failures == 1:
+            _log.warning(
+                "%s: %s failed: %s; retrying, further failures are reported every %d s",
+                address,
+                action,
+                error,
+                _SUMMARY_INTERVAL_MS // 1_000,
+            )
+        else:
+            counts = ", ".join(
+                f"{name} {count}" for name, count in sorted(outage.unreported.items())
+            )
+            _log.warning(
+                "%s: still failing after %d s: %d failures (%s); last error: %s",
+                address,
+                (now_ms - outage.began_ms) // 1_000,
+                outage.unreported.total(),
+                counts,
+                error,
+            )
+        outage.unreported.clear()
+        outage.reported_ms = self._last_report_ms[address] = now_ms
+
+    def answered(self, address: str) -> None:
+        """End the address's outage, if there is one: it answered a request."""
+        outage = self._outages.pop(address, None)
+        if outage is not None:
+            _log.info(
+                "%s: answers again after %d s and %d failures",
+                address,
+                (self._clock.now_ms() - outage.began_ms) // 1_000,
+                outage.failures,
+            )
