@@ -9,6 +9,9 @@ from typing import Any
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from bench.end_to_end.page import SHOWN_AS
 
 COLOURS = {
     "ordermq": "#2a6f97",
@@ -19,10 +22,11 @@ COLOURS = {
     "gRPC client": "#c9ada7",
 }
 PLAIN = "#9aa5b1"
+PLAIN_NUMBERS = FuncFormatter(lambda value, _: f"{value:g}")
 
 
 def draw(results: dict[str, dict[str, Any]], folder: Path) -> None:
-    """A picture of each result that is there, by its name in bench/results, into `folder`."""
+    """Draw each available result, by its name in bench/results, into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, result in results.items():
         figure = PICTURES[name](result)
@@ -31,43 +35,49 @@ def draw(results: dict[str, dict[str, Any]], folder: Path) -> None:
 
 
 def embedded(result: dict[str, Any]) -> Figure:
-    """Catch-up rates as bars."""
+    """Draw the throughput of catch-up as bars."""
     figure, axes = pyplot.subplots(figsize=(7, 2.6), layout="constrained")
-    rates = {name: row["messages_per_second"] / 1000 for name, row in result["rows"].items()}
+    rates = {
+        SHOWN_AS.get(name, name): row["messages_per_second"] / 1000
+        for name, row in result["rows"].items()
+    }
     bars_of(axes, rates, "%.0f k")
-    axes.set_xlabel("thousand messages a second")
-    axes.set_title("Catch-up on the embedded broker, one process", loc="left")
+    axes.set_xlabel("thousand messages per second")
+    axes.set_title("Catch-up on the embedded broker, one consumer", loc="left")
     return figure
 
 
 def beside_peers(result: dict[str, Any]) -> Figure:
-    """Catch-up from a real broker: rate and CPU of each client."""
+    """Draw throughput and CPU of each client that catches up from a RocketMQ broker."""
     figure, both = pyplot.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
     rows = sorted(result["rows"].items(), key=lambda item: -item[1]["messages_per_second"])
     bars_of(both[0], {n: row["messages_per_second"] / 1000 for n, row in rows}, "%.0f k")
     bars_of(both[1], {n: row["cpu_us_per_message"] for n, row in rows}, "%.2f")
-    both[0].set_xlabel("thousand messages a second")
+    both[0].set_xlabel("thousand messages per second")
     both[1].set_xscale("log")  # the slowest takes some 400 times as much as the quickest
-    both[1].set_xlabel("CPU, us a message, logarithmic")
-    both[0].set_title(f"Catch-up from RocketMQ {result['workload']['rocketmq']}", loc="left")
+    both[1].xaxis.set_major_formatter(PLAIN_NUMBERS)
+    both[1].set_xlabel("CPU us per message (log scale)")
+    both[0].set_title("Throughput", loc="left")
+    both[1].set_title("CPU per message", loc="left")
+    figure.suptitle(f"Catch-up from RocketMQ {result['workload']['rocketmq']}", x=0.02, ha="left")
     return figure
 
 
 def sends(result: dict[str, Any]) -> Figure:
-    """Ordered sends: a panel a way of sending, for their rates differ a hundredfold."""
+    """Draw ordered sends, one panel per mode: their throughputs differ a hundredfold."""
     ways = result["rows"]
     figure, panels = pyplot.subplots(len(ways), 1, figsize=(7, 4.4), layout="constrained")
     for axes, (way, clients) in zip(panels, ways.items(), strict=True):
         bars_of(
             axes, {n: row["messages_per_second"] / 1000 for n, row in clients.items()}, "%.1f k"
         )
-        axes.set_title(way, loc="left")
-    panels[-1].set_xlabel("thousand messages a second")
+        axes.set_title(f"Ordered sends: {way}", loc="left")
+    panels[-1].set_xlabel("thousand messages per second")
     return figure
 
 
 def latency(result: dict[str, Any]) -> Figure:
-    """From send to listener, by share of the messages."""
+    """Draw the latency from send to listener by percentile."""
     rates = dict(sorted(result["rates"].items(), key=lambda item: int(item[0])))
     figure, panels = pyplot.subplots(
         1, len(rates), figsize=(9, 3), layout="constrained", sharey=True, squeeze=False
@@ -84,15 +94,23 @@ def latency(result: dict[str, Any]) -> Figure:
             times = [row[figure_name] / 1000 for figure_name in shares.values()]
             axes.plot(list(shares), times, marker="o", label=name, color=COLOURS[name])
         axes.set_yscale("log")
-        axes.set_title(f"{int(rate):,} messages a second", loc="left")
+        axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
+        axes.set_title(f"{int(rate):,} messages per second", loc="left")
+        axes.set_xlabel("percentile")
         bare(axes)
-    panels[0][0].set_ylabel("ms from send to listener")
+    panels[0][0].set_ylabel("ms (log scale)")
     panels[0][0].legend(frameon=False)
+    work = result["workload"]
+    figure.suptitle(
+        f"Latency from send to listener, RocketMQ {work['rocketmq']}, {work['keys']} keys",
+        x=0.02,
+        ha="left",
+    )
     return figure
 
 
 def hand_off(result: dict[str, Any]) -> Figure:
-    """How long a moved queue is silent: median to worst."""
+    """Draw the pause of a moved queue, median to worst."""
     figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
     labels: list[str] = []
     for row in result["rows"]:
@@ -105,14 +123,14 @@ def hand_off(result: dict[str, Any]) -> Figure:
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("ms a moved queue is silent: median (dot) to worst")
-    axes.set_title("A member joins or leaves under load", loc="left")
+    axes.set_xlabel("pause of a moved queue in ms: median (dot) to worst")
+    axes.set_title("Hand-off: a member joins or leaves under load", loc="left")
     bare(axes)
     return figure
 
 
 def bars_of(axes: Axes, values: dict[str, float], words: str) -> None:
-    """One bar a name, the first on top, each with its figure."""
+    """Draw one bar per name, the first on top, each with its value."""
     names: Sequence[str] = list(values)[::-1]
     colours = [COLOURS.get(name.rsplit(", batch", 1)[0], PLAIN) for name in names]
     bars = axes.barh(names, [values[name] for name in names], color=colours)
