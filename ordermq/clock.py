@@ -93,6 +93,22 @@ class ManualClock:
         self._wall_ms += delta_ms
 
 
+async def wait_until_set(event: asyncio.Event, clock: Clock, timeout_ms: int) -> bool:
+    """Wait for `event`, at most `timeout_ms` of the clock; return True if it is set."""
+    if event.is_set():
+        return True
+    sleeper = asyncio.ensure_future(clock.sleep_ms(timeout_ms))
+    waiter = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((sleeper, waiter), return_when=asyncio.FIRST_COMPLETED)
+        return event.is_set()
+    finally:
+        # Awaited too: a cancelled task that nobody awaits is reported by asyncio when it is freed.
+        for task in (sleeper, waiter):
+            task.cancel()
+        await asyncio.gather(sleeper, waiter, return_exceptions=True)
+
+
 def _wake(woken: asyncio.Future[None]) -> None:
     if not woken.done():  # the sleeper may have been cancelled between due and now
         woken.set_result(None)

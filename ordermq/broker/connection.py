@@ -1,4 +1,4 @@
-"""One client's connection: bytes to requests, answers to bytes."""
+"""One client's connection: bytes to requests, replies to bytes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,34 @@ from ordermq import core
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.errors import ProtocolError
 from ordermq.model.stored_message import host_bytes
+from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.framing import Framer, encode
 
 log = logging.getLogger("ordermq.broker")
 
-_WRITE_HIGH_WATER = 4_194_304  # bytes of answers waiting before we stop reading requests
-_FLUSH_BYTES = 262_144
-_MAX_WRITERS = 1_024
+_WRITE_HIGH_WATER = 4_194_304  # unsent bytes at which requests are no longer read
+_FLUSH_BYTES = 262_144  # joined replies; larger writes would only be copied once more
+_MAX_WRITERS = 1_024  # record writers kept per connection, for clients of very many queues
+
+
+class RequestRefused(Exception):
+    """Raised by a handler: the request is answered with this code and remark."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
 
 
 class BrokerConnection(asyncio.Protocol):
-    """Reads requests and hands them on in arrival order; writes answers.
+    """Reads requests and passes them on in arrival order; writes replies.
 
-    A client that does not read its answers is not read from either.
+    Requests of a client that does not read its replies are not read either.
 
     Args:
-        handle: judges one request; it answers now, later, or not at all.
-        opened, closed: told about this connection's life.
+        handle: handles one request; it replies now, later, or not at all.
+        opened, closed: called when this connection was made and when it is lost.
     """
 
     def __init__(
@@ -48,10 +58,11 @@ class BrokerConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._backlog: list[Command] = []  # read, but not handled while answers do not leave
+        self._backlog: list[Command] = []  # received while the transport's buffer was full
         self._is_paused = False
         self._is_working = False
-        self._asked: dict[int, Callable[[Command | None], None]] = {}
+        # Requests of the broker to this client, by opaque.
+        self._response_callbacks: dict[int, Callable[[Command | None], None]] = {}
         self._writers: dict[tuple[str, int], core.interface.RecordWriter] = {}
         self.peer = ""
         self.local_address = ""
@@ -63,6 +74,7 @@ class BrokerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        # Formatted once: every stored record and message id contains both addresses.
         self.peer, self.local_address = _address(peer), _address(local)
         self._born_host, self._store_host = host_bytes(*peer[:2]), host_bytes(*local[:2])
         self.store_host_hex = self._store_host.hex().upper()
@@ -72,7 +84,7 @@ class BrokerConnection(asyncio.Protocol):
         self._transport = None
         self._out.clear()
         self._backlog.clear()
-        for opaque in list(self._asked):
+        for opaque in list(self._response_callbacks):
             self.give_up(opaque)
         self._closed(self)
 
@@ -82,15 +94,16 @@ class BrokerConnection(asyncio.Protocol):
             commands = self._framer.feed(data)
         except ProtocolError as error:
             commands, broken = self._framer.completed, error
+        # Behind a backlog, new requests queue up: a connection's requests stay in order.
         if self._backlog:
             self._backlog += commands
         else:
             self._backlog = commands
             self._work()
         if broken is not None:
-            # Behind such bytes no frame can be found any more; what came before is handled.
+            # After a malformed frame the next one cannot be found. Earlier ones were handled.
             self._statistics.frames_refused += 1
-            log.warning("connection of %s closed: %s", self.peer, broken)
+            log.warning("closing connection: client=%s reason=%s", self.peer, broken)
             self.close()
 
     def pause_writing(self) -> None:
@@ -105,10 +118,11 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _work(self) -> None:
-        """Handle what was read, as far as answers leave."""
+        """Handle received requests until the transport's buffer is full."""
         commands, done = self._backlog, 0
         self._is_working = True
         for command in commands:
+            # A handler's reply may fill the buffer, and its request may close the connection.
             if self._is_paused or self._transport is None or self._transport.is_closing():
                 break
             done += 1
@@ -118,7 +132,10 @@ class BrokerConnection(asyncio.Protocol):
         self.flush()
 
     def writer(self, topic: str, queue_id: int) -> core.interface.RecordWriter:
-        """What writes this client's messages for a queue."""
+        """Return the writer of this client's records for a queue.
+
+        Cached, because it holds the encoded topic and both addresses of every record.
+        """
         found = self._writers.get((topic, queue_id))
         if found is None:
             if len(self._writers) >= _MAX_WRITERS:
@@ -135,12 +152,14 @@ class BrokerConnection(asyncio.Protocol):
         body: bytes = b"",
         remark: str | None = None,
     ) -> None:
-        """Answer a request, unless it asked for no answer."""
+        """Reply to a request, unless it is one-way."""
         if not request.is_oneway:
             self.send(encode(request.reply(code, ext, body, remark)))
 
     def send(self, frame: bytes, body: bytes = b"") -> None:
-        """Write a frame, of one piece or two; what one turn of the loop writes leaves joined."""
+        """Write a frame, in one or two pieces."""
+        # Frames of one loop iteration leave in one write: a system call costs more than joining.
+        # Within `_work` the flush is at its end, so no callback is needed.
         if not self._out and not self._is_working:
             self._loop.call_soon(self.flush)
         self._out.append(frame)
@@ -151,25 +170,25 @@ class BrokerConnection(asyncio.Protocol):
             self.flush()
 
     def ask(self, request: Command, done: Callable[[Command | None], None]) -> None:
-        """Send the client a request; `done` gets its answer, None if there will be none."""
-        self._asked[request.opaque] = done
+        """Send the client a request; `done` gets its response, None if there will be none."""
+        self._response_callbacks[request.opaque] = done
         self.send(encode(request))
 
-    def settle(self, answer: Command) -> None:
-        """Take an answer; one that nobody waits for is harmless
+    def settle(self, response: Command) -> None:
+        """Pass on a client's response; one without a waiter is ignored
         (docs/internals/protocol.md#flags-and-request-ids)."""
-        done = self._asked.pop(answer.opaque, None)
+        done = self._response_callbacks.pop(response.opaque, None)
         if done is not None:
-            done(answer)
+            done(response)
 
     def give_up(self, opaque: int) -> None:
-        """Wait no longer for the answer to a request of ours."""
-        done = self._asked.pop(opaque, None)
+        """Stop waiting for the response to a request of the broker."""
+        done = self._response_callbacks.pop(opaque, None)
         if done is not None:
             done(None)
 
     def flush(self) -> None:
-        """Hand waiting frames to the transport."""
+        """Write waiting frames to the transport."""
         if self._out:
             if self._transport is not None:
                 self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
@@ -177,13 +196,13 @@ class BrokerConnection(asyncio.Protocol):
             self._out_bytes = 0
 
     def close(self) -> None:
-        """Close once what was written is out."""
+        """Close after everything written was sent."""
         if self._transport is not None:
             self.flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close now, without sending what is buffered."""
         if self._transport is not None:
             self._transport.abort()
 

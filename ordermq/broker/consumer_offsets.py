@@ -1,14 +1,14 @@
-"""How far each group is: known here only once it is durable."""
+"""Consumer offsets of every group; an offset is visible only once it is durable."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ordermq.broker.group_commit import Done, Statement, Write
-from ordermq.broker.store import Store
+from ordermq.broker.store import Done, Statement, Store, Write
 from ordermq.errors import StoreError
 
 OffsetKey = tuple[str, str, int]  # group, topic, queue id
+MAX_OFFSET = (1 << 63) - 1  # Java's Long.MAX_VALUE
 
 _UPSERT = (
     "INSERT INTO offsets VALUES (?, ?, ?, ?)"
@@ -17,30 +17,33 @@ _UPSERT = (
 
 
 class ConsumerOffsets:
-    """Committed offsets; the broker stores what comes, also backwards
-    (docs/internals/semantics.md#pull-loop)."""
+    """Committed offsets, and resets that members have not seen yet.
+
+    The broker stores each commit as it comes, even a lower offset
+    (docs/internals/semantics.md#pull-loop).
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._offsets: dict[OffsetKey, int] = {}
-        self._on_the_way: dict[OffsetKey, int] = {}
+        self._uncommitted_writes: dict[OffsetKey, int] = {}  # submitted, not durable: how many
         self._resets: dict[OffsetKey, int] = {}
         for group, topic, queue_id, offset in store.rows("SELECT * FROM offsets"):
             self._offsets[str(group), str(topic), int(str(queue_id))] = int(str(offset))
 
     def get(self, key: OffsetKey) -> int | None:
-        """The durable offset, None if the group never committed."""
+        """Return the durable offset, None if the group never committed."""
         return self._offsets.get(key)
 
     def commit(self, key: OffsetKey, offset: int, done: Done) -> None:
-        """Store an offset; `done` follows once the disk has it."""
-        self._on_the_way[key] = self._on_the_way.get(key, 0) + 1
+        """Store an offset; `done` is called once it is durable."""
+        self._uncommitted_writes[key] = self._uncommitted_writes.get(key, 0) + 1
 
         def finish(error: StoreError | None) -> None:
-            if self._on_the_way[key] == 1:
-                del self._on_the_way[key]
+            if self._uncommitted_writes[key] == 1:
+                del self._uncommitted_writes[key]
             else:
-                self._on_the_way[key] -= 1
+                self._uncommitted_writes[key] -= 1
             if error is None:
                 self._offsets[key] = offset
             done(error)
@@ -48,7 +51,7 @@ class ConsumerOffsets:
         self._store.submit(Write(finish, statements=[self.statement(key, offset)]))
 
     def reset(self, offsets: Mapping[OffsetKey, int], done: Done) -> None:
-        """Move groups on purpose, either way; `done` follows once the disk has it."""
+        """Store offsets that an administrator set; `done` is called once they are durable."""
 
         def finish(error: StoreError | None) -> None:
             if error is None:
@@ -58,31 +61,36 @@ class ConsumerOffsets:
         statements = [self.statement(key, offset) for key, offset in offsets.items()]
         self._store.submit(Write(finish, statements=statements))
 
-    def send_members(self, key: OffsetKey, offset: int) -> None:
-        """Answer the queue's next pull with `offset`; what members commit until then is void."""
+    def announce_reset(self, key: OffsetKey, offset: int) -> None:
+        """Answer the group's next pull of the queue with `offset`; ignore commits until then."""
         self._resets[key] = offset
 
-    def is_void(self, key: OffsetKey) -> bool:
-        """Whether a commit of a member comes from before a reset it has not heard of."""
+    def has_unseen_reset(self, key: OffsetKey) -> bool:
+        """Return True if the queue's owner has not pulled since a reset.
+
+        A commit of it would be of work from before the reset, and undo it.
+        """
         return key in self._resets
 
     def take_reset(self, key: OffsetKey) -> int | None:
-        """Where a pull shall go instead; told once."""
+        """Return the offset to continue from after a reset, once; None if there was none."""
+        # Every pull asks: the empty dictionary is tested first, it almost always is.
         return self._resets.pop(key, None) if self._resets else None
 
     def after_commits(self, key: OffsetKey, done: Done) -> None:
         """Call `done` when every commit of the key submitted so far has ended.
 
-        A reader that comes behind its own commit sees it, and nobody sees an offset that a
-        power cut could still take back.
+        A client that queries after its commit sees it, and no client sees an offset that a
+        power cut could still undo.
         """
-        if key in self._on_the_way:
+        if key in self._uncommitted_writes:
+            # An empty write: writes end in the order of submission, so it ends after them.
             self._store.submit(Write(done))
         else:
             done(None)
 
     def statement(self, key: OffsetKey, offset: int) -> Statement:
-        """What stores an offset as part of a larger write; `note` it when that is done."""
+        """Return the statement that stores an offset; call `note` when its write is durable."""
         return _UPSERT, (*key, offset)
 
     def note(self, key: OffsetKey, offset: int) -> None:
@@ -96,14 +104,14 @@ class ConsumerOffsets:
                 del offsets[key]
 
     def forget_group(self, group: str) -> Statement:
-        """Drop a group's offsets; returns what makes it durable."""
+        """Drop a group's offsets; return the statement that makes it durable."""
         for offsets in (self._offsets, self._resets):
             for key in [key for key in offsets if key[0] == group]:
                 del offsets[key]
         return "DELETE FROM offsets WHERE grp = ?", (group,)
 
     def of_group(self, group: str) -> dict[tuple[str, int], int]:
-        """(topic, queue id) -> offset of one group."""
+        """Return (topic, queue id) -> offset of one group."""
         return {
             (topic, queue_id): offset
             for (name, topic, queue_id), offset in self._offsets.items()

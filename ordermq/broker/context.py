@@ -1,154 +1,165 @@
-"""What every processor works with."""
+"""The broker's parts, as every request handler gets them, and what handlers share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.consumer_offsets import ConsumerOffsets
-from ordermq.broker.group_commit import Append, Done, Statement, Write
-from ordermq.broker.groups import GroupTable
-from ordermq.broker.half_messages import HalfMessages
-from ordermq.broker.locks import QueueLocks
-from ordermq.broker.long_poll import HeldPulls
-from ordermq.broker.producers import ProducerTable
+from ordermq.broker.delayed_messages import DelayedMessages, TimedMessages
+from ordermq.broker.groups import GroupTable, ProducerTable, notify_rebalance
+from ordermq.broker.long_polling import HeldPull, LongPolling
+from ordermq.broker.message_routing import MessageRouting
+from ordermq.broker.queue_locks import QueueLocks
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.broker.store import Store
-from ordermq.broker.timers import Timers
-from ordermq.broker.topics import Topic, TopicTable
+from ordermq.broker.store import Done, Retention, Store
+from ordermq.broker.topics import TopicTable, is_system_topic
+from ordermq.broker.transactions import Transactions
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
-from ordermq.errors import StoreError
-from ordermq.events import EventType, Recorder
-from ordermq.model import properties as props
-from ordermq.model.stored_message import StoredMessage
+from ordermq.errors import ProtocolError, StoreError
+from ordermq.events import Recorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 
-
-class NotClaimed(Exception):
-    """A request is answered with this code and remark."""
-
-    def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
-        self.remark = remark
+# Of every table that is sent to tools; the embedded broker keeps no versions of its tables.
+DATA_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+_RESPONSE_TIMEOUT_MS = 10_000  # of requests to clients, as in RocketMQ's broker
 
 
-_ANSWER_TIMEOUT_MS = 10_000  # as long as RocketMQ waits for a client
+class BrokerContext:
+    """The parts of one broker, built in the order in which they depend on each other.
 
+    All of them are used on the loop thread alone.
 
-class Jobs:
-    """What goes on after its handler returned; ended with the broker."""
+    Args:
+        release: answers a held pull.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: BrokerConfig,
+        clock: Clock,
+        history: Recorder,
+        statistics: BrokerStatistics,
+        release: Callable[[HeldPull], None],
+    ) -> None:
+        self.store = store
+        self.config = config
+        self.clock = clock
+        self.history = history
+        self.statistics = statistics
+        self.topics = TopicTable(store, config)
+        self.groups = GroupTable(store, config)
+        self.producers = ProducerTable(config)
+        self.offsets = ConsumerOffsets(store)
+        self.locks = QueueLocks(store, config, clock, history, statistics, notify_rebalance)
+        self.long_polling = LongPolling(clock, config.pull_recheck_interval_ms, statistics, release)
+        store.on_append(self.long_polling.on_append)
+        self.routing = MessageRouting(store, self.topics, config, clock, history, statistics)
+        self.delayed = DelayedMessages(store, self.routing, self.offsets, clock)
+        self.timed = TimedMessages(store, self.routing, clock, statistics)
+        self.transactions = Transactions(
+            store, self.topics, self.producers, self.routing, config, clock, statistics
+        )
+        self._retention = Retention(store, config, clock, statistics, is_system_topic)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it beside everything else; it answers its own failures."""
+    def background_jobs(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what runs from start to stop, each until it is cancelled."""
+        return [
+            self.long_polling.run(),
+            self.delayed.run(),
+            self.timed.run(),
+            self.transactions.run(),
+            self._retention.run(),
+        ]
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine after its handler has returned; the broker's stop cancels it."""
         task = asyncio.get_running_loop().create_task(work)
+        # Kept, because the loop holds tasks only weakly.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def cancel(self) -> None:
-        """End all of them."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-@dataclass(slots=True)
-class BrokerContext:
-    """The broker's parts; all of them are used on the loop thread alone."""
-
-    config: BrokerConfig
-    clock: Clock
-    history: Recorder
-    statistics: BrokerStatistics
-    store: Store
-    topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsets
-    locks: QueueLocks
-    held_pulls: HeldPulls
-    halves: HalfMessages
-    timers: Timers
-    producers: ProducerTable
-    jobs: Jobs = field(default_factory=Jobs)
 
     def ask(
         self,
         connection: BrokerConnection,
-        question: Command,
+        request: Command,
         done: Callable[[Command | None], None],
     ) -> None:
-        """Ask a client; `done` gets its answer, None if there is none within ten seconds."""
+        """Send a request to a client; `done` gets its response, None if it does not answer."""
 
         async def give_up_later() -> None:
-            await self.clock.sleep_ms(_ANSWER_TIMEOUT_MS)
-            connection.give_up(question.opaque)
+            await self.clock.sleep_ms(_RESPONSE_TIMEOUT_MS)
+            connection.give_up(request.opaque)
 
-        connection.ask(question, done)
-        self.jobs.begin(give_up_later())
+        connection.ask(request, done)
+        self.spawn(give_up_later())
 
-    def append(
-        self, appends: Sequence[Append], done: Done, statements: Sequence[Statement] = ()
-    ) -> None:
-        """Store messages, and with them the topics that no disk has yet."""
-        topics: list[Topic] = []
-        if self.topics.has_unsaved:
-            topics, more = self.topics.unsaved()
-            statements = [*more, *statements]
+    async def cancel_spawned(self) -> None:
+        """Cancel everything that was spawned, and wait for its end."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-        def finish(error: StoreError | None) -> None:
-            if error is None:
-                self.topics.saved(topics)
-                for append in appends:
-                    self.statistics.messages_stored += len(append.records)
-                    if self.history.enabled:
-                        self._record_store(append)
-            done(error)
+    def when_durable(
+        self,
+        connection: BrokerConnection,
+        request: Command,
+        then: Callable[[], None] | None = None,
+    ) -> Done:
+        """Return the `done` of a request's write: call `then`, or reply with SUCCESS.
 
-        self.store.submit(Write(finish, appends, statements))
-
-    def _record_store(self, append: Append) -> None:
-        found = [
-            props.decode_bytes(StoredMessage.read(bytes(record)).properties)
-            for _, _, record in append.rows()
-        ]
-        first = append.first_offset
-        self.history.record(
-            EventType.STORE,
-            topic=append.log.topic,
-            broker=self.config.broker_name,
-            queue=append.log.queue_id,
-            offs=list(range(first, first + len(found))),
-            keys=[properties.get(props.SHARDING_KEY) for properties in found],
-            tags=[properties.get(props.TAGS) for properties in found],
-        )
-
-    def when_written(self, connection: BrokerConnection, request: Command) -> Done:
-        """What answers a request once its write is durable, or has failed."""
+        If the write failed, the request is answered with the error instead.
+        """
 
         def finish(error: StoreError | None) -> None:
             if error is not None:
-                self.refuse_write(connection, request, error)
-                return
-            connection.reply(request, ResponseCode.SUCCESS)
+                self.reply_write_failed(connection, request, error)
+            elif then is not None:
+                then()
+            else:
+                connection.reply(request, ResponseCode.SUCCESS)
 
         return finish
 
-    def refuse_write(
+    def reply_write_failed(
         self, connection: BrokerConnection, request: Command, error: StoreError
     ) -> None:
-        """Answer a request whose write failed; the broker goes on."""
+        """Answer a request whose write failed; the broker continues."""
         self.statistics.writes_failed += 1
         connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
 
 
-# A handler answers by `connection.reply`, now or later, or raises: `NotClaimed` with its code,
-# ConfigError for an illegal name or number, anything else as a broker error.
+def required_field(request: Command, name: str) -> str:
+    """Return a field of a request.
+
+    Raises: ProtocolError: it is missing.
+    """
+    value = request.ext.get(name)
+    if value is None:
+        raise ProtocolError(f"request {request.code}: field {name!r} is missing")
+    return value
+
+
+def number_field(request: Command, name: str) -> int:
+    """Return a field of a request as a number.
+
+    Raises: ProtocolError: it is missing or not a number.
+    """
+    text = required_field(request, name)
+    try:
+        return int(text)
+    except ValueError:
+        raise ProtocolError(
+            f"request {request.code}: field {name!r} is {text!r}, not a number"
+        ) from None
+
+
+# A handler replies with `connection.reply`, now or later. Or it raises: `RequestRefused` with its
+# code, ConfigError for an illegal name or number, anything else is answered as a broker error.
 Handler = Callable[[BrokerContext, BrokerConnection, Command], None]

@@ -1,22 +1,25 @@
-"""The consumer groups: settings, live members, subscriptions
+"""Consumer groups (settings, live members, subscriptions) and producer groups
 (docs/internals/protocol.md#membership)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
-from ordermq.broker.group_commit import Statement
-from ordermq.broker.store import Store
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.store import Statement, Store
 from ordermq.config import BrokerConfig
 from ordermq.model.names import check_group
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import ONEWAY_FLAG, Command
+from ordermq.remoting.framing import encode
+from ordermq.remoting.headers import GroupHeader
 
-if TYPE_CHECKING:
-    from ordermq.broker.connection import BrokerConnection
+BROADCASTING = "BROADCASTING"
 
 
 @dataclass(slots=True)
@@ -31,25 +34,23 @@ class Member:
 
 
 @dataclass(slots=True)
-class Wanted:
-    """A registered subscription, ready for the pull path."""
+class RegisteredSubscription:
+    """A subscription of the group's last heartbeats."""
 
     subscription: Subscription
-    tag_hashes: tuple[int, ...]
+    tag_hashes: tuple[int, ...]  # computed once per heartbeat; every pull compares them
 
 
 @dataclass(slots=True)
 class Group:
-    """One consumer group.
-
-    Members are keyed by connection and client id: a client that reconnects is twice here for
-    a moment, and the end of its old connection must not remove the new one.
-    """
+    """One consumer group."""
 
     name: str
     settings: dict[str, Any]
+    # Keyed by connection and client id: a client that reconnects is here twice for a moment,
+    # and the end of its old connection must not remove the new one.
     members: dict[tuple[BrokerConnection, str], Member] = field(default_factory=dict)
-    wanted: dict[str, Wanted] = field(default_factory=dict)
+    subscriptions: dict[str, RegisteredSubscription] = field(default_factory=dict)
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
@@ -63,23 +64,31 @@ class Group:
         return bool(self.settings.get("consumeEnable", True))
 
     def client_ids(self) -> list[str]:
-        """The live members, each once, in the order they came."""
+        """Return the live members' ids, each once, in the order of their first heartbeats."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
-    def connections(self) -> list[BrokerConnection]:
-        """Where to send a notice: each connection once."""
-        return list(dict.fromkeys(connection for connection, _ in self.members))
+    def notify_members(self) -> None:
+        """Tell every member that the members changed, including the one that joined."""
+        # A broadcasting member consumes every queue, whoever else is there.
+        if self.message_model == BROADCASTING:
+            return
+        # One notice per connection: several members of one process share it.
+        for connection in dict.fromkeys(connection for connection, _ in self.members):
+            notify_rebalance(connection, self.name)
 
     def subscribe(self, data: ConsumerData) -> bool:
-        """Take over a heartbeat's subscriptions; return whether the topics changed."""
-        before = set(self.wanted)
+        """Replace the subscriptions by a heartbeat's; return True if the topics changed."""
+        before = set(self.subscriptions)
         for subscription in data.subscriptions:
-            known = self.wanted.get(subscription.topic)
+            known = self.subscriptions.get(subscription.topic)
+            # An older version is a late heartbeat of a member that has not resubscribed yet.
             if known is None or subscription.version > known.subscription.version:
-                self.wanted[subscription.topic] = Wanted(subscription, subscription.tag_hashes)
+                self.subscriptions[subscription.topic] = RegisteredSubscription(
+                    subscription, subscription.tag_hashes
+                )
         named = {subscription.topic for subscription in data.subscriptions}
         for topic in before - named:
-            del self.wanted[topic]
+            del self.subscriptions[topic]
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
@@ -87,7 +96,7 @@ class Group:
 
 
 class GroupTable:
-    """All groups the broker has heard of; their settings are durable, members are not."""
+    """All consumer groups known to the broker; their settings are durable, members are not."""
 
     def __init__(self, store: Store, config: BrokerConfig) -> None:
         self._config = config
@@ -102,7 +111,7 @@ class GroupTable:
         return list(self._groups.values())
 
     def ensure(self, name: str) -> Group:
-        """The group, made with the default settings if it is new.
+        """Return the group, created with the default settings if it is new.
 
         Raises: ConfigError: an illegal name.
         """
@@ -123,7 +132,7 @@ class GroupTable:
         return group, [("INSERT OR REPLACE INTO groups VALUES (?, ?)", (group.name, text))]
 
     def remove(self, name: str) -> Statement:
-        """Forget a group's settings; live members keep it, with those of a new group."""
+        """Forget a group's settings; a group with live members stays, with default settings."""
         group = self._groups.get(name)
         if group is not None and group.members:
             group.settings = self._defaults(name)
@@ -132,7 +141,7 @@ class GroupTable:
         return "DELETE FROM groups WHERE name = ?", (name,)
 
     def register(self, member: Member, data: ConsumerData) -> tuple[Group, bool]:
-        """Take a heartbeat; return its group and whether the members must hear of a change."""
+        """Record a heartbeat; return its group, and True if members or topics changed."""
         group = self.ensure(data.group)
         key = member.connection, member.client_id
         is_new = key not in group.members
@@ -140,7 +149,7 @@ class GroupTable:
         return group, group.subscribe(data) or is_new
 
     def leave(self, name: str, connection: BrokerConnection, client_id: str) -> Group | None:
-        """Remove a member that says goodbye; return its group if there was one."""
+        """Remove a member that unregistered; return its group if it was a member."""
         group = self._groups.get(name)
         if group is None or group.members.pop((connection, client_id), None) is None:
             return None
@@ -158,7 +167,7 @@ class GroupTable:
         return changed
 
     def expire(self, now_ms: int) -> tuple[list[Group], list[Member]]:
-        """Remove members without a heartbeat for too long; return groups and members."""
+        """Remove members without a heartbeat for too long; return their groups, and them."""
         changed, gone = [], []
         for group in self._groups.values():
             late = [
@@ -172,6 +181,7 @@ class GroupTable:
         return changed, gone
 
     def _defaults(self, name: str) -> dict[str, Any]:
+        # The fields of RocketMQ 5's SubscriptionGroupConfig; its tools require all of them.
         return {
             "attributes": {},
             "brokerId": 0,
@@ -188,3 +198,55 @@ class GroupTable:
             "retryQueueNums": 1,
             "whichBrokerWhenConsumeSlowly": 1,
         }
+
+
+class ProducerTable:
+    """Live producers: connections by producer group, each with the time of its last heartbeat."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._expiry_ms = config.client_expiry_ms
+        self._groups: dict[str, dict[BrokerConnection, int]] = {}
+        self._clients: dict[str, BrokerConnection] = {}
+
+    def register(
+        self, group: str, client_id: str, connection: BrokerConnection, now_ms: int
+    ) -> None:
+        """Record a heartbeat."""
+        self._groups.setdefault(group, {})[connection] = now_ms
+        self._clients[client_id] = connection
+
+    def client(self, client_id: str) -> BrokerConnection | None:
+        """Return the connection of a client's last heartbeat as a producer."""
+        return self._clients.get(client_id)
+
+    def leave(self, group: str, connection: BrokerConnection) -> None:
+        """Remove a producer that unregistered."""
+        members = self._groups.get(group, {})
+        members.pop(connection, None)
+        if not members:
+            self._groups.pop(group, None)
+
+    def disconnect(self, connection: BrokerConnection) -> None:
+        """Forget a closed connection."""
+        for group in list(self._groups):
+            self.leave(group, connection)
+        for client_id in [name for name, own in self._clients.items() if own is connection]:
+            del self._clients[client_id]
+
+    def next_of(self, group: str, now_ms: int) -> BrokerConnection | None:
+        """Return a live producer of the group, in rotation; None if there is none."""
+        members = self._groups.get(group, {})
+        # Silent producers are removed only here: nothing else asks whether they are alive.
+        for connection, heartbeat_ms in list(members.items()):
+            del members[connection]
+            if now_ms - heartbeat_ms <= self._expiry_ms:
+                members[connection] = heartbeat_ms  # to the end: the next call gets another one
+                return connection
+        return None
+
+
+def notify_rebalance(connection: BrokerConnection, group: str) -> None:
+    """Ask one client to rebalance a group now, instead of at its next interval."""
+    request = Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader(group).to_ext())
+    request.flag = ONEWAY_FLAG
+    connection.send(encode(request))

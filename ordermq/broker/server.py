@@ -1,4 +1,4 @@
-"""The broker on its event loop: connections, request code -> processor, timers."""
+"""The broker on its event loop: connections, request code -> handler, background jobs."""
 
 from __future__ import annotations
 
@@ -6,37 +6,21 @@ import asyncio
 import logging
 import socket
 
-from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.consumer_offsets import ConsumerOffsets
-from ordermq.broker.context import BrokerContext, Handler, NotClaimed
-from ordermq.broker.delays import DelayedDelivery, TimedDelivery
-from ordermq.broker.groups import GroupTable
-from ordermq.broker.half_messages import HalfMessages
-from ordermq.broker.locks import QueueLocks
-from ordermq.broker.long_poll import HeldPull, HeldPulls
+from ordermq.broker.connection import BrokerConnection, RequestRefused
+from ordermq.broker.context import BrokerContext, Handler
+from ordermq.broker.long_polling import HeldPull
 from ordermq.broker.processors import (
-    admin,
-    clients,
+    client_requests,
+    groups,
     locks,
     offsets,
     pull,
-    recall,
-    relay,
-    reply,
-    resets,
-    search,
+    query_message,
     send,
-    send_back,
     topics,
-    transactions,
 )
-from ordermq.broker.producers import ProducerTable
-from ordermq.broker.retention import Retention
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Store
-from ordermq.broker.timers import Timers
-from ordermq.broker.topics import TopicTable
-from ordermq.broker.transactions import TransactionChecks
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, ProtocolError, StoreError
@@ -49,26 +33,20 @@ from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, server_context
 log = logging.getLogger("ordermq.broker")
 
 HANDLERS: dict[int, Handler] = {
-    **topics.HANDLERS,
     **send.HANDLERS,
-    **send_back.HANDLERS,
     **pull.HANDLERS,
     **offsets.HANDLERS,
     **locks.HANDLERS,
-    **clients.HANDLERS,
-    **admin.HANDLERS,
-    **resets.HANDLERS,
-    **search.HANDLERS,
-    **relay.HANDLERS,
-    **reply.HANDLERS,
-    **transactions.HANDLERS,
-    **recall.HANDLERS,
+    **groups.HANDLERS,
+    **topics.HANDLERS,
+    **query_message.HANDLERS,
+    **client_requests.HANDLERS,
 }
-_CLOSE_GRACE_S = 1.0  # for clients to take their last answers
+_CLOSE_GRACE_S = 1.0  # time for clients to read their last replies
 
 
 class BrokerServer:
-    """Everything that happens on the loop; made there, and used there alone."""
+    """Accepts connections and handles requests; made and used on the loop thread."""
 
     def __init__(
         self,
@@ -82,66 +60,47 @@ class BrokerServer:
         self._statistics = statistics
         self._connections: set[BrokerConnection] = set()
         self._server: asyncio.Server | None = None
-        self._timers: list[asyncio.Task[None]] = []
-        self._context = BrokerContext(
-            config,
-            clock,
-            history,
-            statistics,
-            store,
-            TopicTable(store, config),
-            GroupTable(store, config),
-            ConsumerOffsets(store),
-            QueueLocks(store, config, clock, history, statistics, clients.notify),
-            HeldPulls(clock, config.pull_recheck_interval_ms, statistics, self._release),
-            HalfMessages(store, config, statistics),
-            Timers(store, statistics),
-            ProducerTable(config),
-        )
+        self._jobs: list[asyncio.Task[None]] = []
+        self._context = BrokerContext(store, config, clock, history, statistics, self._release)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port.
 
-        Raises: OSError: the address cannot be listened on. ConfigError: nor with these
-            certificates.
+        Raises: OSError: the address is not available. ConfigError: a certificate is unusable.
         """
-        context, loop = self._context, asyncio.get_running_loop()
-        context.store.on_append(context.held_pulls.on_append)
-        delays = DelayedDelivery(context)
-        context.store.start(loop, self._statistics)
+        loop = asyncio.get_running_loop()
+        self._context.store.start(loop, self._statistics)
         tls = server_context(self._config)
         self._server = await loop.create_server(
-            self._connection,
+            self._new_connection,
             host,
             port,
-            backlog=1024,
+            backlog=1024,  # a whole cluster of clients reconnects at once after a restart
             ssl=tls,
             ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
         )
-        timed, checks = TimedDelivery(context), TransactionChecks(context)
-        retention = Retention(context)
-        jobs = (
-            context.held_pulls.run(), delays.run(), timed.run(), checks.run(), retention.run(),
-            self._sweep(),
-        )  # fmt: skip
-        self._timers = [loop.create_task(job) for job in jobs]
-        for timer in self._timers:
-            timer.add_done_callback(_report_death)
+        jobs = [*self._context.background_jobs(), self._expire_members_and_locks()]
+        self._jobs = [loop.create_task(job) for job in jobs]
+        for job in self._jobs:
+            job.add_done_callback(_log_crash)
         first: socket.socket = self._server.sockets[0]
         return int(first.getsockname()[1])
 
     async def stop(self) -> None:
-        """Take no more requests, finish the writes, answer them, close the connections."""
-        for timer in self._timers:
-            timer.cancel()
-        await asyncio.gather(*self._timers, return_exceptions=True)
-        await self._context.jobs.cancel()
+        """Accept no more requests, finish the writes, answer them, close the connections."""
+        for job in self._jobs:
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._context.cancel_spawned()
         if self._server is not None:
             self._server.close()
         self._context.store.stop_writing()
-        await asyncio.sleep(0)  # the writer's last call into the loop
+        # The writer thread's last call_soon_threadsafe: it sends the last replies.
+        await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.close()
+        # Polled: connections report their end through `_closed`, and there is nobody to wait for
+        # beyond this grace.
         deadline = asyncio.get_running_loop().time() + _CLOSE_GRACE_S
         while self._connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.005)
@@ -150,7 +109,7 @@ class BrokerServer:
         await asyncio.sleep(0)
         self._context.store.close()
 
-    def _connection(self) -> BrokerConnection:
+    def _new_connection(self) -> BrokerConnection:
         return BrokerConnection(
             self._config.max_frame_bytes,
             self._statistics,
@@ -166,11 +125,11 @@ class BrokerServer:
     def _closed(self, connection: BrokerConnection) -> None:
         self._connections.discard(connection)
         self._statistics.connections -= 1
-        self._context.held_pulls.disconnect(connection)
+        self._context.long_polling.disconnect(connection)
         self._context.locks.disconnect(connection)
         self._context.producers.disconnect(connection)
         for group in self._context.groups.disconnect(connection):
-            clients.notify_members(group)
+            group.notify_members()
 
     def _handle(self, connection: BrokerConnection, request: Command) -> None:
         if request.is_response:
@@ -184,44 +143,48 @@ class BrokerServer:
                 return
         handler = HANDLERS.get(request.code)
         if handler is None:
+            # The leading blank is Java's; clients compare the text.
             remark = f" request type {request.code} not supported"
             connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             return
         try:
             handler(self._context, connection, request)
         except Exception as error:  # noqa: BLE001 - it is answered and logged
-            self._answer_failure(connection, request, error)
+            self._reply_error(connection, request, error)
 
     def _release(self, held: HeldPull) -> None:
         try:
             pull.release(self._context, held)
         except Exception as error:  # noqa: BLE001 - it is answered and logged
-            self._answer_failure(held.connection, held.request, error)
+            self._reply_error(held.connection, held.request, error)
 
-    def _answer_failure(
+    def _reply_error(
         self, connection: BrokerConnection, request: Command, error: Exception
     ) -> None:
-        """Whatever a handler raises becomes the answer, and the broker goes on."""
-        if isinstance(error, NotClaimed):
+        """Answer a request whose handler raised; the broker continues."""
+        if isinstance(error, RequestRefused):
             connection.reply(request, error.code, remark=error.remark)
         elif isinstance(error, ConfigError):
             connection.reply(request, ResponseCode.INVALID_PARAMETER, remark=str(error))
         elif isinstance(error, StoreError):
-            self._context.refuse_write(connection, request, error)
+            self._context.reply_write_failed(connection, request, error)
         else:
             self._statistics.requests_failed += 1
             remark = str(error)
+            # A malformed request is the client's error: it gets the text, our log no traceback.
             if not isinstance(error, ProtocolError):
                 remark = f"{type(error).__name__}: {error}"
                 log.error(
-                    "request failed code=%d client=%s", request.code, connection.peer,
+                    "request failed: code=%d client=%s", request.code, connection.peer,
                     exc_info=error,
                 )  # fmt: skip
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
 
-    async def _sweep(self) -> None:
-        """Drop silent members and expired locks, until cancelled."""
+    async def _expire_members_and_locks(self) -> None:
+        """Drop members without heartbeats and expired locks, until cancelled."""
         context = self._context
+        # A quarter of the lease: a waiting member learns of an expired lock after at most 5/4
+        # of it.
         interval_ms = min(
             context.config.client_scan_interval_ms, max(context.locks.lease_ms // 4, 10)
         )
@@ -230,16 +193,17 @@ class BrokerServer:
             context.locks.sweep()
             changed, gone = context.groups.expire(context.clock.now_ms())
             for group in changed:
-                clients.notify_members(group)
+                group.notify_members()
             for member in gone:
                 self._statistics.members_expired += 1
                 log.warning(
-                    "member dropped, no heartbeat for %d ms: client=%s address=%s",
+                    "dropping member, no heartbeat for %d ms: client=%s address=%s",
                     context.config.client_expiry_ms, member.client_id, member.connection.peer,
                 )  # fmt: skip
+                # Its next request opens a new connection and registers again.
                 member.connection.close()
 
 
-def _report_death(timer: asyncio.Task[None]) -> None:
-    if not timer.cancelled() and timer.exception() is not None:
-        log.error("a broker timer died: restart the broker", exc_info=timer.exception())
+def _log_crash(job: asyncio.Task[None]) -> None:
+    if not job.cancelled() and job.exception() is not None:
+        log.error("a background job of the broker crashed: restart it", exc_info=job.exception())

@@ -1,4 +1,4 @@
-"""The topics: their queue counts and permissions, and how one comes to be
+"""Topics: queue counts, permissions, creation by a send or by an admin request
 (docs/internals/protocol.md#names-and-permissions)."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from ordermq.broker.group_commit import Statement
-from ordermq.broker.store import Store
+from ordermq.broker.connection import RequestRefused
+from ordermq.broker.store import Statement, Store
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError
 from ordermq.model.names import (
@@ -24,15 +24,18 @@ from ordermq.model.names import (
     reply_topic,
 )
 from ordermq.remoting.bodies import PERM_INHERIT, PERM_READ, PERM_WRITE
+from ordermq.remoting.codes import ResponseCode
 
-MAX_QUEUES = 65_535
+MAX_QUEUES = 65_535  # as RocketMQ's tools accept
+# messageDelayLevel of RocketMQ's default MessageStoreConfig; level n is entry n - 1.
 DELAY_LEVELS_MS = tuple(
     seconds * 1_000
     for seconds in (
         1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200,
     )
 )  # fmt: skip
-_OWN = frozenset({AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
+# Clients neither send to these nor pull them; RocketMQ calls them system topics.
+_SYSTEM_TOPICS = frozenset({AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Topic:
         return bool(self.perm & PERM_WRITE)
 
     def to_json(self) -> dict[str, Any]:
-        """As 21 and 351 answer it."""
+        """Return the body of GET_TOPIC_CONFIG, and an entry of GET_ALL_TOPIC_CONFIG's."""
         return {
             "attributes": {},
             "order": self.is_ordered,
@@ -70,9 +73,9 @@ class Topic:
 class TopicTable:
     """All topics of the broker.
 
-    A new topic is usable at once and stays `unsaved` until a write that carries its
-    statement is durable: every write that needs the topic carries it until then, so an
-    acknowledged message never lies in a topic that a restart does not know.
+    A new topic is usable at once and stays `unsaved` until a write with its statement is
+    durable. Every write includes the statements of unsaved topics until then, so an
+    acknowledged message is never in a topic that a restart does not know.
     """
 
     def __init__(self, store: Store, config: BrokerConfig) -> None:
@@ -87,22 +90,35 @@ class TopicTable:
         levels = len(DELAY_LEVELS_MS)
         self._built_in = {
             SCHEDULE_TOPIC: Topic(SCHEDULE_TOPIC, levels, levels),
-            # A place on the route of replies, which are pushed and not stored.
+            # Producers look up its route to reply to requests; replies are pushed, never stored.
             reply_topic(config.cluster_name): Topic(reply_topic(config.cluster_name), 1, 1),
         }
 
     def get(self, name: str) -> Topic | None:
-        """A topic; TBW102, the template of new ones, only while sending makes topics."""
+        """Return a topic; TBW102, the template of new topics, only with auto_create_topics."""
         if name == AUTO_CREATE_TOPIC:
             return self._template if self._config.auto_create_topics else None
         return self._built_in.get(name) or self._topics.get(name)
 
-    def known(self, name: str) -> Topic | None:
-        """A topic that clients may send to as it is; neither template nor schedule."""
+    def existing(self, name: str) -> Topic:
+        """Return a topic.
+
+        Raises: RequestRefused: there is none of that name.
+        """
+        topic = self.get(name)
+        if topic is None:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {name!r} does not exist: create it, or send a message to it first",
+            )
+        return topic
+
+    def sendable(self, name: str) -> Topic | None:
+        """Return a topic that clients may send to: neither the template nor a built-in one."""
         return self._topics.get(name)
 
     def all(self) -> list[Topic]:
-        """Every topic of the users, retry and dead-letter topics among them."""
+        """Return every topic of the users, including retry and dead-letter topics."""
         return list(self._topics.values())
 
     def put(self, topic: Topic) -> Topic:
@@ -111,7 +127,7 @@ class TopicTable:
         Raises: ConfigError: an illegal name, or a queue count out of range.
         """
         check_topic(topic.name)
-        self._check_own(topic.name)
+        self._check_system(topic.name)
         for count in (topic.read_queues, topic.write_queues):
             if not 1 <= count <= MAX_QUEUES:
                 raise ConfigError(
@@ -121,38 +137,41 @@ class TopicTable:
         return topic
 
     def create_by_send(self, name: str, wanted_queues: int) -> Topic | None:
-        """The topic a send to an unknown name makes, if sends may make topics.
+        """Create the topic of a first send; None if auto_create_topics is off.
 
         Raises: ConfigError: an illegal name.
         """
+        # As in RocketMQ: the producer's default_topic_queue_nums, at most the template's count.
         if not self._config.auto_create_topics:
             return None
         count = min(max(wanted_queues, 1), self._template.write_queues)
         return self.put(Topic(name, count, count))
 
     def ensure_internal(self, name: str) -> Topic:
-        """A group's retry or dead-letter topic: one queue, made when first needed."""
+        """Return a group's retry or dead-letter topic; it has one queue, created if missing."""
         return self._topics.get(name) or self.put(Topic(name, 1, 1))
 
     def remove(self, name: str) -> None:
-        """Forget a topic; its log is the store's to drop.
+        """Forget a topic; the caller drops its logs with `Store.forget_topic`.
 
         Raises: ConfigError: it belongs to the broker.
         """
-        self._check_own(name)
+        self._check_system(name)
         self._topics.pop(name, None)
         self._unsaved.pop(name, None)
 
-    def _check_own(self, name: str) -> None:
-        if belongs_to_broker(name) or name in self._built_in:
-            raise ConfigError(f"topic {name!r} belongs to the broker")
+    def _check_system(self, name: str) -> None:
+        if is_system_topic(name) or name in self._built_in:
+            raise ConfigError(
+                f"topic {name!r} belongs to the broker: it can neither be changed nor deleted"
+            )
 
     @property
     def has_unsaved(self) -> bool:
         return bool(self._unsaved)
 
     def unsaved(self) -> tuple[list[Topic], list[Statement]]:
-        """The topics no disk has yet, and what a write must carry to change that."""
+        """Return the topics that are not durable yet, and the statements that store them."""
         topics = list(self._unsaved.values())
         return topics, [
             (
@@ -164,14 +183,15 @@ class TopicTable:
 
     def saved(self, topics: Iterable[Topic]) -> None:
         """Note that a write with these topics is durable."""
+        # By identity: a topic changed again while the write was under way stays unsaved.
         for topic in topics:
             if self._unsaved.get(topic.name) is topic:
                 del self._unsaved[topic.name]
 
 
-def belongs_to_broker(name: str) -> bool:
-    """Whether clients neither send to a topic nor pull it."""
-    return name in _OWN
+def is_system_topic(name: str) -> bool:
+    """True for the topics that only the broker itself writes and reads."""
+    return name in _SYSTEM_TOPICS
 
 
 def is_retry_topic(name: str) -> bool:
@@ -183,5 +203,5 @@ def group_of_retry_topic(name: str) -> str:
 
 
 def is_internal_name(name: str) -> bool:
-    """Whether a name is that of a group's retry or dead-letter topic."""
+    """True for a group's retry or dead-letter topic."""
     return name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))

@@ -1,173 +1,258 @@
-"""How transactions end: by their producers' word, asked for if it does not come by itself.
+"""Transactions: half messages, their commit or rollback, and the checks sent to producers.
 
-What follows from the end and the end itself are one write: after a crash a half message still
-waits, or is committed or dropped, once.
+A half message waits in a log of its own until its producer ends the transaction. What follows
+from the end and the end itself are one write: after a crash the half message still waits, or
+the transaction has ended, once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from ordermq import core
-from ordermq.broker.context import BrokerContext
-from ordermq.broker.group_commit import Append, Done, Write
-from ordermq.broker.half_messages import Half
-from ordermq.broker.placing import restored
+from ordermq.broker.connection import RequestRefused
+from ordermq.broker.groups import ProducerTable
+from ordermq.broker.message_routing import MessageRouting
+from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store import Append, Done, PendingLog, Statement, Store, Write
+from ordermq.broker.topics import TopicTable
+from ordermq.clock import Clock
+from ordermq.config import BrokerConfig
 from ordermq.errors import StoreError
 from ordermq.model import properties as props
 from ordermq.model.names import HALF_TOPIC, UNDECIDED_TOPIC
 from ordermq.model.stored_message import StoredMessage
-from ordermq.remoting.codes import RequestCode, TransactionFlag
+from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import ONEWAY_FLAG, Command
 from ordermq.remoting.framing import encode
-from ordermq.remoting.headers import CheckTransactionHeader
+from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
 
 log = logging.getLogger("ordermq.broker")
 
-KIND_BITS = int(TransactionFlag.COMMIT | TransactionFlag.ROLLBACK)
-_AT_ONCE = 64  # questions between two turns of everything else
+# The bits of a sys_flag that say half, committed or rolled back.
+TRANSACTION_BITS = int(TransactionFlag.COMMIT | TransactionFlag.ROLLBACK)
+_CHECKS_AT_ONCE = 64  # half messages looked at before other requests get the loop
 
 
-def commit(context: BrokerContext, half: Half, done: Done) -> None:
-    """Store a half message in its real queue, behind what was committed before."""
-    message = StoredMessage.read(context.halves.record(half))
-    properties = _unmarked(message)
-    again = restored(
-        context,
-        message,
-        properties.pop(props.REAL_TOPIC, ""),
-        int(properties.pop(props.REAL_QUEUE_ID, "0")),
-        properties=props.encode(properties).encode(),
-        sys_flag=message.sys_flag & ~KIND_BITS | TransactionFlag.COMMIT,
-    )
-    _leave(context, half, "transactions_committed", again, done)
+@dataclass(slots=True, eq=False)
+class HalfMessage:
+    """One waiting half message."""
+
+    offset: int
+    producer_group: str
+    stored_ms: int
+    due_ms: int  # wall clock: the producer is not asked before
+    times_asked: int
 
 
-def roll_back(context: BrokerContext, half: Half, done: Done) -> None:
-    """Drop a half message."""
-    _leave(context, half, "transactions_rolled_back", None, done)
+class Transactions:
+    """The waiting half messages, on the loop thread; memory holds a few words of each."""
 
+    def __init__(
+        self,
+        store: Store,
+        topics: TopicTable,
+        producers: ProducerTable,
+        routing: MessageRouting,
+        config: BrokerConfig,
+        clock: Clock,
+        statistics: BrokerStatistics,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._producers = producers
+        self._routing = routing
+        self._config = config
+        self._clock = clock
+        self._statistics = statistics
+        self._pending = PendingLog(store, HALF_TOPIC)
+        self._waiting: dict[int, HalfMessage] = {}
+        for offset, times_asked in self._pending.load():
+            message = StoredMessage.read(self._pending.record(offset))
+            self.add(offset, props.decode_bytes(message.properties), message.stored_ms, times_asked)
 
-def _give_up(context: BrokerContext, half: Half) -> None:
-    """Nobody knows how it ended: put it where an operator finds it, as Java does."""
-    message = StoredMessage.read(context.halves.record(half))
-    properties = _unmarked(message)
-    log.error(
-        "transaction given up, its message is in %s now: transaction=%s group=%s topic=%s asked=%d",
-        UNDECIDED_TOPIC, properties.get(props.UNIQ_KEY), half.group,
-        properties.get(props.REAL_TOPIC), half.times_asked,
-    )  # fmt: skip
-    raw = props.encode(properties).encode()
-    context.topics.ensure_internal(UNDECIDED_TOPIC)
-    again = restored(
-        context, message, UNDECIDED_TOPIC, 0, properties=raw, sys_flag=message.sys_flag
-    )
+    def add(
+        self, offset: int, properties: dict[str, str], stored_ms: int, times_asked: int = 0
+    ) -> None:
+        """Add a durable half message."""
+        timeout_ms = self._config.transaction_timeout_ms
+        self._wait(
+            HalfMessage(
+                offset,
+                properties.get(props.PRODUCER_GROUP, ""),
+                stored_ms,
+                stored_ms + _immunity_ms(properties.get(props.CHECK_IMMUNITY_S), timeout_ms),
+                times_asked,
+            )
+        )
 
-    def finish(error: StoreError | None) -> None:
-        # After an error it waits on and is given up again at the next look.
+    def find(self, header: EndTransactionHeader) -> HalfMessage:
+        """Return the half message that a request wants to end.
+
+        Raises: RequestRefused: it has ended, belongs to another group, or the two offsets of
+            the request disagree.
+        """
+        half = self._waiting.get(header.half_offset)
+        if half is None:
+            reason = "no such half message waits: the transaction has already ended"
+        elif half.producer_group != header.producer_group:
+            reason = f"the half message belongs to producer group {half.producer_group!r}"
+        elif self._pending.log.physical_offset(half.offset) != header.physical_offset:
+            reason = "tranStateTableOffset and commitLogOffset name two messages"
+        else:
+            return half
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"transaction {header.message_id!r} of group {header.producer_group!r}: {reason}",
+        )
+
+    def commit(self, half: HalfMessage, done: Done) -> None:
+        """Append a half message to its real queue, after everything committed before."""
+        message = StoredMessage.read(self._pending.record(half.offset))
+        properties = _without_mark(message)
+        committed = self._routing.restored(
+            message,
+            properties.pop(props.REAL_TOPIC, ""),
+            int(properties.pop(props.REAL_QUEUE_ID, "0")),
+            properties=props.encode(properties).encode(),
+            sys_flag=message.sys_flag & ~TRANSACTION_BITS | TransactionFlag.COMMIT,
+        )
+        self._end(half, "transactions_committed", committed, done)
+
+    def roll_back(self, half: HalfMessage, done: Done) -> None:
+        """Drop a half message."""
+        self._end(half, "transactions_rolled_back", None, done)
+
+    async def run(self) -> None:
+        """Check the waiting half messages at each interval, until cancelled."""
+        while True:
+            await self._clock.sleep_ms(self._config.transaction_check_interval_ms)
+            for number, half in enumerate(list(self._waiting.values())):
+                # It may have ended while the loop below gave way to other requests.
+                if self._waiting.get(half.offset) is half:
+                    self._check(half)
+                if number % _CHECKS_AT_ONCE == _CHECKS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+
+    def _check(self, half: HalfMessage) -> None:
+        config, now_ms = self._config, self._clock.wall_ms()
+        if now_ms < half.due_ms:
+            return
+        is_too_old = now_ms - half.stored_ms > config.transaction_max_age_ms
+        if is_too_old or half.times_asked >= config.transaction_check_max:
+            self._give_up(half)
+            return
+        connection = self._producers.next_of(half.producer_group, self._clock.now_ms())
+        if connection is None:
+            log.warning(
+                "cannot check transaction, its group has no live producer: group=%s offset=%d",
+                half.producer_group, half.offset,
+            )  # fmt: skip
+            return
+        connection.send(encode(self._check_request(half)))
+        self._statistics.transactions_asked += 1
+        # Not awaited: a count that is lost in a crash costs one check more than configured.
+        self._store.submit(Write(self._count_failed_write, statements=[self._asked(half)]))
+
+    def _give_up(self, half: HalfMessage) -> None:
+        """Move an undecided message to a topic for operators, as Java's broker does."""
+        message = StoredMessage.read(self._pending.record(half.offset))
+        properties = _without_mark(message)
+        log.error(
+            "giving up transaction, moved its message: to=%s transaction=%s group=%s topic=%s "
+            "checks=%d",
+            UNDECIDED_TOPIC, properties.get(props.UNIQ_KEY), half.producer_group,
+            properties.get(props.REAL_TOPIC), half.times_asked,
+        )  # fmt: skip
+        raw = props.encode(properties).encode()
+        self._topics.ensure_internal(UNDECIDED_TOPIC)
+        moved = self._routing.restored(
+            message, UNDECIDED_TOPIC, 0, properties=raw, sys_flag=message.sys_flag
+        )
+        # If the write fails, the half message waits on and is given up again at the next check.
+        self._end(half, "transactions_discarded", moved, self._count_failed_write)
+
+    def _count_failed_write(self, error: StoreError | None) -> None:
         if error is not None:
-            context.statistics.writes_failed += 1
+            self._statistics.writes_failed += 1
 
-    _leave(context, half, "transactions_discarded", again, finish)
+    def _end(self, half: HalfMessage, counter: str, append: Append | None, done: Done) -> None:
+        # Taken out before the write: a second request must not end the same transaction.
+        del self._waiting[half.offset]
+        self._statistics.half_messages = len(self._waiting)
+        removal = self._pending.removal(half.offset)
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                self._pending.removed(removal)
+                setattr(self._statistics, counter, getattr(self._statistics, counter) + 1)
+            else:
+                self._wait(half)
+            done(error)
+
+        self._routing.append([] if append is None else [append], finish, removal.statements)
+
+    def _wait(self, half: HalfMessage) -> None:
+        self._waiting[half.offset] = half
+        self._statistics.half_messages = len(self._waiting)
+
+    def _asked(self, half: HalfMessage) -> Statement:
+        half.times_asked += 1
+        # The number of checks is the row's number in the pending log, so it survives a restart.
+        return self._pending.renumber(half.offset, half.times_asked)
+
+    def _check_request(self, half: HalfMessage) -> Command:
+        """Return CHECK_TRANSACTION_STATE with the record as the producer knows it."""
+        message = StoredMessage.read(self._pending.record(half.offset))
+        properties = props.decode_bytes(message.properties)
+        # Written again with its real topic and queue: the stored record names the half topic.
+        writer = core.RecordWriter(
+            properties.get(props.REAL_TOPIC, ""),
+            int(properties.get(props.REAL_QUEUE_ID, "0")),
+            message.born_host,
+            message.store_host,
+        )
+        block = writer.write(
+            message.body,
+            message.properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            stored_ms=message.stored_ms,
+            reconsume_times=message.reconsume_times,
+        )
+        ((_, _, record),) = block.rows(half.offset, message.physical_offset)
+        message_id = f"{message.store_host.hex().upper()}{message.physical_offset:016X}"
+        transaction_id = properties.get(props.UNIQ_KEY)
+        header = CheckTransactionHeader(
+            half.offset,
+            message.physical_offset,
+            transaction_id,
+            transaction_id,
+            message_id,
+            HALF_TOPIC,
+            self._config.broker_name,
+        )
+        request = Command.request(
+            RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(record)
+        )
+        # One-way: the producer answers with END_TRANSACTION, as its application decides.
+        request.flag = ONEWAY_FLAG
+        return request
 
 
-def _unmarked(message: StoredMessage) -> dict[str, str]:
+def _without_mark(message: StoredMessage) -> dict[str, str]:
     properties = props.decode_bytes(message.properties)
     properties.pop(props.TRANSACTION_PREPARED, None)
     return properties
 
 
-def _leave(
-    context: BrokerContext, half: Half, counter: str, again: Append | None, done: Done
-) -> None:
-    removal = context.halves.take(half)
-
-    def finish(error: StoreError | None) -> None:
-        if error is None:
-            context.halves.left(removal)
-            setattr(context.statistics, counter, getattr(context.statistics, counter) + 1)
-        else:
-            context.halves.put_back(half)
-        done(error)
-
-    context.append([] if again is None else [again], finish, removal.statements)
-
-
-class TransactionChecks:
-    """Asks producers how their transactions stand, on the loop thread."""
-
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
-
-    async def run(self) -> None:
-        """Look at the waiting halves again and again, until cancelled."""
-        context = self._context
-        while True:
-            await context.clock.sleep_ms(context.config.transaction_check_interval_ms)
-            for number, half in enumerate(context.halves.all()):
-                # It may have ended since the look began.
-                if context.halves.get(half.offset) is half:
-                    self._look_at(half)
-                if number % _AT_ONCE == _AT_ONCE - 1:
-                    await asyncio.sleep(0)
-
-    def _look_at(self, half: Half) -> None:
-        context, now_ms = self._context, self._context.clock.wall_ms()
-        if now_ms < half.due_ms:
-            return
-        is_too_old = now_ms - half.stored_ms > context.config.transaction_max_age_ms
-        if is_too_old or half.times_asked >= context.config.transaction_check_max:
-            _give_up(context, half)
-            return
-        connection = context.producers.next_of(half.group, context.clock.now_ms())
-        if connection is None:
-            log.warning(
-                "no live producer to ask how a transaction stands: group=%s offset=%d",
-                half.group, half.offset,
-            )  # fmt: skip
-            return
-        connection.send(encode(_question(context, half)))
-        context.statistics.transactions_asked += 1
-        # A count lost with a crash asks once more than it should.
-        context.store.submit(Write(self._noted, statements=[context.halves.asked(half)]))
-
-    def _noted(self, error: StoreError | None) -> None:
-        if error is not None:
-            self._context.statistics.writes_failed += 1
-
-
-def _question(context: BrokerContext, half: Half) -> Command:
-    """The record goes with its real topic and queue, as producers know them."""
-    message = StoredMessage.read(context.halves.record(half))
-    properties = props.decode_bytes(message.properties)
-    writer = core.RecordWriter(
-        properties.get(props.REAL_TOPIC, ""),
-        int(properties.get(props.REAL_QUEUE_ID, "0")),
-        message.born_host,
-        message.store_host,
-    )
-    block = writer.write(
-        message.body,
-        message.properties,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_ms=message.born_ms,
-        stored_ms=message.stored_ms,
-        reconsume_times=message.reconsume_times,
-    )
-    ((_, _, record),) = block.rows(half.offset, message.physical_offset)
-    place = f"{message.store_host.hex().upper()}{message.physical_offset:016X}"
-    transaction_id = properties.get(props.UNIQ_KEY)
-    header = CheckTransactionHeader(
-        half.offset,
-        message.physical_offset,
-        transaction_id,
-        transaction_id,
-        place,
-        HALF_TOPIC,
-        context.config.broker_name,
-    )
-    question = Command.request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), bytes(record))
-    question.flag = ONEWAY_FLAG
-    return question
+def _immunity_ms(text: str | None, timeout_ms: int) -> int:
+    """Return how long a producer must not be asked; malformed or -1: the broker's timeout."""
+    try:
+        seconds = int(text) if text else -1
+    except ValueError:
+        seconds = -1
+    return timeout_ms if seconds < 0 else seconds * 1_000

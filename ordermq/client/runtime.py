@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from ordermq.clock import Clock
+from ordermq.clock import wait_until_set as wait_until_set
 from ordermq.errors import StateError
 from ordermq.remoting.event_loop import new_event_loop
 
@@ -125,21 +126,6 @@ class Runtime:
         if remaining:
             self.loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-
-
-async def wait_until_set(event: asyncio.Event, clock: Clock, timeout_ms: int) -> bool:
-    """Wait for `event`, at most `timeout_ms` of the clock; True if it is set."""
-    if event.is_set():
-        return True
-    sleeper = asyncio.ensure_future(clock.sleep_ms(timeout_ms))
-    waiter = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait((sleeper, waiter), return_when=asyncio.FIRST_COMPLETED)
-        return event.is_set()
-    finally:
-        for task in (sleeper, waiter):
-            task.cancel()
-        await asyncio.gather(sleeper, waiter, return_exceptions=True)
 
 
 async def repeat(

@@ -17,7 +17,6 @@ _SHARE_PERCENT = 2
 # Rooms that are being rewritten, with the riddles they had; a room that is done leaves the list.
 _STILL = {
     "audit": 14,
-    "broker": 45,
     "cli": 9,
     "client": 9,
     "clock": 1,
@@ -95,11 +94,11 @@ _REPLACED_CLASSES = {
 }
 _REPLACED_STILL_THERE = {
     "Agreement", "Bell", "Complaints", "Inquiries", "Intake", "Introductions", "LaneQueue",
-    "LaneService", "Parcel", "PullStreak", "QueueLane", "Rejoining", "SetAside",
+    "LaneService", "Parcel", "PullStreak", "QueueLane", "Rejoining",
     "SteeredConsumer", "Steering", "Targets", "TurnDriver", "Unlocked", "Watchdog",
-    "agreement", "asking", "bell", "complaints", "entries", "faults", "hot_frames", "inquiries",
-    "introductions", "ledger", "packing", "placing", "positions", "pull_streak",
-    "pullers", "rates", "rejoining", "sending", "set_aside", "shares", "stacks", "steered",
+    "agreement", "asking", "bell", "complaints", "entries", "faults", "inquiries",
+    "introductions", "ledger", "packing", "positions", "pull_streak",
+    "pullers", "rates", "rejoining", "sending", "shares", "stacks", "steered",
     "steering", "telling", "tenures", "unlocked",
 }  # fmt: skip
 

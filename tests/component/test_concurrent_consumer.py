@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ordermq import ConsumeResult, DeadLetter, Message, MessageView, Producer, PushConsumer
-from ordermq.broker import EmbeddedBroker, placing
+from ordermq.broker import EmbeddedBroker, message_routing
 from ordermq.client.broker_api import BrokerApi
 from ordermq.consumer.listener import ConcurrentContext
 from ordermq.errors import BrokerError, ConfigError, RequestTimeout, StateError
@@ -27,8 +27,8 @@ MakeConsumer = Callable[..., PushConsumer]
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every delay level of the broker is 1 ms."""
-    levels = len(placing.DELAY_LEVELS_MS)
-    monkeypatch.setattr(placing, "DELAY_LEVELS_MS", (1,) * levels)
+    levels = len(message_routing.DELAY_LEVELS_MS)
+    monkeypatch.setattr(message_routing, "DELAY_LEVELS_MS", (1,) * levels)
 
 
 def numbers(seen: Seen) -> Counter[int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ordermq import LitePullConsumer, Message, MessageQueue, Producer, PullConsumer, PullStatus
-from ordermq.broker import EmbeddedBroker, placing
+from ordermq.broker import EmbeddedBroker, message_routing
 from ordermq.errors import BrokerError, ConfigError, RouteError, StateError
 from ordermq.model.names import dead_letter_topic, retry_topic
 from tests.component.conftest import DEADLINE_S, eventually
@@ -147,8 +147,8 @@ def test_the_queues_of_a_topic_are_sorted_and_an_unknown_topic_has_none(
 def test_a_message_sent_back_comes_again_or_becomes_a_dead_letter(
     producer: Producer, consumer: PullConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    levels = len(placing.DELAY_LEVELS_MS)
-    monkeypatch.setattr(placing, "DELAY_LEVELS_MS", (1,) * levels)
+    levels = len(message_routing.DELAY_LEVELS_MS)
+    monkeypatch.setattr(message_routing, "DELAY_LEVELS_MS", (1,) * levels)
     send(producer, 2)
     first, second = consumer.pull(ORDERS, "*", 0, 32).messages
     consumer.send_back(first)

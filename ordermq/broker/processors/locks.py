@@ -1,12 +1,12 @@
-"""Queue locks on the wire, with epochs for who asks
+"""Handlers of queue locks, with epochs for clients that ask for them
 (docs/internals/protocol.md#queue-lock-requests)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, NotClaimed
+from ordermq.broker.connection import BrokerConnection, RequestRefused
+from ordermq.broker.context import BrokerContext, Handler
 from ordermq.errors import StoreError
 from ordermq.model.names import check_group
 from ordermq.remoting.bodies import LockBatch, held_locks_to_body, locked_queues_to_body
@@ -18,12 +18,14 @@ from ordermq.remoting.headers import LockExtHeader
 def lock(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     batch = LockBatch.from_body(request.body)
     check_group(batch.group)
+    # Java's clients do not send the field, and get exactly the reply of Java's broker.
     wants_epochs = LockExtHeader.from_ext(request.ext).epochs is not None
 
     def granted(epochs: Sequence[int], error: StoreError | None) -> None:
         if error is not None:
-            context.refuse_write(connection, request, error)
+            context.reply_write_failed(connection, request, error)
             return
+        # As in Java: the reply lists the queues that are locked now, refused ones are missing.
         held = [(queue, e) for queue, e in zip(batch.queues, epochs, strict=True) if e]
         ext = {}
         if wants_epochs:
@@ -42,16 +44,16 @@ def unlock(context: BrokerContext, connection: BrokerConnection, request: Comman
     batch = LockBatch.from_body(request.body)
     epochs = LockExtHeader.from_ext(request.ext).epoch_list()
     if epochs and len(epochs) != len(batch.queues):
-        raise NotClaimed(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
-            f"{len(epochs)} epochs for {len(batch.queues)} queues: expected one for each",
+            f"{len(epochs)} epochs for {len(batch.queues)} queues: expected one per queue",
         )
     context.locks.unlock(batch.group, batch.queues, batch.client_id, epochs)
     connection.reply(request, ResponseCode.SUCCESS)
 
 
 def query(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    """Who holds each of these queues; ours, for `ordermq locks`."""
+    """Reply with each queue's holder; ordermq's own request, used by `ordermq locks`."""
     batch = LockBatch.from_body(request.body)
     held = [context.locks.held(batch.group, queue) for queue in batch.queues]
     connection.reply(request, ResponseCode.SUCCESS, body=held_locks_to_body(held))

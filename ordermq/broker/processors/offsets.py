@@ -1,15 +1,18 @@
-"""Consumer offsets and what a queue reaches (docs/internals/protocol.md#offsets)."""
+"""Handlers of consumer offsets, of queues' first and last offsets, and of resets
+(docs/internals/protocol.md#offsets, docs/internals/protocol.md#requests-to-consumers)."""
 
 from __future__ import annotations
 
-from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, NotClaimed
-from ordermq.broker.group_commit import QueueLog
-from ordermq.broker.processors.topics import existing_topic
+from ordermq.broker.connection import BrokerConnection, RequestRefused
+from ordermq.broker.consumer_offsets import MAX_OFFSET, OffsetKey
+from ordermq.broker.context import BrokerContext, Handler, number_field, required_field
+from ordermq.broker.store import QueueLog
+from ordermq.broker.topics import Topic
 from ordermq.errors import StoreError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import stored_at
+from ordermq.remoting.bodies import queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import (
@@ -20,17 +23,15 @@ from ordermq.remoting.headers import (
     UpdateOffsetHeader,
 )
 
-MAX_OFFSET = (1 << 63) - 1
+_ALL_QUEUES = -1
+_LATEST = -1  # as a timestamp: after the newest message
 
 
 def query(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     header = QueryOffsetHeader.from_ext(request.ext)
     key = header.group, header.topic, header.queue_id
 
-    def answer(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
+    def answer() -> None:
         offset = context.offsets.get(key)
         if offset is None and (
             header.set_zero_if_not_found or context.config.new_groups_start_at_zero
@@ -39,22 +40,25 @@ def query(context: BrokerContext, connection: BrokerConnection, request: Command
             if log is None or log.min_offset == 0:
                 offset = 0
         if offset is None:
-            # So that the client's consumeFromWhere decides (rmq#9083).
+            # So that the client's consumeFromWhere decides. Java's broker answers 0 for a queue
+            # that still has its first message (rmq#9083).
             connection.reply(
-                request, ResponseCode.QUERY_NOT_FOUND, remark="the group has no offset here yet"
+                request,
+                ResponseCode.QUERY_NOT_FOUND,
+                remark="the group has not committed an offset of this queue yet",
             )
         else:
             _reply_offset(connection, request, offset)
 
-    context.offsets.after_commits(key, answer)
+    context.offsets.after_commits(key, context.when_durable(connection, request, answer))
 
 
 def update(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     header = UpdateOffsetHeader.from_ext(request.ext)
-    existing_topic(context, header.topic)
+    context.topics.existing(header.topic)
     group = context.groups.ensure(header.group)
     if not 0 <= header.commit_offset <= MAX_OFFSET:
-        raise NotClaimed(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"offset {header.commit_offset}: expected 0..{MAX_OFFSET}",
         )
@@ -62,10 +66,7 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         _check_epoch(context, header)
     epoch, client = header.epoch or 0, header.client_id or ""
 
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
+    def answer() -> None:
         context.statistics.commits += 1
         if context.history.enabled:
             event = EventType.RESET if header.reset else EventType.COMMIT_ACK
@@ -76,19 +77,23 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         connection.reply(request, ResponseCode.SUCCESS)
 
     key = header.group, header.topic, header.queue_id
-    if context.offsets.is_void(key) and not header.reset:
-        # An admin has just moved the group; a member that has not heard of it must not undo it.
+    if context.offsets.has_unseen_reset(key) and not header.reset:
+        # Answered with success: the member cannot do anything about it, and its next pull
+        # tells it the new offset.
         connection.reply(request, ResponseCode.SUCCESS)
         return
-    context.offsets.commit(key, header.commit_offset, finish)
+    done = context.when_durable(connection, request, answer)
+    context.offsets.commit(key, header.commit_offset, done)
 
 
 def _check_epoch(context: BrokerContext, header: UpdateOffsetHeader) -> None:
+    # Fencing: a member whose lock was taken over cannot move the offset any more
+    # (docs/internals/semantics.md#fencing). Java's clients send no epoch and are not fenced.
     queue = MessageQueue(header.topic, context.config.broker_name, header.queue_id)
     client, epoch = header.client_id or "", header.epoch or 0
     if not context.locks.is_current(header.group, queue, client, epoch):
         context.statistics.commits_fenced += 1
-        raise NotClaimed(
+        raise RequestRefused(
             ResponseCode.OMQ_FENCED,
             f"offset {header.commit_offset} of {queue} for group {header.group!r} refused: "
             f"it came from {client!r} in epoch {epoch}, but "
@@ -127,12 +132,88 @@ def earliest(context: BrokerContext, connection: BrokerConnection, request: Comm
 
 
 def _asked_log(context: BrokerContext, header: QueueHeader | SearchOffsetHeader) -> QueueLog | None:
-    existing_topic(context, header.topic)
+    context.topics.existing(header.topic)
     return context.store.find_log(header.topic, header.queue_id)
 
 
 def _reply_offset(connection: BrokerConnection, request: Command, offset: int) -> None:
     connection.reply(request, ResponseCode.SUCCESS, OffsetReplyHeader(offset).to_ext())
+
+
+def reset(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    """Move a group to other offsets, as an administrator asked.
+
+    The broker stores them and answers each queue's next pull with them, so every client
+    follows, also one that does not know resets.
+    """
+    topic = context.topics.existing(required_field(request, "topic"))
+    name = required_field(request, "group")
+    group = context.groups.get(name)
+    if group is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {name!r} is not known"
+        )
+    targets = _reset_targets(context, request, name, topic)
+    # Announced before they are stored: from now on no member's commit may overwrite them.
+    if group.members:
+        for key, offset in targets.items():
+            context.offsets.announce_reset(key, offset)
+
+    def finish(error: StoreError | None) -> None:
+        if error is not None:
+            for key in targets:
+                context.offsets.take_reset(key)  # withdrawn
+            context.reply_write_failed(connection, request, error)
+            return
+        for (_, _, queue_id), offset in targets.items():
+            context.history.record(
+                EventType.RESET, group=name, topic=topic.name,
+                broker=context.config.broker_name, queue=queue_id, off=offset,
+            )  # fmt: skip
+            # A held pull would hear of it only at its deadline.
+            context.long_polling.release_group((topic.name, queue_id), name)
+        broker = context.config.broker_name
+        table = {MessageQueue(topic.name, broker, key[2]): to for key, to in targets.items()}
+        body = b'{"offsetTable":' + queue_table_to_json(table) + b"}"
+        connection.reply(request, ResponseCode.SUCCESS, body=body)
+
+    context.offsets.reset(targets, finish)
+
+
+def _reset_targets(
+    context: BrokerContext, request: Command, group: str, topic: Topic
+) -> dict[OffsetKey, int]:
+    """Return the new offset of each queue; without isForce none moves forward."""
+    only = int(request.ext.get("queueId") or _ALL_QUEUES)
+    if only != _ALL_QUEUES and not 0 <= only < topic.read_queues:
+        raise RequestRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queue {only} of topic {topic.name!r}: expected 0..{topic.read_queues - 1}",
+        )
+    forced = request.ext.get("isForce", "").lower() == "true"
+    found: dict[OffsetKey, int] = {}
+    for queue_id in range(topic.read_queues) if only == _ALL_QUEUES else (only,):
+        key = group, topic.name, queue_id
+        target = _reset_target(context, request, topic, queue_id)
+        committed = context.offsets.get(key)
+        if committed is not None and committed < target and not forced:
+            target = committed
+        found[key] = target
+    return found
+
+
+def _reset_target(context: BrokerContext, request: Command, topic: Topic, queue_id: int) -> int:
+    log = context.store.find_log(topic.name, queue_id)
+    if log is None:
+        return 0
+    # Newer tools send an offset, older ones only a time; an offset wins.
+    given = int(request.ext.get("offset") or -1)
+    if given >= 0:
+        return min(max(given, log.min_offset), log.max_offset)
+    timestamp_ms = number_field(request, "timestamp")
+    if timestamp_ms == _LATEST:
+        return log.max_offset
+    return context.store.search(log, timestamp_ms, after=False)
 
 
 HANDLERS: dict[int, Handler] = {
@@ -142,4 +223,5 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_MIN_OFFSET: minimum,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search,
     RequestCode.GET_EARLIEST_MSG_STORETIME: earliest,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: reset,
 }

@@ -1,17 +1,16 @@
-"""Pulling (docs/internals/protocol.md#pulling; the offset rules of
+"""Handlers of pulls (docs/internals/protocol.md#pulling; the offset rules of
 docs/internals/semantics.md#pull-loop)."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, NotClaimed
-from ordermq.broker.group_commit import QueueLog
-from ordermq.broker.hot_frames import pull_answer_head, read_pull_header
-from ordermq.broker.long_poll import HeldPull
-from ordermq.broker.processors.offsets import MAX_OFFSET
-from ordermq.broker.processors.topics import existing_topic, number
+from ordermq.broker.connection import BrokerConnection, RequestRefused
+from ordermq.broker.consumer_offsets import MAX_OFFSET
+from ordermq.broker.context import BrokerContext, Handler
+from ordermq.broker.long_polling import HeldPull
+from ordermq.broker.processors.fast_path import pull_reply_head, read_pull_header
+from ordermq.broker.store import QueueLog
 from ordermq.errors import ConfigError, StoreError
 from ordermq.events import EventType
 from ordermq.model.subscription import Subscription
@@ -19,7 +18,7 @@ from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
-# Plain numbers: arithmetic with an enum's members costs as much as a dictionary lookup.
+# Plain numbers: arithmetic with the members of an enum is several times slower.
 _COMMIT = int(PullFlag.COMMIT_OFFSET)
 _SUSPEND = int(PullFlag.SUSPEND)
 _SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
@@ -29,6 +28,7 @@ def pull(context: BrokerContext, connection: BrokerConnection, request: Command)
     header = read_pull_header(request.ext)
     context.statistics.pulls += 1
     tag_hashes = _check(context, header)
+    # A pull may commit an offset on its way; its reply does not wait for that.
     if header.sys_flag & _COMMIT and 0 <= header.commit_offset <= MAX_OFFSET:
         _commit(context, header)
     suspend_ms = header.suspend_timeout_ms if header.sys_flag & _SUSPEND else 0
@@ -36,26 +36,33 @@ def pull(context: BrokerContext, connection: BrokerConnection, request: Command)
 
 
 def release(context: BrokerContext, held: HeldPull) -> None:
-    """Judge a held pull once more and answer whatever is found."""
+    """Evaluate a held pull again and answer it, also if there is still no message."""
+    # Read again instead of kept: most pulls are answered at once, and a header per held pull
+    # would be more memory than the request alone.
     header = read_pull_header(held.request.ext)
     _answer(context, held.connection, held.request, header, held.tag_hashes, 0)
 
 
 def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
-    """What the pull may see: its tag hashes, none for everything."""
+    """Check that the pull is allowed; return the tag hashes it filters by, none for all."""
     group = context.groups.ensure(header.group)
     if not group.is_enabled:
-        raise NotClaimed(ResponseCode.NO_PERMISSION, f"group {group.name!r} may not consume")
-    topic = existing_topic(context, header.topic)
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"group {group.name!r} may not consume: consumeEnable is off",
+        )
+    topic = context.topics.existing(header.topic)
     if not topic.is_readable:
-        raise NotClaimed(ResponseCode.NO_PERMISSION, f"topic {topic.name!r} may not be read")
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, f"topic {topic.name!r} has no read permission"
+        )
     if not 0 <= header.queue_id < topic.read_queues:
-        raise NotClaimed(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"queue {header.queue_id} of topic {topic.name!r}: expected 0..{topic.read_queues - 1}",
         )
     if header.expression_type not in (None, "", "TAG"):
-        raise NotClaimed(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"the broker does not filter by {header.expression_type}: use a tag expression",
         )
@@ -63,23 +70,26 @@ def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
         try:
             return _tag_hashes(header.subscription)
         except ConfigError as error:
-            raise NotClaimed(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
-    wanted = group.wanted.get(header.topic)
-    if wanted is None:
-        raise NotClaimed(
+            raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+    # Without an expression of its own, a pull uses the subscription of the group's heartbeats.
+    registered = group.subscriptions.get(header.topic)
+    if registered is None:
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
             f"group {group.name!r} has no live subscription of {header.topic!r}: send a "
             "heartbeat with it first",
         )
-    if wanted.subscription.version < header.subscription_version:
-        raise NotClaimed(
+    # Filtering by an older subscription would skip messages for good.
+    if registered.subscription.version < header.subscription_version:
+        raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
-            f"group {group.name!r} pulls {header.topic!r} with a subscription newer than its "
-            "heartbeats told: send a heartbeat first",
+            f"group {group.name!r} pulls {header.topic!r} with a newer subscription than that of "
+            "its last heartbeat: send a heartbeat first",
         )
-    return wanted.tag_hashes
+    return registered.tag_hashes
 
 
+# A consumer sends the same expression with every pull.
 @lru_cache(maxsize=1024)
 def _tag_hashes(expression: str | None) -> tuple[int, ...]:
     return Subscription.parse("", expression, 0).tag_hashes
@@ -87,7 +97,7 @@ def _tag_hashes(expression: str | None) -> tuple[int, ...]:
 
 def _commit(context: BrokerContext, header: PullHeader) -> None:
     def finish(error: StoreError | None) -> None:
-        # The pull does not depend on it; the store has logged the failure.
+        # Counted, not answered: the pull does not depend on it, and the store has logged it.
         if error is not None:
             context.statistics.writes_failed += 1
             return
@@ -100,7 +110,7 @@ def _commit(context: BrokerContext, header: PullHeader) -> None:
             )  # fmt: skip
 
     key = header.group, header.topic, header.queue_id
-    if not context.offsets.is_void(key):
+    if not context.offsets.has_unseen_reset(key):
         context.offsets.commit(key, header.commit_offset, finish)
 
 
@@ -114,19 +124,22 @@ def _answer(
 ) -> None:
     log = context.store.log(header.topic, header.queue_id)
     offset = header.queue_offset
-    target = context.offsets.take_reset((header.group, header.topic, header.queue_id))
-    if target is not None and target != offset:
-        ext = _reply_ext(log, target)
+    # An administrator's reset reaches every client this way, also one that knows no resets:
+    # "offset moved" is part of pulling.
+    reset_to = context.offsets.take_reset((header.group, header.topic, header.queue_id))
+    if reset_to is not None and reset_to != offset:
+        ext = _reply_ext(log, reset_to)
         connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
         return
     if log.min_offset <= offset < log.max_offset:
         _answer_found(context, connection, request, header, tag_hashes, log)
         return
+    # The codes and remarks of the four cases below are Java's.
     if offset == log.max_offset:
         if suspend_ms > 0:
             deadline_ms = context.clock.now_ms() + suspend_ms
             held = HeldPull(connection, request, deadline_ms, tag_hashes)
-            context.held_pulls.hold((header.topic, header.queue_id), held)
+            context.long_polling.hold((header.topic, header.queue_id), held)
             return
         code, next_offset = ResponseCode.PULL_NOT_FOUND, offset
         remark = "OFFSET_OVERFLOW_ONE" if offset else "NO_MESSAGE_IN_QUEUE"
@@ -157,6 +170,7 @@ def _answer_found(
     else:
         body, next_offset = context.store.read(log, header.queue_offset, count, max_bytes)
     if not body:
+        # Messages, but none with the tags: the client pulls again behind what was scanned.
         ext = _reply_ext(log, next_offset)
         connection.reply(
             request, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, remark="NO_MATCHED_MESSAGE"
@@ -164,7 +178,7 @@ def _answer_found(
         return
     context.statistics.bytes_pulled += len(body)
     if not request.is_oneway:
-        head = pull_answer_head(
+        head = pull_reply_head(
             request.opaque, next_offset, log.min_offset, log.max_offset, len(body)
         )
         connection.send(head, body)
@@ -174,16 +188,7 @@ def _reply_ext(log: QueueLog, next_offset: int) -> dict[str, str]:
     return PullReplyHeader(next_offset, log.min_offset, log.max_offset).to_ext()
 
 
-def view(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    offset = number(request, "offset")
-    record = context.store.record_at(offset)
-    if record is None:
-        raise NotClaimed(ResponseCode.SYSTEM_ERROR, f"no message is stored at {offset}")
-    connection.reply(request, ResponseCode.SUCCESS, body=record)
-
-
 HANDLERS: dict[int, Handler] = {
     RequestCode.PULL_MESSAGE: pull,
     RequestCode.LITE_PULL_MESSAGE: pull,
-    RequestCode.VIEW_MESSAGE_BY_ID: view,
 }

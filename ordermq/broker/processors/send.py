@@ -1,24 +1,40 @@
-"""Sending (docs/internals/protocol.md#sending)."""
+"""Handlers of sent messages: send, send back, end a transaction, recall
+(docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 
-from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, NotClaimed
-from ordermq.broker.group_commit import Append
-from ordermq.broker.hot_frames import read_send_header, send_answer
-from ordermq.broker.placing import Place, place, place_half, stored_now
+from ordermq import core
+from ordermq.broker.connection import BrokerConnection, RequestRefused
+from ordermq.broker.context import BrokerContext, Handler
+from ordermq.broker.message_routing import RoutedMessage
+from ordermq.broker.processors.fast_path import read_send_header, send_reply
+from ordermq.broker.store import Append
 from ordermq.broker.topics import Topic, group_of_retry_topic, is_retry_topic
-from ordermq.broker.transactions import KIND_BITS
+from ordermq.broker.transactions import TRANSACTION_BITS
 from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.model import properties as props
-from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic
+from ordermq.model.names import check_sendable_topic, check_topic, dead_letter_topic, retry_topic
 from ordermq.model.recall_handle import RecallHandle
-from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.model.stored_message import StoredMessage
+from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import LongSendHeader, SendHeader, SendReplyHeader
+from ordermq.remoting.headers import (
+    EndTransactionHeader,
+    LongSendHeader,
+    RecallHeader,
+    RecallReplyHeader,
+    SendBackHeader,
+    SendHeader,
+    SendReplyHeader,
+)
+
+log = logging.getLogger("ordermq.broker")
+
+_FIRST_RETRY_LEVEL = 3  # as in Java: retry n waits at delay level 3 + n, the first one 10 s
 
 
 def send_long(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -34,9 +50,11 @@ def _send(
 ) -> None:
     topic = _writable_topic(context, header)
     _check_body(context, len(request.body), header)
+    # Substring tests on the encoded properties: almost no message has any of these, and parsing
+    # the properties of every send costs more than the rest of this function.
     if props.REPLY_TO_CLIENT in header.properties:
         header = replace(header, properties=_with_cluster(context, header.properties))
-    if is_retry_topic(topic.name) and _is_given_up(context, header):
+    if is_retry_topic(topic.name) and _is_dead_letter(context, header):
         topic = context.topics.ensure_internal(dead_letter_topic(group_of_retry_topic(topic.name)))
         undelayed = props.decode(header.properties)
         undelayed.pop(props.DELAY, None)
@@ -47,25 +65,25 @@ def _send(
         if _is_half(header, properties):
             _send_half(context, connection, request, header, topic, queue_id, properties)
             return
-    target = place(context, topic.name, queue_id, header.properties)
+    target = context.routing.route(topic.name, queue_id, header.properties)
     append = _append(connection, request, header, target, header.sys_flag, target.due_ms)
-    if target.log is context.timers.log:
+    if target.log is context.routing.timer_log:
         _store_timed(context, connection, request, append, topic, queue_id, target)
         return
     _store(context, connection, request, append, queue_id)
 
 
 def _with_cluster(context: BrokerContext, properties: str) -> str:
-    """Whoever replies to a request finds the topic for that by its cluster."""
-    noted = props.decode(properties)
-    noted[props.CLUSTER] = context.config.cluster_name
-    return props.encode(noted)
+    # A consumer that replies to a request finds the reply topic by this property.
+    parsed = props.decode(properties)
+    parsed[props.CLUSTER] = context.config.cluster_name
+    return props.encode(parsed)
 
 
 def _is_half(header: SendHeader, properties: dict[str, str]) -> bool:
-    """Whether it is half of a transaction; a message that is retried was one, once."""
     if properties.get(props.TRANSACTION_PREPARED, "").lower() != "true":
         return False
+    # A retried message keeps the property of the transaction that it once was part of.
     return not (header.reconsume_times > 0 and props.DELAY in properties)
 
 
@@ -78,21 +96,19 @@ def _send_half(
     queue_id: int,
     properties: dict[str, str],
 ) -> None:
-    """Keep it apart; the answer names it by its place there."""
     properties.setdefault(props.PRODUCER_GROUP, header.producer_group)
-    target = place_half(context, topic.name, queue_id, properties)
-    append = _append(connection, request, header, target, header.sys_flag & ~KIND_BITS, 0)
+    target = context.routing.route_half(topic.name, queue_id, properties)
+    append = _append(
+        connection, request, header, target, header.sys_flag & ~TRANSACTION_BITS, tag=0
+    )
 
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
-        context.halves.add(append.first_offset, properties, target.stored_ms)
-        answer = _waiting_answer(connection, append, queue_id)
-        answer.transaction_id = properties.get(props.UNIQ_KEY)
-        connection.reply(request, ResponseCode.SUCCESS, answer.to_ext())
+    def answer() -> None:
+        context.transactions.add(append.first_offset, properties, target.stored_ms)
+        reply = _waiting_reply(connection, append, queue_id)
+        reply.transaction_id = properties.get(props.UNIQ_KEY)
+        connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
-    context.append((append,), finish)
+    context.routing.append((append,), context.when_durable(connection, request, answer))
 
 
 def _store_timed(
@@ -102,28 +118,24 @@ def _store_timed(
     append: Append,
     topic: Topic,
     queue_id: int,
-    target: Place,
+    target: RoutedMessage,
 ) -> None:
-    """The answer has a handle to take the message back by."""
-
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
+    def answer() -> None:
         assert target.due_ms is not None
-        context.timers.add(append.first_offset, target.due_ms)
-        answer = _waiting_answer(connection, append, queue_id)
+        context.timed.add(append.first_offset, target.due_ms)
+        reply = _waiting_reply(connection, append, queue_id)
         unique_id = props.decode_bytes(target.properties).get(props.UNIQ_KEY)
+        # Retries wait as timed messages, too, but their consumer has nothing to recall.
         if unique_id is not None and not is_retry_topic(topic.name):
             handle = RecallHandle(topic.name, context.config.broker_name, target.due_ms, unique_id)
-            answer.recall_handle = handle.to_text()
-        connection.reply(request, ResponseCode.SUCCESS, answer.to_ext())
+            reply.recall_handle = handle.to_text()
+        connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
-    context.append((append,), finish)
+    context.routing.append((append,), context.when_durable(connection, request, answer))
 
 
-def _waiting_answer(connection: BrokerConnection, append: Append, queue_id: int) -> SendReplyHeader:
-    """Of a message that waits apart: its place there, and the queue it goes to then."""
+def _waiting_reply(connection: BrokerConnection, append: Append, queue_id: int) -> SendReplyHeader:
+    """Return the reply to a message that waits: its offset there, but its real queue."""
     offset = append.first_offset
     message_id = f"{connection.store_host_hex}{append.log.physical_offset(offset):016X}"
     return SendReplyHeader(message_id, queue_id, offset, None, "DefaultRegion", "true")
@@ -133,7 +145,7 @@ def _append(
     connection: BrokerConnection,
     request: Command,
     header: SendHeader,
-    target: Place,
+    target: RoutedMessage,
     sys_flag: int,
     tag: int | None,
 ) -> Append:
@@ -158,29 +170,32 @@ def send_batch(context: BrokerContext, connection: BrokerConnection, request: Co
     topic = _writable_topic(context, header)
     _check_body(context, len(request.body), header)
     if is_retry_topic(topic.name):
-        raise NotClaimed(ResponseCode.MESSAGE_ILLEGAL, "a retry topic takes no batches")
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a retry topic accepts no batches")
     queue_id = _queue_id(topic, header.queue_id)
-    log = context.store.log(topic.name, queue_id)
+    # Not routed: as in Java, clients do not batch delayed messages and half messages.
+    queue_log = context.store.log(topic.name, queue_id)
     try:
         records = connection.writer(topic.name, queue_id).write_batch(
             request.body,
             sys_flag=header.sys_flag,
             born_ms=header.born_timestamp_ms,
-            stored_ms=stored_now(context, log),
+            stored_ms=context.routing.stored_now(queue_log),
         )
     except ProtocolError as error:
-        raise NotClaimed(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     except OverflowError as error:
         raise _out_of_range(error) from None
     if not len(records):
-        raise NotClaimed(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
-    _store(context, connection, request, Append(log, records), queue_id)
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the batch has no message")
+    _store(context, connection, request, Append(queue_log, records), queue_id)
 
 
 def _writable_topic(context: BrokerContext, header: SendHeader) -> Topic:
-    topic = context.topics.known(header.topic) or _new_topic(context, header)
+    topic = context.topics.sendable(header.topic) or _new_topic(context, header)
     if not topic.is_writable:
-        raise NotClaimed(ResponseCode.NO_PERMISSION, f"topic {topic.name!r} may not be written")
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, f"topic {topic.name!r} has no write permission"
+        )
     return topic
 
 
@@ -190,14 +205,15 @@ def _new_topic(context: BrokerContext, header: SendHeader) -> Topic:
     try:
         check_sendable_topic(name)
     except ConfigError as error:
-        raise NotClaimed(ResponseCode.NO_PERMISSION, str(error)) from None
+        raise RequestRefused(ResponseCode.NO_PERMISSION, str(error)) from None
+    # A group's retry topic is created even where sends may not create topics.
     if is_retry_topic(name):
         return context.topics.ensure_internal(name)
     topic = context.topics.create_by_send(name, header.default_topic_queue_nums)
     if topic is None:
-        raise NotClaimed(
+        raise RequestRefused(
             ResponseCode.TOPIC_NOT_EXIST,
-            f"topic {name!r} does not exist, and this broker makes none by itself: create it",
+            f"topic {name!r} does not exist, and this broker does not create topics: create it",
         )
     return topic
 
@@ -205,38 +221,40 @@ def _new_topic(context: BrokerContext, header: SendHeader) -> Topic:
 def _check_body(context: BrokerContext, size: int, header: SendHeader) -> None:
     limit = context.config.max_message_bytes
     if size > limit:
-        raise NotClaimed(
+        raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
             f"message body of {size} bytes for topic {header.topic!r}: expected at most {limit}",
         )
 
 
-def _out_of_range(error: OverflowError) -> NotClaimed:
-    return NotClaimed(
-        ResponseCode.INVALID_PARAMETER, f"a number of the header is out of its range: {error}"
+def _out_of_range(error: OverflowError) -> RequestRefused:
+    return RequestRefused(
+        ResponseCode.INVALID_PARAMETER, f"a number of the header is out of range: {error}"
     )
 
 
 def _queue_id(topic: Topic, queue_id: int) -> int:
-    if queue_id < 0:
+    if queue_id < 0:  # as in Java: the broker chooses
         return random.randrange(topic.write_queues)
+    # A topic that was shrunk keeps accepting what producers with an old route send.
     count = max(topic.read_queues, topic.write_queues)
     if queue_id >= count:
-        raise NotClaimed(
+        raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
             f"queue {queue_id} of topic {topic.name!r}: expected 0..{count - 1}",
         )
     return queue_id
 
 
-def _is_given_up(context: BrokerContext, header: SendHeader) -> bool:
-    """Whether a message for a retry topic goes to the dead letters
+def _is_dead_letter(context: BrokerContext, header: SendHeader) -> bool:
+    """Return True if a message for a retry topic goes to the dead letters
     (docs/internals/protocol.md#sending, docs/internals/protocol.md#traps)."""
     name = group_of_retry_topic(header.topic)
     group = context.groups.get(name)
     most = header.max_reconsume_times
     if most is None:
         most = context.config.retry_max_times if group is None else group.retry_max_times
+    # An ordered group retries in its own process: what it sends here has used up its attempts.
     return header.reconsume_times > most or context.locks.is_ordered(name)
 
 
@@ -247,21 +265,129 @@ def _store(
     append: Append,
     queue_id: int,
 ) -> None:
+    # `when_durable` would be one more call per send.
     def finish(error: StoreError | None) -> None:
         if error is not None:
-            context.refuse_write(connection, request, error)
+            context.reply_write_failed(connection, request, error)
             return
         first = append.log.physical_offset(append.first_offset)
-        places = range(first, first + len(append.records))
-        ids = ",".join([f"{connection.store_host_hex}{place:016X}" for place in places])
+        physical_offsets = range(first, first + len(append.records))
+        # A batch is answered with the ids of all its messages, in order.
+        ids = ",".join([f"{connection.store_host_hex}{each:016X}" for each in physical_offsets])
         if not request.is_oneway:
-            connection.send(send_answer(request.opaque, ids, queue_id, append.first_offset))
+            connection.send(send_reply(request.opaque, ids, queue_id, append.first_offset))
 
-    context.append((append,), finish)
+    context.routing.append((append,), finish)
+
+
+def send_back(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    """Store a message again, delayed, that a concurrent consumer could not process."""
+    header = SendBackHeader.from_ext(request.ext)
+    group = context.groups.get(header.group)
+    if group is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"group {header.group!r} is not known"
+        )
+    # As in Java: a group without retry queues drops what it cannot process.
+    if int(group.settings.get("retryQueueNums", 1)) <= 0:
+        connection.reply(request, ResponseCode.SUCCESS)
+        return
+    record = context.store.record_at(header.physical_offset)
+    if record is None:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"no message is stored at {header.physical_offset}"
+        )
+    message = StoredMessage.read(record)
+    properties = props.decode_bytes(message.properties)
+    # setdefault: a message that is sent back again keeps its first topic and id.
+    properties.setdefault(props.RETRY_TOPIC, message.topic)
+    properties.setdefault(
+        props.ORIGIN_MESSAGE_ID,
+        f"{message.store_host.hex().upper()}{message.physical_offset:016X}",
+    )
+    most = header.max_reconsume_times
+    if most is None:
+        most = group.retry_max_times
+    if message.reconsume_times >= most or header.delay_level < 0:
+        topic = dead_letter_topic(group.name)
+        properties.pop(props.DELAY, None)
+    else:
+        topic = retry_topic(group.name)
+        level = header.delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
+        properties[props.DELAY] = str(level)
+    context.topics.ensure_internal(topic)
+    target = context.routing.route(topic, 0, props.encode(properties))
+    writer = core.RecordWriter(
+        target.log.topic, target.log.queue_id, message.born_host, message.store_host
+    )
+    retry = writer.write(
+        message.body,
+        target.properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_ms=message.born_ms,
+        stored_ms=target.stored_ms,
+        reconsume_times=message.reconsume_times + 1,
+        tag=target.due_ms,
+    )
+    append = Append(target.log, retry)
+    context.routing.append((append,), context.when_durable(connection, request))
+
+
+def end_transaction(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    header = EndTransactionHeader.from_ext(request.ext)
+    if header.commit_or_rollback not in (TransactionFlag.COMMIT, TransactionFlag.ROLLBACK):
+        # The answer to a check: the application does not know yet. It is checked again.
+        log.info(
+            "transaction still undecided: group=%s id=%s client=%s remark=%s",
+            header.producer_group, header.message_id, connection.peer, request.remark,
+        )  # fmt: skip
+        connection.reply(request, ResponseCode.SUCCESS)
+        return
+    try:
+        half = context.transactions.find(header)
+    except RequestRefused as refusal:
+        # Logged, because producers send it one-way and never see the reply.
+        log.warning("refusing to end transaction: client=%s: %s", connection.peer, refusal.remark)
+        raise
+    done = context.when_durable(connection, request)
+    if header.commit_or_rollback == TransactionFlag.COMMIT:
+        context.transactions.commit(half, done)
+    else:
+        context.transactions.roll_back(half, done)
+
+
+def recall(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    """Remove a timed message before it is due, as RocketMQ's brokers do since 5.3.2."""
+    header = RecallHeader.from_ext(request.ext)
+    context.topics.existing(header.topic)
+    try:
+        handle = RecallHandle.of_text(header.recall_handle)
+    except ConfigError as error:
+        raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, str(error)) from None
+    if (handle.topic, handle.broker_name) != (header.topic, context.config.broker_name):
+        raise RequestRefused(
+            ResponseCode.ILLEGAL_OPERATION,
+            f"the recall handle is of topic {handle.topic!r} on broker {handle.broker_name!r}",
+        )
+
+    def answer() -> None:
+        reply = RecallReplyHeader(handle.message_id)
+        connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
+
+    if not context.timed.recall(handle, context.when_durable(connection, request, answer)):
+        raise RequestRefused(
+            ResponseCode.ILLEGAL_OPERATION,
+            f"message {handle.message_id!r} of topic {handle.topic!r} does not wait: it was "
+            "delivered or recalled before",
+        )
 
 
 HANDLERS: dict[int, Handler] = {
     RequestCode.SEND_MESSAGE: send_long,
     RequestCode.SEND_MESSAGE_V2: send,
     RequestCode.SEND_BATCH_MESSAGE: send_batch,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
+    RequestCode.END_TRANSACTION: end_transaction,
+    RequestCode.RECALL_MESSAGE: recall,
 }

@@ -1,84 +1,51 @@
-"""Routes and topics (docs/internals/protocol.md#name-server,
-docs/internals/protocol.md#admin-requests)."""
+"""Handlers of routes, topics, and of the broker itself
+(docs/internals/protocol.md#name-server, docs/internals/protocol.md#admin-requests)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import orjson
 
 from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler, NotClaimed
-from ordermq.broker.group_commit import Write
-from ordermq.broker.name_server import cluster_info, topic_route
+from ordermq.broker.context import (
+    DATA_VERSION,
+    BrokerContext,
+    Handler,
+    number_field,
+    required_field,
+)
+from ordermq.broker.store import Write
 from ordermq.broker.topics import Topic
-from ordermq.errors import ProtocolError, StoreError
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute, queue_table_to_json
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 
-DATA_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-
-
-def required(request: Command, name: str) -> str:
-    """A text field.
-
-    Raises: ProtocolError: it is missing.
-    """
-    value = request.ext.get(name)
-    if value is None:
-        raise ProtocolError(f"request {request.code}: field {name!r} is missing")
-    return value
-
-
-def number(request: Command, name: str) -> int:
-    """A number field.
-
-    Raises: ProtocolError: it is missing or none.
-    """
-    text = required(request, name)
-    try:
-        return int(text)
-    except ValueError:
-        raise ProtocolError(
-            f"request {request.code}: field {name!r} is {text!r}, not a number"
-        ) from None
-
-
-def existing_topic(context: BrokerContext, name: str) -> Topic:
-    """A topic by name.
-
-    Raises: NotClaimed: there is none.
-    """
-    topic = context.topics.get(name)
-    if topic is None:
-        raise NotClaimed(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"topic {name!r} does not exist: create it, or send a message to it first",
-        )
-    return topic
-
-
-def save_topics(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    """Answer with success once every new topic is durable."""
-    topics, statements = context.topics.unsaved()
-
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.refuse_write(connection, request, error)
-            return
-        context.topics.saved(topics)
-        connection.reply(request, ResponseCode.SUCCESS)
-
-    context.store.submit(Write(finish, statements=statements))
-
 
 def route(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    topic = existing_topic(context, required(request, "topic"))
-    body = topic_route(context.config, topic, connection.local_address).to_body()
-    connection.reply(request, ResponseCode.SUCCESS, body=body)
+    topic, config = context.topics.existing(required_field(request, "topic")), context.config
+    # The address that the client dialled: behind a port mapping the broker knows no better one.
+    found = TopicRoute(
+        (BrokerData(config.broker_name, {0: connection.local_address}, config.cluster_name),),
+        (QueueData(config.broker_name, topic.read_queues, topic.write_queues, topic.perm),),
+    )
+    connection.reply(request, ResponseCode.SUCCESS, body=found.to_body())
 
 
 def clusters(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    body = cluster_info(context.config, connection.local_address)
-    connection.reply(request, ResponseCode.SUCCESS, body=body)
+    config = context.config
+    broker: dict[str, Any] = {
+        "brokerAddrs": {"0": connection.local_address},
+        "brokerName": config.broker_name,
+        "cluster": config.cluster_name,
+        "enableActingMaster": False,
+    }
+    body = {
+        "brokerAddrTable": {config.broker_name: broker},
+        "clusterAddrTable": {config.cluster_name: [config.broker_name]},
+    }
+    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
 
 
 def topic_list(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -89,32 +56,38 @@ def topic_list(context: BrokerContext, connection: BrokerConnection, request: Co
 def update(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     context.topics.put(
         Topic(
-            required(request, "topic"),
-            number(request, "readQueueNums"),
-            number(request, "writeQueueNums"),
-            number(request, "perm") & 7,
+            required_field(request, "topic"),
+            number_field(request, "readQueueNums"),
+            number_field(request, "writeQueueNums"),
+            number_field(request, "perm") & 7,
             request.ext.get("order", "").lower() == "true",
         )
     )
-    save_topics(context, connection, request)
+    topics, statements = context.topics.unsaved()
+
+    def answer() -> None:
+        context.topics.saved(topics)
+        connection.reply(request, ResponseCode.SUCCESS)
+
+    done = context.when_durable(connection, request, answer)
+    context.store.submit(Write(done, statements=statements))
 
 
 def delete(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    name = required(request, "topic")
+    name = required_field(request, "topic")
     context.topics.remove(name)
     context.offsets.forget_topic(name)
-
-    done = context.when_written(connection, request)
+    done = context.when_durable(connection, request)
     context.store.submit(Write(done, statements=context.store.forget_topic(name)))
 
 
 def delete_route(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    # Name server and broker are one here: 215 has done it already.
+    # Tools delete a topic on the broker, then on the name server: here the first did both.
     connection.reply(request, ResponseCode.SUCCESS)
 
 
 def one_topic(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    topic = existing_topic(context, required(request, "topic"))
+    topic = context.topics.existing(required_field(request, "topic"))
     connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(topic.to_json()))
 
 
@@ -122,6 +95,43 @@ def all_topics(context: BrokerContext, connection: BrokerConnection, request: Co
     table = {topic.name: topic.to_json() for topic in context.topics.all()}
     body = orjson.dumps({"dataVersion": DATA_VERSION, "topicConfigTable": table})
     connection.reply(request, ResponseCode.SUCCESS, {"totalTopicNum": str(len(table))}, body)
+
+
+def topic_statistics(
+    context: BrokerContext, connection: BrokerConnection, request: Command
+) -> None:
+    topic = context.topics.existing(required_field(request, "topic"))
+    table = {}
+    for queue_id in range(topic.write_queues):
+        log = context.store.find_log(topic.name, queue_id)
+        table[MessageQueue(topic.name, context.config.broker_name, queue_id)] = {
+            "lastUpdateTimestamp": 0 if log is None else log.last_stored_ms,
+            "maxOffset": 0 if log is None else log.max_offset,
+            "minOffset": 0 if log is None else log.min_offset,
+        }
+    body = b'{"offsetTable":' + queue_table_to_json(table) + b',"topicPutTps":0.0}'
+    connection.reply(request, ResponseCode.SUCCESS, body=body)
+
+
+def runtime_info(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    statistics = context.statistics
+    table = {
+        "brokerVersionDesc": "V5_3_3",
+        "brokerVersion": "479",
+        "bootTimestamp": "0",
+        "msgPutTotalTodayNow": str(statistics.messages_stored),
+        "msgGetTotalTodayNow": str(statistics.pulls),
+        "putTps": "0.0 0.0 0.0",
+        "getTransferredTps": "0.0 0.0 0.0",
+        "getTransferedTps": "0.0 0.0 0.0",  # the spelling of 4.x tools, which require it
+        # There are no thread pools and no page cache of the broker's own to wait for.
+        "sendThreadPoolQueueSize": "0",
+        "sendThreadPoolQueueHeadWaitTimeMills": "0",
+        "pullThreadPoolQueueSize": "0",
+        "pullThreadPoolQueueHeadWaitTimeMills": "0",
+        "pageCacheLockTimeMills": "0",
+    }
+    connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps({"table": table}))
 
 
 HANDLERS: dict[int, Handler] = {
@@ -133,4 +143,6 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_route,
     RequestCode.GET_TOPIC_CONFIG: one_topic,
     RequestCode.GET_ALL_TOPIC_CONFIG: all_topics,
+    RequestCode.GET_TOPIC_STATS_INFO: topic_statistics,
+    RequestCode.GET_BROKER_RUNTIME_INFO: runtime_info,
 }

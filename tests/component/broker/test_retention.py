@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from ordermq.broker import EmbeddedBroker
-from ordermq.broker.group_commit import Write
-from ordermq.broker.retention import STEP
-from ordermq.broker.store import Store
+from ordermq.broker.store import Store, Write
+from ordermq.broker.store.retention import STEP
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode, ResponseCode

@@ -161,7 +161,7 @@ def test_a_transaction_ends_once(client: WireClient) -> None:
     assert client.wait(first).code == 0
     refused = client.wait(second)
     assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert "ended before" in (refused.remark or "")
+    assert "already ended" in (refused.remark or "")
     assert bodies(client) == [b"half"]
 
 
@@ -170,7 +170,7 @@ def test_a_transaction_ends_once(client: WireClient) -> None:
     [
         ({"producer_group": "other"}, "group 'pg'"),
         ({"physical_offset": 1}, "two messages"),
-        ({"half_offset": 99}, "ended before"),
+        ({"half_offset": 99}, "already ended"),
     ],
 )
 def test_an_end_that_names_no_waiting_half_is_refused(
@@ -325,7 +325,7 @@ def test_after_fifteen_questions_the_half_is_given_up_with_a_log(
     let_look(client, clock, 2)
     assert client.notices() == []
     eventually(lambda: broker.statistics.transactions_discarded == 1, "it is given up")
-    assert "given up" in caplog.text
+    assert "giving up transaction" in caplog.text
     assert end(client, half, COMMIT).code == ResponseCode.SYSTEM_ERROR
     assert stored(client) == []
     (undecided,) = stored(client, UNDECIDED)

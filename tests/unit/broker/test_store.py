@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ordermq.broker.group_commit import Append, Write
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.broker.store import Store
+from ordermq.broker.store import Append, Store, Write
 from ordermq.broker.topics import Topic, TopicTable
 from ordermq.config import BrokerConfig
 from ordermq.core import RecordWriter
@@ -136,8 +135,8 @@ def test_a_row_of_failed_commits_is_logged_once_and_so_is_its_end(
     run(scene)
     told = [record.getMessage() for record in caplog.records if record.name == "ordermq.broker"]
     assert told == [
-        "group of 1 writes failed; none is acknowledged",
-        "the store writes again, after 3 failed groups",
+        "group commit failed, none acknowledged: writes=1",
+        "group commits succeed again: failed_before=3",
     ]
 
 

@@ -1,20 +1,18 @@
-"""Queue locks: the core's table, made durable, with those who wait for a queue
+"""Queue locks: the core's lock table, made durable, and the clients waiting for a queue
 (docs/internals/semantics.md#broker-lock-table).
 
-Everything here runs on the loop thread. The table decides at once; what follows from a
-decision (an answer, a history event) waits for the store where it must survive a restart.
-History events are recorded in the order of the store's commits, which is the order in which
-clients can know of them.
+The table decides at once, on the loop thread. A reply or history event that must survive a
+restart waits for the store. History events are recorded in the order of the store's commits,
+which is the order in which clients can learn of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from ordermq.broker.group_commit import Statement, Write
+from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.broker.store import Store
+from ordermq.broker.store import Statement, Store, Write
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
 from ordermq.core import LockTable, interface
@@ -23,21 +21,19 @@ from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import HeldLock
 
-if TYPE_CHECKING:
-    from ordermq.broker.connection import BrokerConnection
-
 Granted = Callable[[Sequence[int], StoreError | None], None]
 _GRANT = "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?)"
-# Conditional, because a later grant may already be on its way in the same group.
+# Conditional, because a later grant may already be in the same group commit.
 _RELEASE = "DELETE FROM locks WHERE grp = ? AND queue = ? AND owner = ? AND epoch = ?"
+# max(): a restart must never assign an epoch again, in whatever order writes are submitted.
 _EPOCH = "UPDATE meta SET value = max(value, ?) WHERE name = 'next_epoch'"
 
 
 class QueueLocks:
-    """Who holds which queue, in which epoch, and who was refused it.
+    """Holder and epoch of each locked queue, and the clients that were refused it.
 
     Args:
-        notify: tells one connection that a group's queues are worth another try.
+        notify: asks the client of a connection to rebalance a group now.
     """
 
     def __init__(
@@ -57,8 +53,9 @@ class QueueLocks:
         self.lease_ms = config.lock_max_live_ms
         self._table: interface.LockTable[MessageQueue] = LockTable(self.lease_ms)
         self._refused: dict[tuple[str, MessageQueue], dict[BrokerConnection, None]] = {}
-        self._grants_on_the_way = 0
-        now_ms = clock.now_ms()  # a restart gives each holder a full lease: it may be alive
+        self._undecided_grants = 0  # lock requests whose write is not durable yet
+        # A restart gives each holder a full lease: it may be alive and have renewed just before.
+        now_ms = clock.now_ms()
         self._table.restore(
             [
                 (str(group), _queue_of(str(text)), str(owner), int(str(epoch)), now_ms)
@@ -75,7 +72,7 @@ class QueueLocks:
         connection: BrokerConnection,
         granted: Granted,
     ) -> None:
-        """Try each queue; `granted` gets an epoch or 0 for each, once new ones are durable."""
+        """Try to lock each queue; `granted` gets an epoch or 0 for each, once they are durable."""
         before = [self._table.holder(group, queue) for queue in queues]
         epochs = self._table.try_lock_batch(group, queues, owner, self._clock.now_ms())
         fresh: list[tuple[MessageQueue, int]] = []
@@ -94,16 +91,16 @@ class QueueLocks:
         self._statistics.locks_refused += epochs.count(0)
 
         def finish(error: StoreError | None) -> None:
-            self._grants_on_the_way -= 1
+            self._undecided_grants -= 1
             if error is not None:
-                # Nobody may hold an epoch that a restart would give out again.
+                # No client may hold an epoch that a restart would assign again.
                 for queue, epoch in fresh:
                     self._table.unlock(group, queue, owner, epoch)
                 granted([0] * len(epochs), error)
                 return
             for queue, old_owner, old_epoch in taken_over:
                 self._record_end(EventType.LOCK_LOST, group, queue, old_owner, old_epoch)
-            # A grant this one renewed may have failed to become durable meanwhile.
+            # The grant that this request renewed may have failed to become durable meanwhile.
             held = [
                 epoch if epoch and self._holds(group, queue, owner, epoch) else 0
                 for queue, epoch in zip(queues, epochs, strict=True)
@@ -111,8 +108,10 @@ class QueueLocks:
             self._record_grants(group, queues, owner, held)
             granted(held, None)
 
-        self._grants_on_the_way += 1
-        if statements or self._grants_on_the_way > 1:
+        self._undecided_grants += 1
+        # A renewal needs no write; it waits for one only behind grants that are not durable yet,
+        # so that replies and history events keep the order of the decisions.
+        if statements or self._undecided_grants > 1:
             self._store.submit(Write(finish, statements=statements))
         else:
             finish(None)
@@ -120,10 +119,10 @@ class QueueLocks:
     def unlock(
         self, group: str, queues: Sequence[MessageQueue], owner: str, epochs: Sequence[int]
     ) -> None:
-        """Free the queues this owner holds, at once, and wake who waits for them.
+        """Release the queues this owner holds, at once, and notify the clients waiting for them.
 
         Args:
-            epochs: free a queue only if it is held in this epoch; empty frees in any.
+            epochs: release a queue only if it is held in this epoch; empty: in any.
         """
         for place, queue in enumerate(queues):
             holder = self._table.holder(group, queue)
@@ -134,18 +133,18 @@ class QueueLocks:
             self._wake(group, queue)
 
     def sweep(self) -> None:
-        """Delete expired locks and wake who waits for them."""
+        """Delete expired locks and notify the clients waiting for them."""
         for group, queue, owner, epoch in self._table.sweep(self._clock.now_ms()):
             self._statistics.locks_expired += 1
             self._released(EventType.LOCK_LOST, group, queue, owner, epoch)
             self._wake(group, queue)
 
     def is_current(self, group: str, queue: MessageQueue, owner: str, epoch: int) -> bool:
-        """Whether this owner holds the queue live in exactly this epoch."""
+        """Return True if this owner holds the queue, not expired, in exactly this epoch."""
         return self._table.is_current(group, queue, owner, epoch, self._clock.now_ms())
 
     def held(self, group: str, queue: MessageQueue) -> HeldLock | None:
-        """Who holds the queue live, in which epoch, and for how long without renewal."""
+        """Return the queue's holder, epoch and remaining lease; None if nobody holds it."""
         holder = self._table.holder(group, queue)
         if holder is None:
             return None
@@ -154,25 +153,25 @@ class QueueLocks:
         return HeldLock(queue, owner, epoch, left_ms) if left_ms >= 0 else None
 
     def describe(self, group: str, queue: MessageQueue) -> str:
-        """Who holds the queue, in words."""
+        """Return a sentence about the queue's holder, for errors."""
         holder = self._table.holder(group, queue)
         if holder is None:
             return "nobody holds the queue"
         owner, epoch, granted_ms = holder
-        expired = self._clock.now_ms() - granted_ms > self.lease_ms
-        return (
-            f"{owner} held the queue until its lease ran out, in epoch {epoch}"
-            if expired
-            else (f"{owner} holds the queue in epoch {epoch}")
-        )
+        if self._clock.now_ms() - granted_ms > self.lease_ms:
+            return f"{owner} held the queue in epoch {epoch} until its lease expired"
+        return f"{owner} holds the queue in epoch {epoch}"
 
     def is_ordered(self, group: str) -> bool:
-        """Whether the group holds any live lock, which only ordered groups do."""
+        """Return True if the group holds any lock; only groups that consume in order do."""
         return not self._table.is_all_expired(group, self._clock.now_ms())
 
     def disconnect(self, connection: BrokerConnection) -> None:
-        """Forget a closed connection as one that waits; its locks live on
-        (docs/internals/protocol.md#queue-lock-requests)."""
+        """Forget a closed connection as a waiting one.
+
+        Its locks stay until they expire: the client may reconnect and still work on the queues
+        (docs/internals/protocol.md#queue-lock-requests).
+        """
         for key in [key for key, waiting in self._refused.items() if connection in waiting]:
             del self._refused[key][connection]
             if not self._refused[key]:
@@ -198,7 +197,8 @@ class QueueLocks:
         self, event: EventType, group: str, queue: MessageQueue, owner: str, epoch: int
     ) -> None:
         def finish(error: StoreError | None) -> None:
-            # Without the delete a restart gives the old holder one more lease: late, not wrong.
+            # If the delete failed, a restart gives the old holder one more lease: the queue is
+            # free later, but never held twice.
             self._record_end(event, group, queue, owner, epoch)
 
         row = (group, _stored(queue), owner, epoch)
@@ -228,7 +228,7 @@ class QueueLocks:
 
 
 def _stored(queue: MessageQueue) -> str:
-    """A queue as the text of a row in `locks`."""
+    # The key of a row in the table `locks`.
     return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
 
 

@@ -1,8 +1,9 @@
-"""Finding messages by one of their keys, or by their producer's id
+"""Handlers that find messages: by id, by key, by the producer's unique id
 (docs/internals/protocol.md#admin-requests).
 
-There is no index: it would cost each send a row, for a question asked by hand. The messages of
-the time asked for are looked through, newest first, in small steps between other requests.
+There is no index of keys: it would cost a row per send, for a query that people type by hand.
+The messages of the requested time are scanned, newest first, in small steps between other
+requests.
 """
 
 from __future__ import annotations
@@ -11,43 +12,51 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ordermq.broker.connection import BrokerConnection
-from ordermq.broker.context import BrokerContext, Handler
-from ordermq.broker.group_commit import QueueLog
-from ordermq.broker.processors.topics import existing_topic, number, required
+from ordermq.broker.connection import BrokerConnection, RequestRefused
+from ordermq.broker.context import BrokerContext, Handler, number_field, required_field
+from ordermq.broker.store import QueueLog
 from ordermq.model import properties as props
 from ordermq.model.stored_message import StoredMessage, stored_at
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 
-_STEP_RECORDS = 32  # records looked at before other requests have their turn
-_PATIENCE_MS = 5_000  # admin tools wait for six seconds
+_STEP_RECORDS = 32  # records scanned before other requests get the loop
+_TIMEOUT_MS = 5_000  # RocketMQ's admin tools wait six seconds
 
 
 class _Span(NamedTuple):
-    """Offsets [first, end) of one queue, which are of the time asked for."""
+    """Offsets [first, end) of one queue that were stored in the requested time."""
 
     log: QueueLog
     first: int
     end: int
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Newest first."""
+        """Yield (first, end) of each step, newest first."""
         for upper in range(self.end, self.first, -_STEP_RECORDS):
             yield max(upper - _STEP_RECORDS, self.first), upper
 
 
+def view(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    offset = number_field(request, "offset")
+    record = context.store.record_at(offset)
+    if record is None:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"no message is stored at {offset}")
+    connection.reply(request, ResponseCode.SUCCESS, body=record)
+
+
 def query(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
-    topic = existing_topic(context, required(request, "topic"))
-    key, most = required(request, "key"), max(number(request, "maxNum"), 1)
-    begin_ms, end_ms = number(request, "beginTimestamp"), number(request, "endTimestamp")
+    topic = context.topics.existing(required_field(request, "topic"))
+    key, most = required_field(request, "key"), max(number_field(request, "maxNum"), 1)
+    begin_ms = number_field(request, "beginTimestamp")
+    end_ms = number_field(request, "endTimestamp")
     spans = []
     for queue_id in range(max(topic.read_queues, topic.write_queues)):
         log = context.store.find_log(topic.name, queue_id)
         if log is not None:
             first = context.store.search(log, begin_ms, after=False)
             spans.append(_Span(log, first, context.store.search(log, end_ms, after=True)))
-    context.jobs.begin(_answer(context, connection, request, key, most, spans))
+    context.spawn(_answer(context, connection, request, key, most, spans))
 
 
 async def _answer(
@@ -58,19 +67,19 @@ async def _answer(
     most: int,
     spans: Sequence[_Span],
 ) -> None:
-    deadline_ms = context.clock.now_ms() + _PATIENCE_MS
+    deadline_ms = context.clock.now_ms() + _TIMEOUT_MS
     found: list[bytes] = []
     for span in spans:
-        # The newest of each queue: among them are the newest of all.
+        # The newest `most` of each queue: the newest of all are among them.
         found += await _find(context, span, key, most, deadline_ms)
     if found:
         found.sort(key=stored_at, reverse=True)
         ext = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
         connection.reply(request, ResponseCode.SUCCESS, ext, b"".join(found[:most]))
         return
-    remark = f"no message of the topic and time asked for has the key {key!r}"
+    remark = f"no message of this topic and time has the key {key!r}"
     if context.clock.now_ms() > deadline_ms:
-        remark = f"not found in {_PATIENCE_MS} ms of looking: ask for a shorter time"
+        remark = f"not found within {_TIMEOUT_MS} ms: ask for a shorter span of time"
     connection.reply(request, ResponseCode.QUERY_NOT_FOUND, remark=remark)
 
 
@@ -88,10 +97,13 @@ async def _find(
 
 
 def _has_key(record: bytes, key: str) -> bool:
-    if key.encode() not in record:  # spares most records the careful look
+    if key.encode() not in record:  # spares most records the parsing of their properties
         return False
     properties = props.decode_bytes(StoredMessage.read(record).properties)
     return key in properties.get(props.KEYS, "").split() or properties.get(props.UNIQ_KEY) == key
 
 
-HANDLERS: dict[int, Handler] = {RequestCode.QUERY_MESSAGE: query}
+HANDLERS: dict[int, Handler] = {
+    RequestCode.QUERY_MESSAGE: query,
+    RequestCode.VIEW_MESSAGE_BY_ID: view,
+}

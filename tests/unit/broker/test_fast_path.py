@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ordermq.broker.hot_frames import (
-    pull_answer_head,
+from ordermq.broker.processors.fast_path import (
+    pull_reply_head,
     read_pull_header,
     read_send_header,
-    send_answer,
+    send_reply,
 )
 from ordermq.errors import ProtocolError
 from ordermq.remoting.command import Command
@@ -49,7 +49,7 @@ def test_a_pull_header_is_read_alike(left_out: str | None) -> None:
 def test_answers_are_written_alike(opaque: int) -> None:
     request = Command(310, opaque=opaque)
     reply = SendReplyHeader("AA,BB", 3, 1 << 40, None, "DefaultRegion", "true")
-    assert send_answer(opaque, "AA,BB", 3, 1 << 40) == encode(request.reply(0, reply.to_ext()))
+    assert send_reply(opaque, "AA,BB", 3, 1 << 40) == encode(request.reply(0, reply.to_ext()))
     found = PullReplyHeader(5, 1, 1 << 40)
-    head = pull_answer_head(opaque, 5, 1, 1 << 40, 4)
+    head = pull_reply_head(opaque, 5, 1, 1 << 40, 4)
     assert head + b"body" == encode(request.reply(0, found.to_ext(), b"body", "FOUND"))

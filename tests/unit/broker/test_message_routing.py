@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ordermq.broker.placing import delay_level
+from ordermq.broker.message_routing import delay_level
 
 
 @pytest.mark.parametrize(

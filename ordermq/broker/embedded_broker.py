@@ -1,4 +1,4 @@
-"""The broker as an object: start, stop, and where it listens."""
+"""The embedded broker: start and stop, its thread, its address."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ordermq.remoting.event_loop import new_event_loop
 class EmbeddedBroker(Starting):
     """A name server and broker on one port of this machine, on a thread of its own.
 
-    What it acknowledges is on the disk (`BrokerConfig.durability`); a broker started again
-    on the same path goes on with every message, committed offset, lock and epoch.
+    What it acknowledges is on disk (`BrokerConfig.durability`). A broker started again on the
+    same path has every message, committed offset, lock and epoch.
 
     Args:
         path: its database: a file, or a directory to keep `broker.db` in. None keeps
-            everything in memory, for as long as the broker runs.
+            everything in memory, as long as the broker runs.
         host: an IP address of this machine to listen on.
-        port: 0 takes a free one.
-        clock: for leases, delays and waiting pulls; tests pass a ManualClock.
-        history: where the events of docs/internals/semantics.md#invariants go.
-    Raises: ConfigError: there is no such port.
+        port: 0 for any free port.
+        clock: for leases, delays and held pulls; tests pass a ManualClock.
+        history: recorder of the events of docs/internals/semantics.md#invariants.
+    Raises: ConfigError: the port is out of range.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class EmbeddedBroker(Starting):
         clock: Clock | None = None,
         history: Recorder | None = None,
     ) -> None:
-        if not 0 <= port <= 65_535:  # the system would take a higher one modulo 65,536
-            raise ConfigError(f"port={port}: expected 1..65535, or 0 for a free one")
+        if not 0 <= port <= 65_535:  # the kernel would use a higher one modulo 65,536
+            raise ConfigError(f"port={port}: expected 1..65535, or 0 for any free port")
         self._path = path
         self._host = host
         self._wanted_port = port
@@ -61,13 +61,14 @@ class EmbeddedBroker(Starting):
         self._port = 0
 
     def start(self) -> Self:
-        """Open the database and listen; returns when clients can connect.
+        """Open the database and listen; return when clients can connect.
 
-        Raises: StoreError: the database cannot be opened. ConnectFailed: the address cannot
-            be listened on. StateError: started before.
+        Raises: StoreError: the database cannot be opened. ConnectFailed: the address is not
+            available. StateError: it was started before.
         """
         if self._thread is not None:
-            raise StateError("this broker was started before: make a new one")
+            raise StateError("start() may be called only once; create a new EmbeddedBroker")
+        # A daemon: a program that forgets to close its broker still ends.
         self._thread = threading.Thread(target=self._run, name="ordermq-broker", daemon=True)
         self._thread.start()
         self._is_ready.wait()
@@ -78,6 +79,7 @@ class EmbeddedBroker(Starting):
 
     def close(self) -> None:
         """Acknowledge what was written, close every connection and the database."""
+        # Also called after a failed start and from `__exit__` after `close`: then nothing is left.
         if self._thread is None or self._loop is None or self._stop is None:
             return
         if self._thread.is_alive():
@@ -86,23 +88,23 @@ class EmbeddedBroker(Starting):
 
     @property
     def port(self) -> int:
-        """Where it listens.
+        """The port it listens on.
 
         Raises: StateError: it was not started.
         """
         if not self._port:
-            raise StateError("the broker has no port yet: start it first")
+            raise StateError("the broker has no port yet: call start() first")
         return self._port
 
     @property
     def address(self) -> str:
-        """`host:port`."""
+        """The `host:port` it listens on."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self.port}"
 
     @property
     def name_servers(self) -> str:
-        """What clients take as their name server list: the broker is its own."""
+        """The name server list to give to clients; the broker is its own name server."""
         return self.address
 
     def _run(self) -> None:
@@ -110,6 +112,7 @@ class EmbeddedBroker(Starting):
             try:
                 runner.run(self._serve())
             except Exception as error:
+                # Before it is ready `start` raises the error; after, nobody waits for this thread.
                 if self._is_ready.is_set():
                     raise
                 self._failure = error
@@ -124,7 +127,7 @@ class EmbeddedBroker(Starting):
                 self._port = await server.start(self._host, self._wanted_port)
             except OSError as error:
                 raise ConnectFailed(
-                    f"the broker cannot listen ({error.strerror}): give another host or port",
+                    f"the broker cannot listen ({error.strerror}): use another host or port",
                     address=f"{self._host}:{self._wanted_port}",
                 ) from error
             self._is_ready.set()

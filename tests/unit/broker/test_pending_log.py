@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordermq import core
-from ordermq.broker.group_commit import Append, Statement, Write
-from ordermq.broker.set_aside import SetAside
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.broker.store import Store
+from ordermq.broker.store import Append, PendingLog, Statement, Store, Write
 from ordermq.config import BrokerConfig
 from ordermq.errors import StoreError
 from ordermq.model.stored_message import StoredMessage, host_bytes
@@ -43,8 +41,8 @@ class Shelf:
     def open(self) -> None:
         self.store = Store(self.path, CONFIG)
         self.store.start(asyncio.get_running_loop(), BrokerStatistics())
-        self.aside = SetAside(self.store, "aside")
-        assert dict(self.aside.load()) == self.expected
+        self.pending = PendingLog(self.store, "pending")
+        assert dict(self.pending.load()) == self.expected
 
     async def write(self, statements: list[Statement], *appends: Append) -> None:
         done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
@@ -52,11 +50,11 @@ class Shelf:
         assert await done is None
 
     async def add(self, number: int) -> None:
-        writer = core.RecordWriter("aside", 0, HOST, HOST)
+        writer = core.RecordWriter("pending", 0, HOST, HOST)
         block = writer.write(
             str(number).encode(), b"", flag=0, sys_flag=0, born_ms=0, stored_ms=0, tag=number
         )
-        append = Append(self.aside.log, block)
+        append = Append(self.pending.log, block)
         await self.write([], append)
         assert append.first_offset not in self.given, "an offset was given twice"
         self.given.add(append.first_offset)
@@ -65,28 +63,28 @@ class Shelf:
     async def leave(self, which: int) -> None:
         if self.expected:
             offset = sorted(self.expected)[which % len(self.expected)]
-            removal = self.aside.removal(offset)
+            removal = self.pending.removal(offset)
             await self.write(removal.statements)
-            self.aside.removed(removal)
+            self.pending.removed(removal)
             del self.expected[offset]
 
     async def number(self, which: int) -> None:
         if self.expected:
             offset = sorted(self.expected)[which % len(self.expected)]
             self.expected[offset] += 1
-            await self.write([self.aside.renumber(offset, self.expected[offset])])
+            await self.write([self.pending.renumber(offset, self.expected[offset])])
 
     async def restart(self, _: int) -> None:
         self.store.close()
         self.open()
 
     def check(self) -> None:
-        rows = self.store.tags(self.aside.log)
+        rows = self.store.tags(self.pending.log)
         assert {offset: number for offset, number in rows if number >= 0} == self.expected
         # Marks are few: the newest row's, and one that was the newest before the last write.
         assert len(rows) <= len(self.expected) + 2
         for offset in self.expected:
-            assert StoredMessage.read(self.aside.record(offset)).queue_offset == offset
+            assert StoredMessage.read(self.pending.record(offset)).queue_offset == offset
 
 
 @settings(max_examples=60, deadline=None)

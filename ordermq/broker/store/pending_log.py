@@ -1,8 +1,8 @@
-"""A log whose messages leave one by one, in any order: halves of transactions, timers.
+"""A log whose messages leave one by one, in any order: half messages and timed messages.
 
-A message's tag column is a number of its owner's, 0 or more. The newest row stays when its
-message leaves, marked: a table's greatest offset is where a restart goes on counting, and an
-offset given twice would let an old commit end a new transaction.
+The tag column of a row holds a number of the log's owner, 0 or greater. The newest row is
+kept, marked, when its message leaves: a restart continues counting after a table's greatest
+offset, and an offset assigned twice would let an old commit end a new transaction.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ordermq.broker.group_commit import QueueLog, Statement
-from ordermq.broker.store import Store
+from ordermq.broker.store.group_commit import QueueLog, Statement
+from ordermq.broker.store.store import Store
 
-_GONE = -1
+_GONE = -1  # number of a row that only keeps its offset from being assigned again
 
 
 class Removal(NamedTuple):
-    """What a write carries for it, and which marks come and go with that."""
+    """The statements that remove one message, and the marked rows they delete and add."""
 
     statements: list[Statement]
     swept: frozenset[int]
     marked: int | None
 
 
-class SetAside:
-    """Queue 0 of a topic of the broker's own; on the loop thread."""
+class PendingLog:
+    """Queue 0 of one of the broker's own topics; used on the loop thread."""
 
     def __init__(self, store: Store, topic: str) -> None:
         self.log: QueueLog = store.log(topic, 0)
         self._store = store
-        self._marked: set[int] = set()  # rows that stand for their offset only
+        self._marked: set[int] = set()
 
     def load(self) -> Iterator[tuple[int, int]]:
-        """(offset, number) of what a restart found, ascending; call it once, before all else."""
+        """Yield (offset, number) of every stored message, ascending; call once, after opening."""
         for offset, number in self._store.tags(self.log):
             if number == _GONE:
                 self._marked.add(offset)
@@ -41,19 +41,20 @@ class SetAside:
                 yield offset, number
 
     def record(self, offset: int) -> bytes:
-        """A message that has not left."""
+        """Return the record of a message that has not left."""
         record = self._store.record(self.log, offset)
         assert record is not None, f"{self.log.topic} has lost offset {offset}"
         return record
 
     def renumber(self, offset: int, number: int) -> Statement:
-        """What a write carries to change a message's number."""
+        """Return the statement that changes a message's number."""
         return f"UPDATE {self.log.table} SET tag = ? WHERE off = ?", (number, offset)
 
     def removal(self, offset: int) -> Removal:
-        """Let a message leave."""
+        """Return what a write needs to remove a message; call `removed` when it is durable."""
         newest = self.log.max_offset - 1
         delete = f"DELETE FROM {self.log.table} WHERE off = ?"
+        # A marked row was the newest once. It goes with the next removal after a newer row came.
         swept = frozenset(old for old in self._marked if old < newest)
         statements: list[Statement] = [(delete, (old,)) for old in swept]
         if offset < newest:
@@ -61,7 +62,7 @@ class SetAside:
         return Removal([*statements, self.renumber(offset, _GONE)], swept, offset)
 
     def removed(self, removal: Removal) -> None:
-        """Note that a write with this removal is durable."""
+        """Note that the write with this removal is durable."""
         self._marked -= removal.swept
         if removal.marked is not None:
             self._marked.add(removal.marked)

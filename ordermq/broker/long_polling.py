@@ -1,4 +1,5 @@
-"""Pulls that found nothing and wait for a message (docs/internals/protocol.md#pulling)."""
+"""Long polling: pulls that found no message are held until one arrives
+(docs/internals/protocol.md#pulling)."""
 
 from __future__ import annotations
 
@@ -6,38 +7,35 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from ordermq.broker.group_commit import Append
+from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.statistics import BrokerStatistics
-from ordermq.clock import Clock
+from ordermq.broker.store import Append
+from ordermq.clock import Clock, wait_until_set
 from ordermq.remoting.command import Command
-
-if TYPE_CHECKING:
-    from ordermq.broker.connection import BrokerConnection
 
 QueueKey = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One waiting pull."""
+    """One held pull."""
 
     connection: BrokerConnection
     request: Command
     deadline_ms: int
-    tag_hashes: tuple[int, ...]  # empty takes everything
+    tag_hashes: tuple[int, ...]  # empty: all tags
 
 
-class HeldPulls:
-    """Waiting pulls by queue.
+class LongPolling:
+    """Held pulls by queue.
 
-    A message whose tag matches releases its queue's pulls, a passed deadline each its own.
-    Released means: judged once more, and answered whatever is found.
+    A message with a matching tag releases its queue's pulls; a deadline releases its own pull.
+    A released pull is evaluated again and answered, also when there is still no message.
 
     Args:
         release: answers a pull without holding it again.
-        recheck_ms: the longest time between two looks at the deadlines.
+        recheck_ms: longest time between two checks of the deadlines.
     """
 
     def __init__(
@@ -52,19 +50,21 @@ class HeldPulls:
         self._statistics = statistics
         self._release = release
         self._held: dict[QueueKey, list[HeldPull]] = {}
-        self._arrived: dict[QueueKey, set[int]] = {}
-        self._next_look_ms = 0
-        self._sooner = asyncio.Event()
+        self._arrived: dict[QueueKey, set[int]] = {}  # tags of messages not yet announced
+        self._next_check_ms = 0
+        self._earlier_deadline = asyncio.Event()
 
     def hold(self, key: QueueKey, pull: HeldPull) -> None:
-        """Keep a pull until a message, its deadline, or the end of its connection."""
+        """Hold a pull until a message arrives, its deadline, or the end of its connection."""
         self._held.setdefault(key, []).append(pull)
         self._statistics.held_pulls += 1
-        if pull.deadline_ms < self._next_look_ms:
-            self._sooner.set()
+        if pull.deadline_ms < self._next_check_ms:
+            self._earlier_deadline.set()
 
     def on_append(self, append: Append) -> None:
-        """Note a durable append; pulls are released after the group's acknowledgements."""
+        """Note a durable append, and release the queue's pulls."""
+        # Not at once: producers get their replies first, and one pull gets all messages of the
+        # group commit instead of the first.
         key = append.log.topic, append.log.queue_id
         if key not in self._held:
             return
@@ -73,7 +73,7 @@ class HeldPulls:
         self._arrived.setdefault(key, set()).update(append.records.tags)
 
     def release_group(self, key: QueueKey, group: str) -> None:
-        """Release a group's pulls of a queue now: something else than a message awaits them."""
+        """Release a group's pulls of a queue now, to answer them with an offset reset."""
         for pull in self._split(key, lambda pull: pull.request.ext["consumerGroup"] == group):
             self._release(pull)
 
@@ -83,16 +83,17 @@ class HeldPulls:
             self._split(key, lambda pull: pull.connection is connection)
 
     async def run(self) -> None:
-        """Release pulls whose time is up, until cancelled."""
+        """Release pulls at their deadlines, until cancelled."""
         while True:
             now_ms = self._clock.now_ms()
             for pull in self._overdue(now_ms):
                 self._release(pull)
+            # One timer for all pulls: a timer per pull would be made and cancelled per message.
             deadlines = (pull.deadline_ms for pulls in self._held.values() for pull in pulls)
-            self._next_look_ms = min(deadlines, default=now_ms + self._recheck_ms)
-            self._next_look_ms = min(self._next_look_ms, now_ms + self._recheck_ms)
-            self._sooner.clear()
-            await until_set_or_passed(self._sooner, self._clock, self._next_look_ms - now_ms)
+            self._next_check_ms = min(deadlines, default=now_ms + self._recheck_ms)
+            self._next_check_ms = min(self._next_check_ms, now_ms + self._recheck_ms)
+            self._earlier_deadline.clear()
+            await wait_until_set(self._earlier_deadline, self._clock, self._next_check_ms - now_ms)
 
     def _wake(self) -> None:
         arrived, self._arrived = self._arrived, {}
@@ -122,15 +123,3 @@ class HeldPulls:
 
 def _matches(tags: set[int], pull: HeldPull) -> bool:
     return not pull.tag_hashes or not tags.isdisjoint(pull.tag_hashes)
-
-
-async def until_set_or_passed(event: asyncio.Event, clock: Clock, delay_ms: int) -> None:
-    """Return when the event is set, or `delay_ms` have passed on the clock."""
-    sleep = asyncio.ensure_future(clock.sleep_ms(delay_ms))
-    wake = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait((sleep, wake), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (sleep, wake):
-            task.cancel()
-        await asyncio.gather(sleep, wake, return_exceptions=True)

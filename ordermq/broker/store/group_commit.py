@@ -1,9 +1,9 @@
-"""The one writer: many writes, one transaction, one fsync.
+"""Group commit: one writer thread turns many writes into one transaction and one fsync.
 
-The loop thread submits; the writer thread takes everything that waits, gives appended
-records their offsets, commits, and hands the whole group back in one call. A write is
-visible, and its `done` called, only after the disk has it. When a commit fails, every write
-of the group fails, offsets are taken back, and the next group tries afresh.
+The loop thread submits writes. The writer thread takes everything that waits, assigns
+offsets to appended records, commits, and returns the whole group to the loop in one call.
+A write becomes visible, and its `done` is called, only after the commit. When a commit
+fails, every write of the group fails and its offsets are taken back.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from ordermq.errors import StoreError
 
 log = logging.getLogger("ordermq.broker")
 
-OFFSET_BITS = 40  # a physical offset is queue row << 40 | queue offset
+# A physical offset is queue row << 40 | queue offset: 2^40 messages per queue and 2^23 queues
+# fit into the signed 64 bits that message ids and commitLogOffset fields have.
+OFFSET_BITS = 40
 Statement = tuple[str, tuple[object, ...]]
 Done = Callable[[StoreError | None], None]
 
 
 class QueueLog:
-    """One queue: its table and how far it reaches.
+    """The log of one queue: its table and its first and next offsets.
 
-    `max_offset`, the next to be written, is what readers see: it moves on the loop thread
-    after a commit. `next_offset` runs ahead of it on the writer thread.
+    Readers use `max_offset`, which moves on the loop thread after a commit. `next_offset`
+    runs ahead of it and belongs to the writer thread.
     """
 
     __slots__ = (
@@ -44,21 +46,23 @@ class QueueLog:
         self.row = row
         self.topic = topic
         self.queue_id = queue_id
-        self.is_stored = is_stored
+        self.is_stored = is_stored  # False until the first append has created the table
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
         self.last_stored_ms = 0
         self.table = f"log_{row}"
+        # Formatted once per queue: sqlite3 caches prepared statements by their text.
         self.insert_sql = f"INSERT INTO {self.table} VALUES (?, ?, ?)"
         self.read_sql = f"SELECT record FROM {self.table} WHERE off >= ? AND off < ?"
 
     def physical_offset(self, queue_offset: int) -> int:
+        """Return the broker-wide offset that message ids contain."""
         return self.row << OFFSET_BITS | queue_offset
 
 
 class Append:
-    """Records for one queue; `first_offset` is known once the write is done."""
+    """Records for one queue; `first_offset` is set once the write is done."""
 
     __slots__ = ("first_offset", "log", "records")
 
@@ -68,13 +72,16 @@ class Append:
         self.first_offset = -1
 
     def rows(self) -> list[tuple[int, int, bytearray]]:
-        """(offset, tag, record) of each, from the first offset on."""
+        """Return (offset, tag, record) of each record, from `first_offset` on."""
         first = self.first_offset
         return self.records.rows(first, self.log.physical_offset(first))
 
 
 class Write:
-    """What must become durable together; `done` hears how it went, on the loop thread."""
+    """Appends and statements that become durable together.
+
+    `done` is called on the loop thread with None, or with the error that undid all of it.
+    """
 
     __slots__ = ("appends", "done", "statements")
 
@@ -89,14 +96,30 @@ class Write:
         self.statements = statements
 
 
+def awaitable_done(done: Done) -> tuple[Done, asyncio.Future[StoreError | None]]:
+    """Return a `done` for a write, and a future that completes with the same argument.
+
+    The given `done` runs even if the task that awaits the future was cancelled, so the state
+    in memory never differs from what was committed.
+    """
+    ended: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+
+    def finish(error: StoreError | None) -> None:
+        done(error)
+        if not ended.done():
+            ended.set_result(error)
+
+    return finish, ended
+
+
 class GroupCommit:
     """Runs the writer thread.
 
     Args:
         database: used by the writer thread alone from `start` to `close`.
-        loop: where writes are submitted and their `done` is called.
-        group_max: writes joined into one transaction, about.
-        committed: hears the appends of each committed write before its `done`.
+        loop: the loop that submits writes and calls their `done`.
+        group_max: soft limit of writes joined into one transaction.
+        committed: called with each append of a committed write, before its `done`.
     """
 
     def __init__(
@@ -112,31 +135,34 @@ class GroupCommit:
         self._group_max = group_max
         self._statistics = statistics
         self._committed = committed
-        self._fresh: list[Write] = []
-        self._failed_in_a_row = 0  # groups; a full disk is logged once, not a thousand times
+        self._submitted: list[Write] = []
+        self._failed_in_a_row = 0  # groups; a full disk is logged once, not per group
+        # SimpleQueue: its put and get are single C calls, and the writer blocks without polling.
         self._waiting: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ordermq-store", daemon=True)
 
     def start(self) -> None:
+        """Start the writer thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Commit what was submitted and end the thread; `done`s then wait in the loop."""
+        """Commit all submitted writes and end the thread; their `done`s are queued in the loop."""
         self._hand_over()
         self._waiting.put(None)
         self._thread.join()
 
     def submit(self, write: Write) -> None:
         """Queue a write; writes become durable, and are `done`, in this order."""
-        self._fresh.append(write)
-        if len(self._fresh) == 1:
-            # What one turn of the loop brings shares a transaction.
+        self._submitted.append(write)
+        if len(self._submitted) == 1:
+            # Handed over at the end of this loop iteration: all requests that were read from
+            # sockets in it share one transaction, and the thread is woken once for them.
             self._loop.call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
-        if self._fresh:
-            self._waiting.put(self._fresh)
-            self._fresh = []
+        if self._submitted:
+            self._waiting.put(self._submitted)
+            self._submitted = []
 
     def _run(self) -> None:
         is_open = True
@@ -144,6 +170,7 @@ class GroupCommit:
             group = self._waiting.get()
             if group is None:
                 return
+            # Everything submitted during the last fsync joins this one.
             while len(group) < self._group_max:
                 try:
                     more = self._waiting.get_nowait()
@@ -154,22 +181,26 @@ class GroupCommit:
                     break
                 group += more
             error = self._commit(group)
+            # One call per group: waking the loop costs more than finishing a write.
             self._loop.call_soon_threadsafe(self._finish, group, error)
 
     def _commit(self, group: list[Write]) -> StoreError | None:
-        touched: dict[QueueLog, int] = {}
+        touched: dict[QueueLog, int] = {}  # queue -> its next offset before this group
         created: list[QueueLog] = []
         execute = self._database.execute
         try:
+            # IMMEDIATE takes the write lock now; a deferred transaction could fail half way.
             execute("BEGIN IMMEDIATE")
             self._append(group, touched, created)
             statements = [item for write in group for item in write.statements]
+            # Only neighbours with the same SQL are joined: the order of statements matters,
+            # for example when a lock is granted, released and granted again in one group.
             for sql, run in groupby(statements, itemgetter(0)):
                 self._database.executemany(sql, [parameters for _, parameters in run])
             execute("COMMIT")
         except Exception as error:
             if not self._failed_in_a_row:
-                log.exception("group of %d writes failed; none is acknowledged", len(group))
+                log.exception("group commit failed, none acknowledged: writes=%d", len(group))
             self._failed_in_a_row += 1
             for queue_log, next_offset in touched.items():
                 queue_log.next_offset = next_offset
@@ -181,21 +212,23 @@ class GroupCommit:
                 "or check the disk; nothing of this request was kept"
             )
         if self._failed_in_a_row:
-            log.warning("the store writes again, after %d failed groups", self._failed_in_a_row)
+            log.warning("group commits succeed again: failed_before=%d", self._failed_in_a_row)
             self._failed_in_a_row = 0
         return None
 
     def _roll_back(self) -> None:
-        # SQLite rolls back by itself after some errors; a second ROLLBACK would be one more.
+        # SQLite has already rolled back after some errors; then ROLLBACK would raise.
         if self._database.in_transaction:
             try:
                 self._database.execute("ROLLBACK")
             except sqlite3.Error:
-                log.exception("rollback failed; SQLite will repeat it at the next write")
+                log.exception("rollback failed; SQLite repeats it at the next write")
 
     def _append(
         self, group: list[Write], touched: dict[QueueLog, int], created: list[QueueLog]
     ) -> None:
+        # Rows are collected per queue first: one executemany per queue and group is several
+        # times faster than one per write.
         rows: dict[QueueLog, list[tuple[int, int, bytearray]]] = {}
         for write in group:
             for append in write.appends:
@@ -226,6 +259,7 @@ class GroupCommit:
         self._statistics.store_groups += 1
         for write in group:
             if error is None:
+                # Before `done`: whoever is told of an append may read it at once.
                 for append in write.appends:
                     self._committed(append)
             write.done(error)

@@ -1,8 +1,7 @@
-"""The broker's memory: SQLite in WAL mode, a table per queue of wire-ready records.
+"""The broker's database: SQLite in WAL mode, one table per queue of wire-ready records.
 
-A table per queue, because each then grows at its right edge: with eight queues twice as
-fast as one table keyed by queue and offset. Reads run on the loop thread over a connection
-of its own; all writes go through `group_commit`.
+Reads run on the loop thread over a connection of its own; all writes go through
+`group_commit`.
 """
 
 from __future__ import annotations
@@ -15,16 +14,25 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ordermq.broker.group_commit import OFFSET_BITS, Append, GroupCommit, QueueLog, Write
 from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store.group_commit import (
+    OFFSET_BITS,
+    Append,
+    GroupCommit,
+    QueueLog,
+    Statement,
+    Write,
+)
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import StoreError
 from ordermq.model.stored_message import stored_at
 
-FORMAT = 1
-SCAN_LIMIT = 16_000  # rows a filtered pull looks at, at most, before it answers
-_READ_CHUNK = 32
+FORMAT = 1  # of the schema; a database of another format is refused, never converted silently
+SCAN_LIMIT = 16_000  # rows one filtered pull may scan, so that other requests are not delayed
+_READ_CHUNK = 32  # records: the default batch of a pull, read with one query
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+# Each queue has a table of its own, `log_<queues.id>`, because each then grows at its right
+# edge: with eight queues twice as fast as one table keyed by queue and offset.
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
     "CREATE TABLE topics (name TEXT PRIMARY KEY, config TEXT) WITHOUT ROWID",
@@ -38,11 +46,12 @@ _SCHEMA = (
 
 
 class Store:
-    """Opens a database, loads what queues there are, reads, and submits writes.
+    """Opens the database, loads its queues, reads records, and submits writes.
 
     Args:
         path: a file, a directory to keep `broker.db` in, or None for memory.
-    Raises: StoreError: another process has it open, it is not ours, or cannot be written.
+    Raises: StoreError: another process has it open, it is not a database of this version of
+        ordermq, or it cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, config: BrokerConfig) -> None:
@@ -55,7 +64,9 @@ class Store:
         self._by_row: dict[int, QueueLog] = {}
         try:
             self._writer = self._connect(config)
-            # Memory cannot be shared by two connections without locking each other out.
+            # A second connection lets the loop read while the writer thread commits. An in-memory
+            # database has one connection: two would need shared-cache mode, whose table locks
+            # make readers fail while the writer writes.
             self._reader = self._writer if self.path is None else self._connect(config)
             self._load()
         except sqlite3.Error as error:
@@ -68,23 +79,21 @@ class Store:
             self._release()
             raise
 
-    # Life
-
     def start(self, loop: asyncio.AbstractEventLoop, statistics: BrokerStatistics) -> None:
-        """Begin to write; `done`s are called on this loop."""
+        """Start the writer thread; `done`s are called on this loop."""
         self._group_commit = GroupCommit(
             self._writer, loop, self._group_max, statistics, self._committed
         )
         self._group_commit.start()
 
     def stop_writing(self) -> None:
-        """Finish the writes submitted so far; their `done`s then wait in the loop."""
+        """Commit the writes submitted so far; their `done`s are then queued in the loop."""
         if self._group_commit is not None:
             self._group_commit.close()
             self._group_commit = None
 
     def close(self) -> None:
-        """Stop writing and release the path."""
+        """Stop writing, close the database and release its path."""
         self.stop_writing()
         self._release()
 
@@ -94,7 +103,7 @@ class Store:
         Raises: StoreError: the broker is closing.
         """
         if self._group_commit is None:
-            raise StoreError("the broker is closing and takes no more writes")
+            raise StoreError("the broker is closing and accepts no more writes")
         self._group_commit.submit(write)
 
     def on_append(self, listener: Callable[[Append], None]) -> None:
@@ -103,13 +112,11 @@ class Store:
 
     @property
     def broker_id(self) -> str:
-        """A random name made with the database; the same after a restart."""
+        """Random id created with the database; the same after a restart."""
         return self._broker_id
 
-    # Queues
-
     def log(self, topic: str, queue_id: int) -> QueueLog:
-        """The log of a queue; made when it is first asked for, stored at its first append."""
+        """Return the log of a queue; a new one is stored at its first append."""
         found = self._logs.get((topic, queue_id))
         if found is None:
             row = self._next_row
@@ -119,16 +126,16 @@ class Store:
         return found
 
     def find_log(self, topic: str, queue_id: int) -> QueueLog | None:
-        """The log of a queue that has been used."""
+        """Return the log of a queue if it has been used."""
         return self._logs.get((topic, queue_id))
 
     def logs(self) -> list[QueueLog]:
-        """Every log that has been used."""
+        """Return every log that has been used."""
         return list(self._logs.values())
 
-    def forget_topic(self, topic: str) -> list[tuple[str, tuple[object, ...]]]:
-        """Drop a topic's logs; returns the statements that make it durable."""
-        statements: list[tuple[str, tuple[object, ...]]] = [
+    def forget_topic(self, topic: str) -> list[Statement]:
+        """Drop a topic's logs; return the statements that make it durable."""
+        statements: list[Statement] = [
             ("DELETE FROM queues WHERE topic = ?", (topic,)),
             ("DELETE FROM offsets WHERE topic = ?", (topic,)),
             ("DELETE FROM topics WHERE name = ?", (topic,)),
@@ -139,10 +146,8 @@ class Store:
             statements.append((f"DROP TABLE IF EXISTS {found.table}", ()))
         return statements
 
-    # Reading
-
     def read(self, log: QueueLog, offset: int, count: int, max_bytes: int) -> tuple[bytes, int]:
-        """Records from `offset` on, joined, and the offset after the last of them.
+        """Return records from `offset` on, joined, and the offset after the last of them.
 
         At least one record, then as many of `count` as fit into `max_bytes`.
         """
@@ -153,7 +158,7 @@ class Store:
         body = b"".join(records)
         if chunk_end == end and len(body) <= max_bytes:
             return body, end
-        # Chunk by chunk, so that a thousand large records are not read to send ten of them.
+        # Read in chunks, so that a thousand large records are not read to send ten of them.
         size = len(body)
         while chunk_end < end and size <= max_bytes:
             start, chunk_end = chunk_end, min(chunk_end + _READ_CHUNK, end)
@@ -166,7 +171,12 @@ class Store:
     def read_tagged(
         self, log: QueueLog, offset: int, count: int, max_bytes: int, tag_hashes: Sequence[int]
     ) -> tuple[bytes, int]:
-        """As `read`, of records with one of the tags; the second is where to go on scanning."""
+        """Read as `read` does, only records with one of the tags.
+
+        The second result is the offset to continue scanning from.
+        """
+        # Tags are filtered in the table scan, without an index on the column: an index would cost
+        # every send a second tree to write, and most pulls take all tags.
         end = min(offset + SCAN_LIMIT, log.max_offset)
         cursor = self._reader.execute(
             f"SELECT off, record FROM {log.table} WHERE off >= ? AND off < ?"
@@ -175,44 +185,47 @@ class Store:
         )
         rows = cursor.fetchall()
         kept = _fitting([record for _, record in rows], max_bytes)
+        # Cut short by a limit: continue behind the last record kept, not behind the scan.
         if len(kept) < len(rows) or len(rows) == count:
             end = rows[len(kept) - 1][0] + 1
         return b"".join(kept), end
 
     def scheduled(self, log: QueueLog, offset: int, count: int) -> list[tuple[int, bytes]]:
-        """(time it is due, record) of delayed messages, ascending by offset."""
+        """Return (due time, record) of delayed messages, ascending by offset."""
+        # Delayed messages have no tag of their own here; the column holds the due time.
         return self._reader.execute(
             f"SELECT tag, record FROM {log.table} WHERE off >= ? AND off < ? LIMIT ?",
             (offset, log.max_offset, count),
         ).fetchall()
 
     def tags(self, log: QueueLog) -> list[tuple[int, int]]:
-        """(offset, tag) of everything in a log, ascending; for loading at start."""
+        """Return (offset, tag) of every record of a log, ascending; for loading at start."""
         if not log.is_stored:
             return []
         return self._reader.execute(f"SELECT off, tag FROM {log.table} ORDER BY off").fetchall()
 
     def record(self, log: QueueLog, offset: int) -> bytes | None:
-        """One stored record."""
+        """Return one stored record; None if the queue does not hold the offset."""
         if not log.min_offset <= offset < log.max_offset:
             return None
         row = self._reader.execute(log.read_sql, (offset, offset + 1)).fetchone()
         return None if row is None else bytes(row[0])
 
     def records(self, log: QueueLog, offset: int, end: int) -> list[bytes]:
-        """The records of offsets in [offset, end), ascending."""
+        """Return the records of offsets in [offset, end), ascending."""
         return [row[0] for row in self._reader.execute(log.read_sql, (offset, end)).fetchall()]
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """The record a message id points to."""
+        """Return the record that a message id points to; None if there is none."""
         found = self._by_row.get(physical_offset >> OFFSET_BITS)
         return None if found is None else self.record(found, physical_offset & _OFFSET_MASK)
 
     def search(self, log: QueueLog, stored_ms: int, *, after: bool) -> int:
-        """The first offset stored at or after a time (`after`: later than it); max if none.
+        """Return the first offset stored at or after a time (`after`: later than it).
 
-        O(log n) reads: store times never decrease within a queue.
+        `max_offset` if there is none. O(log n) reads.
         """
+        # Binary search works because store times never decrease within a queue, see `stored_now`.
         low, high = log.min_offset, log.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -225,11 +238,13 @@ class Store:
         return low
 
     def rows(self, sql: str) -> list[tuple[object, ...]]:
-        """What a query of the small tables finds; for loading at start."""
+        """Return the result of a query of the small tables; for loading at start."""
         return self._reader.execute(sql).fetchall()
 
     def used_bytes(self) -> int:
-        """What the messages and tables take, without the space that waits to be used again."""
+        """Return the size of messages and tables, without free pages."""
+        # SQLite keeps the pages of deleted rows for reuse: the file's size would never fall, and
+        # retention by size would delete everything.
         pages, free, size = (
             self._reader.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count", "page_size")
@@ -237,25 +252,25 @@ class Store:
         return int((pages - free) * size)
 
     def meta(self, name: str) -> object:
-        """A remembered value."""
+        """Return a value of the meta table."""
         row = self._reader.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
-
-    # Within
 
     def _connect(self, config: BrokerConfig) -> sqlite3.Connection:
         database = sqlite3.connect(
             ":memory:" if self.path is None else self.path,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=1024,
+            isolation_level=None,  # transactions begin and end where we say
+            check_same_thread=False,  # opened here, used by the writer thread
+            cached_statements=1024,  # one per queue; the default of 128 is too few
             timeout=30,
         )
         try:
             database.execute("PRAGMA journal_mode = WAL")
+            # NORMAL leaves the fsync to checkpoints: a power cut may take the last transactions,
+            # a killed process none.
             full = config.durability is Durability.FSYNC
             database.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
-            database.execute("PRAGMA cache_size = -16384")
+            database.execute("PRAGMA cache_size = -16384")  # KiB, for each of the two connections
         except sqlite3.Error:
             database.close()
             raise
@@ -282,6 +297,8 @@ class Store:
                 found.last_stored_ms = 0 if record is None else stored_at(record)
             self._logs[topic, queue_id] = self._by_row[row] = found
         self._broker_id = str(self.meta("broker_id"))
+        # AUTOINCREMENT's own counter, not max(id): the number of a deleted topic's queue must not
+        # be used again, as old message ids point to it.
         last_row = self.rows("SELECT seq FROM sqlite_sequence WHERE name = 'queues'")
         self._next_row = int(str(last_row[0][0])) + 1 if last_row else 1
 
@@ -309,6 +326,7 @@ class Store:
 
 
 def _fitting(records: Iterable[bytes], max_bytes: int) -> list[bytes]:
+    # The first record is kept whatever its size, or a pull could never get past it.
     kept: list[bytes] = []
     size = 0
     for record in records:
@@ -327,7 +345,8 @@ def _database_path(path: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _lock(path: Path) -> int:
-    """Hold the path for this process; the system lets go of it however the process ends."""
+    """Lock the path for this process; the kernel releases it however the process ends."""
+    # A file of its own: SQLite's locks on the database would allow a second reader and writer.
     try:
         held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:

@@ -1,0 +1,264 @@
+"""Delayed messages: by level, in one queue per level, and timed messages, to the millisecond.
+
+Delivery is one write: the message enters its real queue, and its waiting copy leaves (a level
+also moves its cursor). A crash leaves all of it or nothing, so each is delivered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from itertools import takewhile
+
+from ordermq.broker.consumer_offsets import ConsumerOffsets
+from ordermq.broker.message_routing import MessageRouting
+from ordermq.broker.statistics import BrokerStatistics
+from ordermq.broker.store import (
+    Append,
+    Done,
+    PendingLog,
+    QueueLog,
+    Statement,
+    Store,
+    Write,
+    awaitable_done,
+)
+from ordermq.broker.topics import DELAY_LEVELS_MS
+from ordermq.clock import Clock, wait_until_set
+from ordermq.errors import StoreError
+from ordermq.model import properties as props
+from ordermq.model.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from ordermq.model.recall_handle import RecallHandle
+from ordermq.model.stored_message import StoredMessage
+
+# The cursor of each level is stored as an offset of this group; no client may use the name.
+_CURSOR_GROUP = "%SCHEDULE%"
+_BATCH = 256  # messages delivered in one write
+_LONGEST_SLEEP_MS = 1_000  # due times are wall-clock: a jump of it is noticed after this
+_RETRY_MS = 1_000  # after a failed write
+
+
+class DelayedMessages:
+    """Delivers messages with a delay level, on the loop thread."""
+
+    def __init__(
+        self, store: Store, routing: MessageRouting, offsets: ConsumerOffsets, clock: Clock
+    ) -> None:
+        self._store = store
+        self._routing = routing
+        self._offsets = offsets
+        self._clock = clock
+        self._arrived = asyncio.Event()
+        store.on_append(self._on_append)
+
+    async def run(self) -> None:
+        """Deliver what is due, when it is due, until cancelled."""
+        while True:
+            # Cleared before looking: a message that arrives meanwhile ends the next wait.
+            self._arrived.clear()
+            wait_ms = _LONGEST_SLEEP_MS
+            for level in range(len(DELAY_LEVELS_MS)):
+                waiting = self._store.find_log(SCHEDULE_TOPIC, level)
+                if waiting is not None:
+                    wait_ms = min(wait_ms, await self._deliver(waiting))
+            await wait_until_set(self._arrived, self._clock, max(wait_ms, 1))
+
+    def _on_append(self, append: Append) -> None:
+        if append.log.topic == SCHEDULE_TOPIC:
+            self._arrived.set()
+
+    async def _deliver(self, waiting: QueueLog) -> int:
+        """Deliver one level's due messages; return the time until its next may be due, ms."""
+        key = _CURSOR_GROUP, SCHEDULE_TOPIC, waiting.queue_id
+        while (cursor := self._offsets.get(key) or 0) < waiting.max_offset:
+            now_ms = self._clock.wall_ms()
+            rows = self._store.scheduled(waiting, cursor, _BATCH)
+            due = _due(rows, now_ms)
+            if not due:
+                return max(rows[0][0] - now_ms, 1)
+            appends = [found for record in due if (found := self._restored(record)) is not None]
+            error = await self._move(waiting, cursor + len(due), appends)
+            if error is not None:
+                return _RETRY_MS
+        return _LONGEST_SLEEP_MS
+
+    def _restored(self, record: bytes) -> Append | None:
+        message = StoredMessage.read(record)
+        # The properties stay as they are, REAL_TOPIC included, as in Java.
+        properties = props.decode_bytes(message.properties)
+        return self._routing.restored(
+            message,
+            properties.get(props.REAL_TOPIC, ""),
+            int(properties.get(props.REAL_QUEUE_ID, "0")),
+            properties=message.properties,
+            sys_flag=message.sys_flag,
+        )
+
+    async def _move(
+        self, waiting: QueueLog, cursor: int, appends: list[Append]
+    ) -> StoreError | None:
+        key = _CURSOR_GROUP, SCHEDULE_TOPIC, waiting.queue_id
+        # The last one stays: a restart continues counting after a table's greatest offset.
+        statements: list[Statement] = [
+            self._offsets.statement(key, cursor),
+            (f"DELETE FROM {waiting.table} WHERE off < ?", (cursor - 1,)),
+        ]
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                self._offsets.note(key, cursor)
+                waiting.min_offset = max(waiting.min_offset, cursor - 1)
+
+        done, ended = awaitable_done(finish)
+        self._routing.append(appends, done, statements)
+        return await ended
+
+
+def _due(rows: list[tuple[int, bytes]], now_ms: int) -> list[bytes]:
+    # Within a level, due times ascend with offsets: the first that is not due ends the batch.
+    return [record for _, record in takewhile(lambda row: row[0] <= now_ms, rows)]
+
+
+class TimedMessages:
+    """Messages that are due at a time of their own; they can be recalled until then.
+
+    All of it runs on the loop thread. Memory holds one number per waiting message.
+    """
+
+    def __init__(
+        self, store: Store, routing: MessageRouting, clock: Clock, statistics: BrokerStatistics
+    ) -> None:
+        self._store = store
+        self._routing = routing
+        self._clock = clock
+        self._statistics = statistics
+        self._pending = PendingLog(store, TIMER_TOPIC)
+        self._waiting: dict[int, list[int]] = {}  # due time, ms since 1970 -> offsets, as they came
+        self._times: list[int] = []  # a heap of the keys of `_waiting`
+        for offset, due_ms in self._pending.load():
+            self.add(offset, due_ms)
+        self._arrived = asyncio.Event()
+        store.on_append(self._on_append)
+
+    def add(self, offset: int, due_ms: int) -> None:
+        """Add a durable message."""
+        offsets = self._waiting.get(due_ms)
+        if offsets is None:
+            offsets = self._waiting[due_ms] = []
+            heapq.heappush(self._times, due_ms)
+        offsets.append(offset)
+        self._statistics.timed_messages += 1
+
+    async def run(self) -> None:
+        """Deliver what is due, when it is due, until cancelled."""
+        while True:
+            self._arrived.clear()
+            wait_ms = _LONGEST_SLEEP_MS
+            while taken := self._take_due(self._clock.wall_ms()):
+                if await self._move(taken) is not None:
+                    wait_ms = _RETRY_MS
+                    break
+            else:
+                due_ms = self._next_due_ms()
+                if due_ms is not None:
+                    wait_ms = min(wait_ms, due_ms - self._clock.wall_ms())
+            await wait_until_set(self._arrived, self._clock, max(wait_ms, 1))
+
+    def recall(self, handle: RecallHandle, done: Done) -> bool:
+        """Remove the handle's message before it is due; False if it does not wait.
+
+        `done` is called once the removal is durable. From now on it cannot be delivered.
+        """
+        offset = self._take_recalled(handle)
+        if offset is None:
+            return False
+        removal = self._pending.removal(offset)
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                self._pending.removed(removal)
+                self._statistics.messages_recalled += 1
+            else:
+                self._put_back([(offset, handle.deliver_at_ms)])
+            done(error)
+
+        self._store.submit(Write(finish, statements=removal.statements))
+        return True
+
+    def _on_append(self, append: Append) -> None:
+        if append.log is self._pending.log:
+            self._arrived.set()
+
+    def _next_due_ms(self) -> int | None:
+        # A time stays in the heap when all its messages were recalled; it is dropped here,
+        # because removing it from the middle of the heap would be O(n).
+        while self._times and self._times[0] not in self._waiting:
+            heapq.heappop(self._times)
+        return self._times[0] if self._times else None
+
+    def _take_due(self, now_ms: int) -> list[tuple[int, int]]:
+        """Take a batch of (offset, due time), in due order; it can no longer be recalled."""
+        taken: list[tuple[int, int]] = []
+        while len(taken) < _BATCH and (due_ms := self._next_due_ms()) is not None:
+            if due_ms > now_ms:
+                break
+            offsets = self._waiting[due_ms]
+            now = offsets[: _BATCH - len(taken)]
+            taken += [(offset, due_ms) for offset in now]
+            del offsets[: len(now)]
+            if not offsets:
+                del self._waiting[due_ms]
+        self._statistics.timed_messages -= len(taken)
+        return taken
+
+    def _put_back(self, taken: list[tuple[int, int]]) -> None:
+        # Before others of the same time, where they were: messages of one time keep their order.
+        for offset, due_ms in reversed(taken):
+            self.add(offset, due_ms)
+            offsets = self._waiting[due_ms]
+            offsets.insert(0, offsets.pop())
+
+    def _take_recalled(self, handle: RecallHandle) -> int | None:
+        offsets = self._waiting.get(handle.deliver_at_ms, [])
+        for offset in offsets:
+            properties = props.decode_bytes(self._message(offset).properties)
+            if (
+                properties.get(props.UNIQ_KEY) == handle.message_id
+                and properties.get(props.REAL_TOPIC) == handle.topic
+            ):
+                offsets.remove(offset)
+                if not offsets:
+                    del self._waiting[handle.deliver_at_ms]
+                self._statistics.timed_messages -= 1
+                return offset
+        return None
+
+    async def _move(self, taken: list[tuple[int, int]]) -> StoreError | None:
+        removals = [self._pending.removal(offset) for offset, _ in taken]
+        appends = [found for offset, _ in taken if (found := self._restored(offset)) is not None]
+
+        def finish(error: StoreError | None) -> None:
+            if error is None:
+                for removal in removals:
+                    self._pending.removed(removal)
+            else:
+                self._put_back(taken)
+
+        done, ended = awaitable_done(finish)
+        statements = [statement for removal in removals for statement in removal.statements]
+        self._routing.append(appends, done, statements)
+        return await ended
+
+    def _restored(self, offset: int) -> Append | None:
+        message = self._message(offset)
+        properties = props.decode_bytes(message.properties)
+        return self._routing.restored(
+            message,
+            properties.pop(props.REAL_TOPIC, ""),
+            int(properties.pop(props.REAL_QUEUE_ID, "0")),
+            properties=props.encode(properties).encode(),
+            sys_flag=message.sys_flag,
+        )
+
+    def _message(self, offset: int) -> StoredMessage:
+        return StoredMessage.read(self._pending.record(offset))
