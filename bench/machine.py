@@ -1,4 +1,4 @@
-"""What a result was measured on, and the processes it was measured with."""
+"""The machine of a measurement, and the processes it was made with."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def run_json(
 
 
 def command_line(module: str) -> str:
-    """How this run was called, its sizes included."""
+    """Return the command of this run, with its sizes."""
     return shlex.join(["python", "-m", module, *sys.argv[1:]])
 
 

@@ -1,4 +1,4 @@
-"""What every test of the house shares."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the batch shape gains end to end: the same catch-up, the queue holding objects instead.
+"""Effect of the batch shape on catch-up: the same work with a process queue of objects.
 
 One consumer process on the embedded broker, alternating: batches as the product hands them
 from socket to listener, and a process queue of objects (object_queue.py), views or decoded on

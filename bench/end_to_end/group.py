@@ -1,4 +1,4 @@
-"""A consumer group of processes under paced traffic, for the benchmarks that move queues."""
+"""A consumer group of processes under traffic of a fixed rate, for benchmarks that move queues."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ GROUP = "movers"
 
 
 def ordermq_member() -> list[str]:
-    """What starts a member of ours."""
+    """Return the command of a member of ordermq."""
     return [sys.executable, "-m", "bench.end_to_end.hand_off_member"]
 
 
 def java_member(folder: Path) -> list[str]:
-    """What starts one of Java's client, which logs into `folder`; its clock stops in standby."""
+    """Return the command of a member of Java's client, which logs into `folder`.
+
+    Its clock stops while the host is suspended, so the difference to ours is passed along.
+    """
     to_boot_time_ns = time.clock_gettime_ns(CLOCK_ID) - time.monotonic_ns()
     settings = [f"-Duser.home={folder}", f"-DtoBootTimeNs={to_boot_time_ns}"]
     return ["java", "-Xmx256m", *settings, "-cp", class_path(), "Moving"]
 
 
 class Member:
-    """A member process; counts the queues it says it got.
+    """A member process; counts the queues it reports as assigned.
 
     Args:
-        program: what starts it, see above.
-        group: whose member it is.
-        package: a folder with another `ordermq` to run instead of ours.
+        program: the command, from one of the functions above.
+        group: the consumer group.
+        package: a folder with another `ordermq` to run instead of this checkout's.
     """
 
     def __init__(
@@ -76,12 +79,12 @@ class Member:
                 raise SystemExit(f"{self.history.name}: no {count} queues within 30 s")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.process.kill()
         self.process.wait(30)
 
     def leave(self) -> None:
-        """SIGTERM, and its clean end."""
+        """Send SIGTERM and wait for a clean end."""
         self.process.send_signal(signal.SIGTERM)
         if self.process.wait(30):
             raise SystemExit(f"{self.history.name}: ended with {self.process.returncode}")
@@ -89,7 +92,7 @@ class Member:
 
 @contextmanager
 def traffic(address: str) -> Iterator[None]:
-    """A paced producer: `HAND_OFF_RATE` messages a second, the same to every queue."""
+    """Send `HAND_OFF_RATE` messages per second, evenly to all queues."""
     stop = threading.Event()
     queues = workloads.HAND_OFF_QUEUES
     producer = Producer("bench", name_servers=address, default_topic_queue_nums=queues)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import ordermq
-from bench.end_to_end.pace import arguments
+from bench.end_to_end.latency_arguments import arguments
 from ordermq import Message, MessageView, Producer, PushConsumer
 from ordermq.core import IMPLEMENTATION
 

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import ordermq
-from bench.end_to_end.sending import arguments
+from bench.end_to_end.send_arguments import arguments
 from ordermq import Message, Producer, SendReceipt, SendStatus
 from ordermq.core import IMPLEMENTATION
 

@@ -1,6 +1,6 @@
-"""The floor of consuming: an asyncio protocol that pulls, counts frames and throws them away.
+"""The baseline of consuming: an asyncio protocol that pulls, counts frames and discards them.
 
-It decodes no header and keeps no body; one pull a queue is in flight, as in any consumer.
+It decodes no header and keeps no body; one pull per queue is in flight, as in any consumer.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def python_with(package: str) -> Path:
 
 
 def is_there(package: str) -> bool:
-    """Whether it can be run here; makes its environment if need be, and says why if not."""
+    """Make the environment if needed; report why and return False if that fails."""
     try:
         python_with(package)
     except subprocess.CalledProcessError as error:

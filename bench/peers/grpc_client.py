@@ -15,7 +15,7 @@ import tempfile
 from typing import Any
 
 from bench.peers.environments import run_in
-from bench.peers.tally import Tally, parser
+from bench.peers.message_counter import MessageCounter, parser
 
 PACKAGE = "rocketmq-python-client==5.1.2"
 
@@ -23,11 +23,11 @@ PACKAGE = "rocketmq-python-client==5.1.2"
 def consume(asked: argparse.Namespace) -> None:
     """Inside of the virtual environment: catch up, and print the figures."""
     client: Any = importlib.import_module("rocketmq")  # not in our own environment
-    tally = Tally(asked.warm, asked.messages)
+    counter = MessageCounter(asked.warm, asked.messages)
 
     class Listener(client.MessageListener):  # type: ignore[misc]
         def consume(self, message: Any) -> Any:
-            tally.take(lambda: place(message.receipt_handle))
+            counter.take(lambda: place(message.receipt_handle))
             return client.ConsumeResult.SUCCESS
 
     consumer = client.PushConsumer(
@@ -38,7 +38,7 @@ def consume(asked: argparse.Namespace) -> None:
     )
     consumer.startup()
     # Its shutdown would wait for its long polls.
-    tally.finish(f"gRPC client, batch {asked.batch}", PACKAGE)
+    counter.finish(f"gRPC client, batch {asked.batch}", PACKAGE)
 
 
 def place(handle: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 
-from bench.end_to_end.sending import arguments
+from bench.end_to_end.send_arguments import arguments
 from bench.peers.java_classes import class_path
 
 

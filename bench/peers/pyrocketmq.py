@@ -22,7 +22,7 @@ COUNT = workloads.CORE_SLOW_BATCHES
 
 
 def missing() -> str | None:
-    """Why it cannot run here; None if it can."""
+    """Return why it cannot run here, None if it can."""
     return None if _spec() else "no checkout of github.com/tt67wq/pyrocketmq on PYTHONPATH"
 
 

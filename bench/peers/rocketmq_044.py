@@ -13,7 +13,7 @@ import tempfile
 from typing import Any
 
 from bench.peers.environments import run_in
-from bench.peers.tally import THREADS, Tally, parser
+from bench.peers.message_counter import THREADS, MessageCounter, parser
 
 PACKAGE = "rocketmq==0.4.4"
 
@@ -21,10 +21,10 @@ PACKAGE = "rocketmq==0.4.4"
 def consume(asked: argparse.Namespace) -> None:
     """Inside of the virtual environment: catch up, and print the figures."""
     client: Any = importlib.import_module("rocketmq.client")  # not in our own environment
-    tally = Tally(asked.warm, asked.messages)
+    counter = MessageCounter(asked.warm, asked.messages)
 
     def take(message: Any) -> None:
-        tally.take(lambda: (message.queue_id, message.queue_offset))
+        counter.take(lambda: (message.queue_id, message.queue_offset))
 
     consumer = client.PushConsumer(asked.group, orderly=True)
     consumer.set_namesrv_addr(asked.address)
@@ -33,7 +33,7 @@ def consume(asked: argparse.Namespace) -> None:
     consumer.subscribe(asked.topic, take)
     consumer.start()
     # Its shutdown waits for callbacks that wait for the GIL its caller holds.
-    tally.finish(f"rocketmq 0.4.4, batch {asked.batch}", PACKAGE)
+    counter.finish(f"rocketmq 0.4.4, batch {asked.batch}", PACKAGE)
 
 
 def main() -> None:

@@ -1,18 +1,19 @@
 """A real RocketMQ for tests and benchmarks: see `ci/rocketmq.sh --help`.
 
-An instance is a folder: cluster.json says what runs in it and where, each part (name-server,
+An instance is a folder: cluster.json names its parts and their ports; each part (name-server,
 broker-a, ...) has a folder with its settings, data, logs and pid. Ports are chosen once, so a
-part that is stopped and started again is found where it was.
+part that is restarted has its old address.
 
-| question | file |
+| file | holds |
 |---|---|
-| the commands | here |
-| a folder with a name server and brokers | instance.py |
-| ports, settings, options of each part | facts.py |
-| a Java process | processes.py |
-| the proxy that gRPC clients need | proxy.py |
-| where the classes come from | jars.py |
-| asking a part whether it runs | wire.py |
+| here | the commands |
+| instance.py | one folder with a name server and brokers |
+| ports, settings, options of each part | plan.py |
+| processes.py | one Java process |
+| proxy.py | the proxy that gRPC clients need |
+| jars.py | the jars of a version, from Maven |
+| remoting.py | one request of the remoting protocol, to ask whether a part runs |
+| console.py | messages to the user, and the error that ends a command |
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from console import CommandError, report
 from instance import Instance
 from jars import VERSIONS, class_path
-from telling import Trouble, say
 
 ROOT = Path(__file__).resolve().parents[2]
 EPILOG = f"""\
@@ -35,7 +36,7 @@ versions known to start: {", ".join(VERSIONS)}
 example:
   ci/rocketmq.sh up 5.3.3 --brokers 2 --set autoCreateTopicEnable=false
   source build/rocketmq/5.3.3/env             # ROCKETMQ_NAME_SERVERS and more
-  ci/rocketmq.sh kill 5.3.3 broker-a          # as kill -9 does
+  ci/rocketmq.sh kill 5.3.3 broker-a          # like kill -9
   ci/rocketmq.sh start 5.3.3 broker-a         # on its old port, with its old data
   ci/rocketmq.sh down 5.3.3
 """
@@ -45,10 +46,14 @@ def up(instance: Instance, options: argparse.Namespace) -> None:
     if instance.file.exists():
         instance.load()
         if any(part.pid() is not None for part in instance.parts.values()):
-            raise Trouble(f"an instance runs in {instance.folder}: take it down first")
+            raise CommandError(
+                f"an instance runs in {instance.folder}: run ci/rocketmq.sh down first"
+            )
         shutil.rmtree(instance.folder)
     elif instance.folder.exists() and any(instance.folder.iterdir()):
-        raise Trouble(f"{instance.folder} holds other things: name a folder that `down` may remove")
+        raise CommandError(
+            f"{instance.folder} is not empty: choose a folder that `down` may delete"
+        )
     instance.plan(options)
     parts = instance.chosen([])
     try:
@@ -64,7 +69,7 @@ def down(instance: Instance, options: argparse.Namespace) -> None:
     if not instance.file.exists():
         return
     instance.load()
-    # A broker takes ten seconds to end in order; data that is thrown away need not be in order.
+    # A clean shutdown takes a broker ten seconds; data that is deleted needs none.
     instance.stop(instance.chosen([]), signal.SIGTERM if options.keep else signal.SIGKILL)
     if not options.keep:
         shutil.rmtree(instance.folder)
@@ -100,13 +105,13 @@ def jars(instance: Instance, options: argparse.Namespace) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="ci/rocketmq.sh",
-        description="Starts and stops a real RocketMQ on 127.0.0.1. Needs Java 17 and Maven.",
+        description="Start and stop RocketMQ on 127.0.0.1. Needs Java 17 and Maven.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("version", metavar="VERSION", help="as 5.3.3")
+    shared.add_argument("version", metavar="VERSION", help="for example 5.3.3")
     shared.add_argument(
         "--folder", type=Path, help="where the instance lives (default: build/rocketmq/VERSION)"
     )
@@ -118,35 +123,39 @@ def arguments() -> argparse.Namespace:
 
     starting = command("up", up, "start a name server and brokers, wait until they answer")
     starting.add_argument("--brokers", type=int, default=1, metavar="N", help="masters (1)")
-    starting.add_argument("--slave", action="store_true", help="each master gets a slave")
-    starting.add_argument("--proxy", action="store_true", help="a proxy for gRPC clients (5.x)")
+    starting.add_argument("--slave", action="store_true", help="one slave per master")
     starting.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a broker's setting"
+        "--proxy", action="store_true", help="also start a proxy for gRPC clients (5.x)"
+    )
+    starting.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the brokers"
     )
     starting.add_argument(
         "--properties", action="append", default=[], type=Path, metavar="FILE",
-        help="brokers' settings from a file",
+        help="settings of the brokers, from a file",
     )  # fmt: skip
     starting.add_argument(
         "--conf", action="append", default=[], type=Path, metavar="FILE",
-        help="a file for ROCKETMQ_HOME/conf, as plain_acl.yml",
+        help="a file for ROCKETMQ_HOME/conf, for example plain_acl.yml",
     )  # fmt: skip
-    starting.add_argument("--heap", type=int, default=384, metavar="MIB", help="a broker's (384)")
+    starting.add_argument(
+        "--heap", type=int, default=384, metavar="MIB", help="heap of each broker (384)"
+    )
     starting.add_argument(
         "--java", action="append", default=[], metavar="[PART:]OPTION",
-        help="for java, as --java=-Da=b or --java=broker-b:-Da=b",
+        help="a Java option, for example --java=-Da=b or --java=broker-b:-Da=b",
     )  # fmt: skip
-    ending = command("down", down, "end what `up` started, and remove its data")
-    ending.add_argument("--keep", action="store_true", help="end in order, leave data and logs")
-    command("status", status, "what runs; exit code 3 unless all of it answers")
+    ending = command("down", down, "stop all parts and delete their data")
+    ending.add_argument("--keep", action="store_true", help="shut down cleanly, keep data and logs")
+    command("status", status, "show the parts; exit code 3 unless all are ready")
     for name, told in (
-        ("start", "start parts again, on their ports, with their data"),
-        ("stop", "end parts in order"),
-        ("kill", "end parts as a crash would"),
+        ("start", "start parts again, with their ports and data"),
+        ("stop", "shut parts down cleanly"),
+        ("kill", "kill parts (SIGKILL)"),
     ):
         added = command(name, one_part, told)
         added.add_argument("parts", nargs="+", metavar="PART", help="name-server, broker-a, ...")
-    command("jars", jars, "fetch the jars, and print the class path")
+    command("jars", jars, "fetch the jars and print the class path")
     return parser.parse_args()
 
 
@@ -156,12 +165,12 @@ def main() -> None:
     try:
         for tool, what in (("java", "a JDK 17 or later"), ("mvn", "Maven")):
             if shutil.which(tool) is None:
-                raise Trouble(
+                raise CommandError(
                     f"{tool} not found: install {what} (Debian: apt install openjdk-17-jdk maven)"
                 )
         options.run(Instance(folder.resolve(), options.version), options)
-    except Trouble as trouble:
-        say(str(trouble))
+    except CommandError as error:
+        report(str(error))
         sys.exit(1)
 
 

@@ -8,15 +8,15 @@ import shutil
 import signal
 from pathlib import Path
 
-from facts import facts_of
+from cluster_plan import plan_parts
+from console import CommandError
 from jars import class_path
 from processes import Part
 from proxy import PROXY, Proxy
-from telling import Trouble
 
 
 class Instance:
-    """What runs in one folder."""
+    """The parts that run in one folder: a name server, brokers, perhaps a proxy."""
 
     def __init__(self, folder: Path, version: str) -> None:
         self.folder, self.version = folder, version
@@ -25,17 +25,19 @@ class Instance:
 
     def load(self) -> None:
         if not self.file.exists():
-            raise Trouble(f"nothing was ever started in {self.folder}: ci/rocketmq.sh up first")
-        facts = json.loads(self.file.read_text())
-        self.version = facts["version"]
+            raise CommandError(
+                f"no instance was started in {self.folder}: run ci/rocketmq.sh up first"
+            )
+        plan = json.loads(self.file.read_text())
+        self.version = plan["version"]
         self.parts = {
             name: (Proxy if name == PROXY else Part)(self.folder, self.version, name, part)
-            for name, part in facts["parts"].items()
+            for name, part in plan["parts"].items()
         }
 
     def plan(self, options: argparse.Namespace) -> None:
         """Choose ports and settings, and write them down."""
-        parts = facts_of(self.folder, options)
+        parts = plan_parts(self.folder, options)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(
             json.dumps({"version": self.version, "parts": parts}, indent=1, sort_keys=True) + "\n"
@@ -61,11 +63,13 @@ class Instance:
         )
 
     def chosen(self, names: list[str]) -> list[Part]:
-        """The parts of these names, all if there are none; name server first, slaves last."""
+        """Return the named parts, or all of them; name server first, slaves last."""
         for name in names:
             if name not in self.parts:
                 known = ", ".join(sorted(self.parts))
-                raise Trouble(f"{name!r} is no part of this instance: it has {known}")
+                raise CommandError(
+                    f"{name!r} is not a part of this instance; its parts are {known}"
+                )
         chosen = [self.parts[name] for name in names or self.parts]
         return sorted(chosen, key=lambda p: (p.name != "name-server", not p.is_master, p.name))
 

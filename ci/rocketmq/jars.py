@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from telling import Trouble, say
+from console import CommandError, report
 
 VERSIONS = ("5.3.3", "5.4.0", "4.9.7")  # known to start
 ARTIFACTS = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-client", "rocketmq-tools")
@@ -19,14 +19,14 @@ def class_path(version: str, artifacts: tuple[str, ...] = ARTIFACTS) -> str:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq"
     jars = cache / f"rocketmq-{version}{'-proxy' if artifacts == PROXY else ''}"
     if not (jars / "done").exists():
-        say(f"fetching RocketMQ {version} into {jars}")
+        report(f"fetching RocketMQ {version} into {jars}")
         jars.mkdir(parents=True, exist_ok=True)
         pom = jars / "pom.xml"
         pom.write_text(project_of(version, artifacts))
         goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
         maven = subprocess.run(["mvn", "-q", "-B", "-f", pom, *goal], stdout=sys.stderr)
         if maven.returncode:
-            raise Trouble(f"Maven could not fetch RocketMQ {version}; its own words are above")
+            raise CommandError(f"Maven could not fetch RocketMQ {version}; see its messages above")
         (jars / "done").touch()
     return f"{jars}/*"
 

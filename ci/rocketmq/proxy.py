@@ -1,4 +1,4 @@
-"""RocketMQ's proxy, which gRPC clients talk to; it knows the brokers by the name server."""
+"""RocketMQ's proxy for gRPC clients; it finds the brokers through the name server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from processes import EMPTY_LOGBACK, Part
 PROXY = "proxy"
 
 
-def proxy_facts(grpc_port: int, remoting_port: int, name_server: str) -> dict[str, Any]:
-    """What it is started with; its port is gRPC's."""
+def proxy_plan(grpc_port: int, remoting_port: int, name_server: str) -> dict[str, Any]:
+    """Return the plan of a proxy; its port is the one for gRPC."""
     return {
         "main": "org.apache.rocketmq.proxy.ProxyStartup",
         "port": grpc_port,
@@ -38,14 +38,14 @@ class Proxy(Part):
     def command(self) -> list[str]:
         (self.conf / "rmq.proxy.logback.xml").write_text(EMPTY_LOGBACK)
         settings = self.conf / "rmq-proxy.json"
-        settings.write_text(json.dumps(self.facts["settings"], indent=1))
+        settings.write_text(json.dumps(self.plan["settings"], indent=1))
         return self.java(
             class_path(self.version, ARTIFACTS),
-            *("-n", self.facts["settings"]["namesrvAddr"], "-pm", "cluster", "-pc", str(settings)),
+            *("-n", self.plan["settings"]["namesrvAddr"], "-pm", "cluster", "-pc", str(settings)),
         )
 
     def is_ready(self, name_server: str) -> bool:
-        """Whether it listens; it does so last."""
+        """Connect to the gRPC port, which the proxy opens last."""
         host, port = self.address.split(":")
         try:
             socket.create_connection((host, int(port)), 2.0).close()

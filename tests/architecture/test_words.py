@@ -99,7 +99,7 @@ _REPLACED_STILL_THERE = {
     "agreement", "asking", "bell", "complaints", "entries", "faults", "inquiries",
     "introductions", "ledger", "packing", "positions", "pull_streak",
     "pullers", "rates", "rejoining", "sending", "shares", "stacks", "steered",
-    "steering", "telling", "tenures", "unlocked",
+    "steering", "tenures", "unlocked",
 }  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def holders(stage: Stage) -> dict[int, str]:
     return {queue: client for _, queue, _, client in grants(stage)}
 
 
-def test_a_killed_member_loses_nothing_and_its_queues_are_taken_over(stage: Stage) -> None:
+def test_a_killed_member_causes_no_loss_and_its_queues_are_taken_over(stage: Stage) -> None:
     stage.send(16)
     victim, heir = stage.start_member("victim"), stage.start_member("heir")
     with stage.flow():
@@ -137,7 +137,7 @@ def test_a_member_frozen_beyond_its_lease_commits_nothing_of_the_old_epoch_and_r
 
 # A lease longer than the broker may be away on a loaded machine: it is to find its locks held.
 @pytest.mark.parametrize("stage", [60_000], indirect=True)
-def test_a_broker_killed_and_started_again_costs_no_message_and_no_duplicate(
+def test_a_broker_killed_and_restarted_causes_no_loss_and_no_duplicate(
     stage: Stage,
 ) -> None:
     stage.send(16)

@@ -1,4 +1,4 @@
-"""Java's members and ours in one orderly group on a real broker, while everything goes wrong.
+"""Members of Java and ordermq in one orderly group on RocketMQ, under injected faults.
 
 python -m tests.interop.chaos FOLDER [--messages N] [--faults N] [--seed S] [--ours-only]: keyed
 messages flow while members join, leave, are killed and are stopped for longer than their locks
@@ -51,7 +51,7 @@ JAVAS_OWN_AFTER_A_STOP = JAVAS_OWN | {"I1", "I2", "I6", "I7", "I8"}
 
 @dataclass
 class Outcome:
-    """What a run of chaos came to."""
+    """The outcome of a run."""
 
     messages: int
     seconds: float
@@ -165,7 +165,7 @@ class Chaos:
         return self._judged(report, time.monotonic() - began)
 
     def _plan(self, faults: int) -> list[tuple[int, str]]:
-        """Which fault comes after how many messages; every kind comes, the broker's once."""
+        """Return (messages sent before, fault); every kind occurs, that of the broker once."""
         actions = [f"{what} {kind}" for kind in self.kinds for what in ("kill", "stop", "leave")]
         actions += [f"join {kind}" for kind in self.kinds]
         deck: list[str] = []
@@ -307,10 +307,10 @@ class Chaos:
         return outcome
 
     def _is_woken(self, event: dict[str, Any]) -> bool:
-        """Whether a late start is that of a member frozen right between its check and its call.
+        """True if a late start is that of a member frozen right between its check and its call.
 
-        No check can help that; what it did is not committed (docs/internals/semantics.md#fencing,
-        the residual).
+        No check can prevent that; what it did is not committed
+        (docs/internals/semantics.md#fencing).
         """
         pid = int(event["p"].split("@")[1].split("#")[0])
         return any(0 <= event["t"] - at < WOKEN_NS for at in self.woken[pid])

@@ -64,5 +64,5 @@ class JavaProcess(LineProcess):
 
 
 def to_boot_time_ns() -> int:
-    """What Java has to add to its System.nanoTime() for the audit's clock."""
+    """Return the difference between Java's System.nanoTime() and the clock of the audit."""
     return time.clock_gettime_ns(CLOCK_ID) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -357,6 +357,6 @@ class Run:
 
 
 def _is_at_rest(history: Path) -> bool:
-    """Whether every call that began has ended."""
+    """True if every call that began has ended."""
     events = history.read_text()
     return events.count('"type":"START"') == events.count('"type":"END"')

@@ -41,7 +41,7 @@ def name_servers(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
         yield running.name_servers
 
 
-def test_rocketmq_serves_what_we_signed(name_servers: str) -> None:
+def test_rocketmq_serves_requests_signed_by_ordermq(name_servers: str) -> None:
     bodies: list[bytes] = []
     complete = threading.Event()
 
@@ -65,7 +65,9 @@ def test_rocketmq_serves_what_we_signed(name_servers: str) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, ACCOUNT | {"secret_key": "wrong"}], ids=["none", "wrong"])
-def test_rocketmqs_refusal_says_what_to_check(name_servers: str, given: dict[str, str]) -> None:
+def test_an_error_for_a_refused_account_says_what_to_check(
+    name_servers: str, given: dict[str, str]
+) -> None:
     told = "signed as access_key='shop': check" if given else "not signed: give access_key"
     with (
         Producer("p", name_servers=name_servers, **given) as producer,
@@ -81,7 +83,9 @@ def test_rocketmqs_refusal_says_what_to_check(name_servers: str, given: dict[str
         assert caught.value.response_code == ResponseCode.NO_PERMISSION
 
 
-def test_the_embedded_broker_serves_what_java_signed(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_embedded_broker_serves_requests_signed_by_java(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     config = BrokerConfig(durability="os", accounts={"shop": "the secret"})
     with EmbeddedBroker(config=config) as broker:
         sender = JavaProcess(

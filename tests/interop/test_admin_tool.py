@@ -25,7 +25,7 @@ class AdminTool:
         self._address = broker.name_servers
 
     def __call__(self, command: str) -> str:
-        """What the tool prints. `-b` is given where the tool wants it."""
+        """Run the tool and return its output; adds `-b` where the tool needs it."""
         line = command.replace("BROKER", self._address)
         told: str = self._process.ask(" ".join(f"{line} -n {self._address}".split()))["told"]
         assert told.strip(), f"{command}: it printed nothing but {self._process.errors()}"
@@ -73,7 +73,9 @@ def running_info(broker: EmbeddedBroker, group: str, client_id: str) -> dict[str
     return own
 
 
-def test_topics_are_made_listed_described_and_deleted(admin: AdminTool, producer: Producer) -> None:
+def test_topics_are_created_listed_described_and_deleted(
+    admin: AdminTool, producer: Producer
+) -> None:
     assert "success" in admin("updateTopic -b BROKER -t made -r 3 -w 2")
     assert "success" in admin("updateTopic -b BROKER -t kept")
     assert rows(admin("topicList"), "made")
@@ -89,7 +91,7 @@ def test_topics_are_made_listed_described_and_deleted(admin: AdminTool, producer
     assert not rows(left, "made")
 
 
-def test_a_message_is_found_by_id_by_key_and_by_its_place(
+def test_a_message_is_found_by_id_by_key_and_by_offset(
     admin: AdminTool, producer: Producer, cluster: Cluster
 ) -> None:
     receipts = [
@@ -148,7 +150,7 @@ def test_a_group_is_described_reset_by_time_and_deleted(
     assert "success" in admin("deleteSubGroup -b BROKER -g members")
 
 
-def test_a_java_member_tells_the_tool_what_it_does(
+def test_a_java_member_answers_the_admin_tool(
     admin: AdminTool,
     producer: Producer,
     broker: EmbeddedBroker,

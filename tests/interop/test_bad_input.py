@@ -1,4 +1,4 @@
-"""What goes wrong at real servers: the error says what, where and what to do.
+"""Errors of real servers: each says what happened, where, and what to do.
 
 Wrong addresses and servers that are none are in tests/component/test_bad_input_client.py,
 accounts and permissions in test_permissions.py, members that disagree in test_agreement.py.
@@ -109,7 +109,7 @@ def consumers_of(servers: str, topic: str) -> list[PushConsumer | LitePullConsum
     return [push, lite]
 
 
-def test_a_topic_that_no_broker_has_or_makes(
+def test_a_topic_that_no_broker_has_or_creates(
     strict: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = refusal(strict.name_servers, "unknown")
@@ -125,7 +125,9 @@ def test_a_topic_that_no_broker_has_or_makes(
             )
 
 
-def test_a_message_over_the_brokers_limit_and_one_over_ours(strict: Cluster) -> None:
+def test_a_message_over_the_limit_of_the_broker_and_one_over_that_of_the_client(
+    strict: Cluster,
+) -> None:
     error = refusal(
         strict.name_servers, "orders", b"x" * 20_000, compress_msg_body_over_howmuch=1 << 31
     )
@@ -136,7 +138,7 @@ def test_a_message_over_the_brokers_limit_and_one_over_ours(strict: Cluster) -> 
     assert_says(error, "topic='orders'", "101", "max_message_bytes")
 
 
-def test_a_broker_whose_disk_is_full_and_then_has_room(
+def test_a_broker_whose_disk_is_full_and_then_has_space_again(
     cluster: Cluster, disk: Disk, tmp_path: Path
 ) -> None:
     store = disk.folder / "store"
@@ -184,12 +186,12 @@ def test_a_broker_whose_disk_is_full_and_then_has_room(
             assert waiting.result(DEADLINE_S).queue_offset > 0
 
 
-def test_tls_to_servers_that_speak_none(strict: Cluster) -> None:
+def test_tls_to_servers_without_tls(strict: Cluster) -> None:
     error = refusal(strict.name_servers, "orders", **TLS)
     assert_says(error, strict.name_servers, "does the server speak TLS there?", "tls=False")
 
 
-def test_no_tls_to_a_broker_that_speaks_nothing_else(
+def test_no_tls_to_a_broker_that_accepts_only_tls(
     secret: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = refusal(secret.name_servers, "orders")

@@ -15,7 +15,7 @@ SEED = 20_261_121
 pytestmark = [pytest.mark.restarts, pytest.mark.timeout(600)]
 
 
-def test_a_mixed_group_loses_and_disorders_nothing_while_members_and_a_broker_come_and_go(
+def test_a_mixed_group_loses_nothing_and_keeps_order_while_members_and_a_broker_fail(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     outcome = Chaos(cluster, tmp_path, messages=20_000, faults=9, seed=SEED).play()

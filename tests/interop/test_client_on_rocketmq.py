@@ -24,7 +24,7 @@ TEXTS = {
 }
 
 
-def test_every_way_to_send_is_stored_in_order_and_arrives(run: Run) -> None:
+def test_every_send_method_stores_in_order_and_is_delivered(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
     producer, key = run.producer, "o-17"
 
@@ -49,7 +49,7 @@ def test_every_way_to_send_is_stored_in_order_and_arrives(run: Run) -> None:
     assert run.finish().ok
 
 
-def test_properties_of_any_text_and_large_bodies_come_back_as_they_were(run: Run) -> None:
+def test_properties_of_any_text_and_large_bodies_arrive_unchanged(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
     body = bytes(range(256)) * 4_096
     for queue in run.producer.queues(run.topic):
@@ -77,7 +77,7 @@ def test_properties_of_any_text_and_large_bodies_come_back_as_they_were(run: Run
         assert {name: properties[name] for name in TEXTS} == TEXTS
 
 
-def test_members_that_join_and_leave_under_load_lose_and_repeat_nothing(run: Run) -> None:
+def test_members_that_join_and_leave_under_load_cause_no_loss_and_no_duplicate(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
     run.member("one")
     with run.flow():
@@ -96,7 +96,7 @@ def test_members_that_join_and_leave_under_load_lose_and_repeat_nothing(run: Run
     assert {hand_off.kind for hand_off in report.hand_offs} == {"join", "leave"}
 
 
-def test_only_wanted_tags_arrive_also_when_their_hashes_are_alike(run: Run) -> None:
+def test_only_subscribed_tags_arrive_even_if_hashes_collide(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     # Aa and BB have one hash in Java: the broker passes both, the client must not.
     for number in range(200):
@@ -109,7 +109,7 @@ def test_only_wanted_tags_arrive_also_when_their_hashes_are_alike(run: Run) -> N
     assert sorted(int(d.body) for d in run.deliveries) == [n for n in range(200) if n % 2 == 0]
 
 
-def test_a_message_given_up_goes_to_the_dead_letters_and_the_rest_goes_on(run: Run) -> None:
+def test_a_message_that_is_given_up_becomes_a_dead_letter_and_the_rest_continues(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
     run.send(60)
     taken = run.listener("one")
@@ -141,7 +141,7 @@ def test_a_message_given_up_goes_to_the_dead_letters_and_the_rest_goes_on(run: R
         dead.close()
 
 
-def test_a_message_sent_back_comes_again_through_the_retry_topic(run: Run) -> None:
+def test_a_message_sent_back_is_redelivered_through_the_retry_topic(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1})
     run.member("one")  # makes the group and its retry topic
     receipt = run.producer.send(Message(run.topic, b"again", properties={"mark": "m"}))
@@ -181,7 +181,7 @@ def test_a_member_follows_an_admins_reset(run: Run) -> None:
     assert run.duplicates() == 40
 
 
-def test_a_read_only_topic_is_drained_and_refuses_messages(run: Run) -> None:
+def test_a_read_only_topic_is_consumed_to_its_end_and_refuses_messages(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4})
     run.send(100)
     run.cluster.put_topic(run.topic, {"broker-a": 4}, perm=4)
@@ -195,7 +195,7 @@ def test_a_read_only_topic_is_drained_and_refuses_messages(run: Run) -> None:
     run.assert_sound()
 
 
-def test_queues_that_take_no_messages_any_more_are_still_read(run: Run) -> None:
+def test_queues_that_are_no_longer_writable_are_still_consumed(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 8})
     run.send(100, keys=50)
     run.cluster.put_topic(run.topic, {"broker-a": 8}, write=4)
@@ -207,7 +207,7 @@ def test_queues_that_take_no_messages_any_more_are_still_read(run: Run) -> None:
     run.assert_sound()
 
 
-def test_a_topic_that_grows_under_load_is_consumed_whole(run: Run) -> None:
+def test_a_topic_that_gets_more_queues_under_load_is_consumed_completely(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4})
     run.producer_settings = {"allow_queue_change": True, "route_interval_ms": 100}
     run.member("one")
@@ -223,7 +223,7 @@ def test_a_topic_that_grows_under_load_is_consumed_whole(run: Run) -> None:
     assert run.duplicates() == 0
 
 
-def test_a_producer_refuses_to_move_its_keys_when_a_topic_grows(run: Run) -> None:
+def test_a_producer_refuses_to_move_its_keys_when_a_topic_gets_more_queues(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4})
     with Producer(
         "strict", name_servers=run.cluster.name_servers, route_interval_ms=50

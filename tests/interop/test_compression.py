@@ -13,7 +13,7 @@ from tests.interop.run import Run
 BODY = b"x" * (1 << 20)
 
 
-def test_ours_reads_the_bodies_java_compressed(run: Run) -> None:
+def test_ordermq_reads_bodies_compressed_by_java(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
     kinds = ["ZLIB", "LZ4", "ZSTD"] if run.cluster.version >= "5" else ["ZLIB"]
     for kind in kinds:

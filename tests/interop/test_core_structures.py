@@ -100,7 +100,7 @@ def some(chance: random.Random, offsets: dict[int, int]) -> list[int]:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("seed", QUEUE_SEEDS)
-def test_a_process_queue_does_what_javas_does(java: JavaProcess, core: str, seed: int) -> None:
+def test_a_process_queue_behaves_as_javas(java: JavaProcess, core: str, seed: int) -> None:
     chance = random.Random(seed)
     both = BesideJava(java, CORES[core].ProcessQueue)
     is_ordered = seed % 2 == 0  # take and commit; otherwise remove, as a concurrent group does
@@ -132,7 +132,7 @@ def test_a_process_queue_does_what_javas_does(java: JavaProcess, core: str, seed
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("seed", LOCK_SEEDS)
-def test_a_lock_table_grants_what_javas_grants(java: JavaProcess, core: str, seed: int) -> None:
+def test_a_lock_table_grants_as_javas(java: JavaProcess, core: str, seed: int) -> None:
     chance = random.Random(seed)
     ours = CORES[core].LockTable(LEASE_MS)
     now_ms = 0

@@ -91,7 +91,7 @@ def puller(run: Run) -> PullConsumer:
     return consumer
 
 
-def test_keys_sent_by_old_names_arrive_in_order_at_an_orderly_consumer(
+def test_keys_sent_through_the_old_api_arrive_in_order_at_an_orderly_consumer(
     run: Run, topic: str, producer: Producer, consumers: list[PushConsumer]
 ) -> None:
     for number in range(200):
@@ -111,7 +111,7 @@ def test_keys_sent_by_old_names_arrive_in_order_at_an_orderly_consumer(
         assert set(numbers) == set(range(int(key[1:]), 200, 7))
 
 
-def test_what_a_concurrent_callback_refuses_comes_again(
+def test_messages_that_a_concurrent_callback_rejects_are_redelivered(
     run: Run, topic: str, producer: Producer, consumers: list[PushConsumer]
 ) -> None:
     for number in range(40):
@@ -125,7 +125,7 @@ def test_what_a_concurrent_callback_refuses_comes_again(
     assert {got.topic for got in again} == {topic}
 
 
-def test_every_way_to_send_arrives_and_is_pulled_from_both_brokers(
+def test_every_send_method_of_the_old_api_is_pulled_from_both_brokers(
     run: Run, topic: str, producer: Producer
 ) -> None:
     told = threading.Event()
@@ -165,7 +165,7 @@ def test_every_way_to_send_arrives_and_is_pulled_from_both_brokers(
     assert found[b"oneway5"].keys == b"key-oneway5"
 
 
-def test_transactions_by_old_names_end_as_their_local_half_did(run: Run, topic: str) -> None:
+def test_transactions_of_the_old_api_end_as_their_local_transaction(run: Run, topic: str) -> None:
     checked: list[bytes] = []
 
     def check(got: ReceivedMessage) -> TransactionStatus:

@@ -38,7 +38,7 @@ def send(run: Run, numbers: range) -> None:
 
 
 class Got:
-    """What a listener was given."""
+    """Messages that a listener got."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class Got:
 
 
 @pytest.mark.parametrize("mode", ["orderly", "concurrent"])
-def test_a_condition_in_sql_is_kept_by_the_broker_and_may_change_while_we_run(
+def test_a_broker_filters_by_sql_and_the_condition_may_change_at_run_time(
     run: Run, filtering: None, mode: str
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
@@ -74,7 +74,7 @@ def test_a_condition_in_sql_is_kept_by_the_broker_and_may_change_while_we_run(
     assert len(got.numbers) == len(set(got.numbers))
 
 
-def test_a_condition_no_broker_can_read_or_keep_is_refused_at_the_start(
+def test_an_sql_condition_that_a_broker_rejects_is_refused_at_the_start(
     run: Run, cluster: Cluster
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})

@@ -1,4 +1,4 @@
-"""What `ordermq lag`, `locks` and `top` are made of, on RocketMQ's brokers and Java's members."""
+"""The data of `ordermq lag`, `locks` and `top`, from RocketMQ's brokers and Java's members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.interop.run import Run
 QUEUES = {"broker-a": 2, "broker-b": 2}
 
 
-def test_a_group_of_java_and_ours_tells_who_holds_what_and_how_far_it_is(run: Run) -> None:
+def test_a_mixed_group_reports_lock_holders_and_lag(run: Run) -> None:
     run.cluster.put_topic(run.topic, QUEUES)
     run.send(40)
     run.member("ours")

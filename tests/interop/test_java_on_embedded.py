@@ -88,7 +88,7 @@ def numbers_by(lines: list[Line], name: str) -> dict[Any, list[int]]:
     return found
 
 
-def test_every_way_javas_producer_sends_is_stored_and_its_consumer_gets_it(
+def test_every_send_method_of_javas_producer_is_stored_and_consumed(
     sender: JavaProcess, java: StartJava
 ) -> None:
     topic, sent = "ways", 0
@@ -154,7 +154,7 @@ def test_two_orderly_java_members_share_the_queues_and_keep_the_order(
     assert len(by_place) == sent
 
 
-def test_a_message_a_concurrent_consumer_could_not_use_comes_again(
+def test_a_message_that_a_concurrent_java_consumer_rejects_is_redelivered(
     sender: JavaProcess, java: StartJava
 ) -> None:
     send(sender, "sync", "again", 3)
@@ -168,7 +168,7 @@ def test_a_message_a_concurrent_consumer_could_not_use_comes_again(
     assert {line["topic"] for line in lines} == {"again"}
 
 
-def test_an_orderly_consumer_that_suspends_gets_the_same_message_first(
+def test_an_orderly_java_consumer_that_suspends_gets_the_same_message_next(
     sender: JavaProcess, java: StartJava
 ) -> None:
     send(sender, "ordered", "suspended", 40)
@@ -191,7 +191,7 @@ def test_javas_lite_pull_consumer_polls_everything(
     assert committed(broker, "pulled", "pulled") == 120
 
 
-def test_compressed_and_delayed_messages_of_java_arrive_whole(
+def test_compressed_and_delayed_messages_of_java_arrive_unchanged(
     sender: JavaProcess, java: StartJava
 ) -> None:
     send(sender, "large", "special", 2)

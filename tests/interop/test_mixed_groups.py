@@ -55,7 +55,7 @@ def repeated_of_ours(run: Run) -> set[tuple[str, int, int]]:
     return again
 
 
-def test_java_joins_ours_and_leaves_again(run: Run) -> None:
+def test_a_java_member_joins_a_group_of_ordermq_and_leaves_again(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
     run.member("ours")
     with run.flow():
@@ -70,7 +70,7 @@ def test_java_joins_ours_and_leaves_again(run: Run) -> None:
     assert repeated_of_ours(run) == set()
 
 
-def test_java_reads_the_bodies_we_compressed(run: Run) -> None:
+def test_java_reads_bodies_compressed_by_ordermq(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
     body = b"all work and no play " * 1_000
     kinds = ["zlib", "lz4", "zstd"] if run.cluster.version >= "5" else ["zlib"]
@@ -87,7 +87,7 @@ def test_java_reads_the_bodies_we_compressed(run: Run) -> None:
     assert [d.body for d in run.deliveries] == [kind.encode() + body for kind in kinds]
 
 
-def test_ours_joins_java_and_leaves_again(run: Run) -> None:
+def test_a_member_of_ordermq_joins_a_group_of_java_and_leaves_again(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
     run.send(16)
     theirs = run.java_member("theirs", listener_ms=2)
@@ -109,7 +109,7 @@ def test_ours_joins_java_and_leaves_again(run: Run) -> None:
 
 
 @pytest.mark.restarts
-def test_a_killed_java_member_is_taken_over_by_ours_when_its_locks_run_out(run: Run) -> None:
+def test_queues_of_a_killed_java_member_move_to_ordermq_when_its_locks_expire(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     run.send(16)
     run.member("ours")
@@ -125,7 +125,7 @@ def test_a_killed_java_member_is_taken_over_by_ours_when_its_locks_run_out(run: 
 
 @pytest.mark.restarts
 @pytest.mark.timeout(400)
-def test_a_killed_member_of_ours_is_taken_over_by_java_when_its_locks_run_out(run: Run) -> None:
+def test_queues_of_a_killed_member_of_ordermq_move_to_java_when_its_locks_expire(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     run.send(16)
     run.java_member("theirs")

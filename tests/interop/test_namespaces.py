@@ -21,7 +21,7 @@ Make = Callable[..., PushConsumer]
 
 
 class Seen:
-    """What listeners took: bodies, with the topic they were told."""
+    """Bodies that listeners got, with the topic they were delivered under."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ def members(cluster: Cluster, group: str) -> bytes:
     return cluster.ask("broker-a", RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext).body
 
 
-def test_a_tenants_topic_and_group_are_its_own(run: Run, make: Make) -> None:
+def test_topics_and_groups_of_namespaces_are_separate(run: Run, make: Make) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1})
     run.cluster.put_topic(wrapped(TENANT, run.topic), {"broker-a": 2})
     send(run, 30, **NAMED)
@@ -96,9 +96,7 @@ def test_a_tenants_topic_and_group_are_its_own(run: Run, make: Make) -> None:
     eventually(is_committed, "the commits lie in the namespace")
 
 
-def test_what_fails_goes_the_way_of_retries_and_dead_letters_within_the_namespace(
-    run: Run, make: Make
-) -> None:
+def test_retries_and_dead_letters_stay_within_the_namespace(run: Run, make: Make) -> None:
     run.cluster.put_topic(wrapped(TENANT, run.topic), {"broker-a": 1})
     send(run, 3, **NAMED)
     seen, dead = Seen(), Seen()
@@ -121,7 +119,7 @@ def test_what_fails_goes_the_way_of_retries_and_dead_letters_within_the_namespac
     assert attempts.count((1, run.topic)) == 2, "it came back under the name it was sent to"
 
 
-def test_an_orderly_group_buries_within_its_namespace(run: Run, make: Make) -> None:
+def test_dead_letters_of_an_orderly_group_stay_within_its_namespace(run: Run, make: Make) -> None:
     run.cluster.put_topic(wrapped(TENANT, run.topic), {"broker-a": 1})
     send(run, 3, **NAMED)
     seen, dead = Seen(), Seen()
@@ -147,7 +145,9 @@ def java_member(run: Run, group: str) -> JavaProcess:
     return run.java(group=group, **NAMED)
 
 
-def test_javas_tenant_reads_what_ours_sent_and_ours_what_javas_sent(run: Run, make: Make) -> None:
+def test_java_and_ordermq_read_each_others_messages_within_a_namespace(
+    run: Run, make: Make
+) -> None:
     run.cluster.put_topic(wrapped(TENANT, run.topic), {"broker-a": 2})
     send(run, 10, **NAMED)
     java = java_member(run, f"{run.group}-java")
@@ -169,7 +169,7 @@ def test_javas_tenant_reads_what_ours_sent_and_ours_what_javas_sent(run: Run, ma
         sender.kill()
 
 
-def test_ours_and_javas_members_share_a_tenants_group(run: Run, make: Make) -> None:
+def test_java_and_ordermq_share_a_group_within_a_namespace(run: Run, make: Make) -> None:
     run.cluster.put_topic(wrapped(TENANT, run.topic), {"broker-a": 4})
     ours = make(Seen().take, **NAMED)
     java = java_member(run, run.group)
@@ -181,9 +181,7 @@ def test_ours_and_javas_members_share_a_tenants_group(run: Run, make: Make) -> N
         java.kill()
 
 
-def test_the_namespace_of_rocketmq_5_and_units_are_told_and_disturb_nobody(
-    run: Run, make: Make
-) -> None:
+def test_namespace_v2_and_unit_name_are_sent_and_change_nothing_else(run: Run, make: Make) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1})
     told = {"namespace_v2": "tenant", "unit_name": "east", "unit_mode": True}
     send(run, 3, **told)

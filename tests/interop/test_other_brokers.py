@@ -10,7 +10,7 @@ from tests.interop.run import Run
 pytestmark = pytest.mark.restarts
 
 
-def test_unordered_messages_go_to_the_other_broker_while_one_is_away_and_come_once(
+def test_unordered_messages_go_to_another_broker_during_an_outage_and_arrive_once(
     run: Run,
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})

@@ -30,7 +30,7 @@ PROVIDERS = "org.apache.rocketmq.auth"
 
 
 def settings_of(version: str, folder: Path) -> dict[str, str]:
-    """What makes a broker of this version read accounts.yml."""
+    """Return the settings that make a broker of this version read accounts.yml."""
     if version < "5":
         return {"aclEnable": "true"}
     what = {"authentication": "Authentication", "authorization": "Authorization"}
@@ -142,7 +142,7 @@ def put_status(guarded: Cluster, status: str) -> None:
     assert answer.code == 0, answer.remark
 
 
-def test_an_account_sends_and_consumes_what_it_may(guarded: Cluster) -> None:
+def test_an_account_sends_and_consumes_with_permission(guarded: Cluster) -> None:
     taken = Taken()
     with Producer("clerks-own", name_servers=guarded.name_servers, **CLERK) as producer:
         for number in range(1, 20):
@@ -161,7 +161,7 @@ def test_an_account_sends_and_consumes_what_it_may(guarded: Cluster) -> None:
     ],
     ids=["unsigned", "unknown", "wrong secret"],
 )
-def test_who_cannot_be_recognised_is_told_what_to_check(
+def test_an_unknown_account_is_told_what_to_check(
     guarded: Cluster, given: dict[str, str], told: list[str]
 ) -> None:
     assert_says(refusal_to_send(guarded, "orders", given), guarded, *told)
@@ -181,7 +181,7 @@ def test_a_topic_or_group_an_account_may_not_consume_is_named(guarded: Cluster) 
 
 
 @pytest.mark.parametrize("asks", ["ours", "java"])
-def test_accounts_ask_and_reply(guarded: Cluster, asks: str, tmp_path: Path) -> None:
+def test_accounts_request_and_reply(guarded: Cluster, asks: str, tmp_path: Path) -> None:
     servers = guarded.name_servers
     replies = Producer("owners", name_servers=servers, **OWNER)
     requests = Producer("clerks-own", name_servers=servers, **CLERK)
@@ -208,7 +208,7 @@ def test_accounts_ask_and_reply(guarded: Cluster, asks: str, tmp_path: Path) -> 
                 java.kill()
 
 
-def test_an_account_that_ends_under_a_member_is_told_and_its_return_is_noticed(
+def test_a_member_logs_that_its_account_was_removed_and_recovers_when_it_is_back(
     guarded: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "ordermq.consumer")

@@ -98,7 +98,7 @@ def answer(process: JavaProcess, line: str) -> Any:
     return said["answer"]
 
 
-def test_classic_pulls_read_every_queue_and_keep_offsets_at_its_broker(run: Run) -> None:
+def test_classic_pulls_read_every_queue_and_store_offsets_at_its_broker(run: Run) -> None:
     queues = two_brokers(run)
     send(run.producer, queues, range(400))
     with PullConsumer(run.group, name_servers=run.cluster.name_servers) as consumer:
@@ -118,7 +118,7 @@ def test_classic_pulls_read_every_queue_and_keep_offsets_at_its_broker(run: Run)
         assert [consumer.fetch_consume_offset(queue) for queue in queues] == [50] * 8
 
 
-def test_a_classic_pull_that_waits_returns_with_the_message_that_comes(run: Run) -> None:
+def test_a_classic_pull_that_waits_returns_with_the_next_message(run: Run) -> None:
     queues = two_brokers(run)
     with PullConsumer(run.group, name_servers=run.cluster.name_servers) as consumer:
         results: list[Any] = []
@@ -135,7 +135,7 @@ def test_a_classic_pull_that_waits_returns_with_the_message_that_comes(run: Run)
         assert [bytes(message.body) for message in result.messages] == [b"1"]
 
 
-def test_a_message_sent_back_by_hand_lies_in_the_retry_topic_later(run: Run) -> None:
+def test_a_message_sent_back_by_the_caller_is_stored_in_the_retry_topic(run: Run) -> None:
     queues = two_brokers(run)
     send(run.producer, queues[:1], range(1))
     with PullConsumer(run.group, name_servers=run.cluster.name_servers) as consumer:
@@ -147,7 +147,7 @@ def test_a_message_sent_back_by_hand_lies_in_the_retry_topic_later(run: Run) -> 
     assert (repeated.topic, bytes(repeated.body), repeated.reconsume_times) == (run.topic, b"0", 1)
 
 
-def test_lite_members_share_the_queues_of_two_brokers_and_go_on_from_commits(run: Run) -> None:
+def test_lite_members_share_the_queues_of_two_brokers_and_continue_from_commits(run: Run) -> None:
     queues = two_brokers(run)
     send(run.producer, queues, range(400))
     with lite(run) as one, lite(run) as two:
@@ -246,7 +246,7 @@ def share_a_group(
     assert sorted(polled(ours, 80)) == list(range(160, 240))
 
 
-def test_our_and_javas_lite_members_share_a_group_on_rocketmq(run: Run, java: StartJava) -> None:
+def test_java_and_ordermq_lite_members_share_a_group_on_rocketmq(run: Run, java: StartJava) -> None:
     queues = two_brokers(run)
     with lite(run) as ours:
         ours.subscribe(run.topic)
@@ -254,7 +254,7 @@ def test_our_and_javas_lite_members_share_a_group_on_rocketmq(run: Run, java: St
         share_a_group(ours, process, run.producer, queues)
 
 
-def test_our_and_javas_lite_members_share_a_group_on_the_embedded_broker(
+def test_java_and_ordermq_lite_members_share_a_group_on_the_embedded_broker(
     embedded: EmbeddedBroker, java: StartJava
 ) -> None:
     queues = [MessageQueue("orders", "embedded", number) for number in range(8)]
@@ -274,7 +274,7 @@ def test_our_and_javas_lite_members_share_a_group_on_the_embedded_broker(
         share_a_group(ours, process, producer, queues)
 
 
-def test_javas_lite_consumer_assigns_seeks_and_asks_by_time_on_the_embedded_broker(
+def test_javas_lite_consumer_assigns_seeks_and_searches_by_time_on_the_embedded_broker(
     embedded: EmbeddedBroker, java: StartJava
 ) -> None:
     with Producer("p", name_servers=embedded.name_servers) as producer:
@@ -307,7 +307,7 @@ def test_javas_lite_consumer_assigns_seeks_and_asks_by_time_on_the_embedded_brok
 
 
 @pytest.mark.restarts  # brokers of its own, as those do
-def test_conditions_in_sql_choose_by_properties_whoever_pulls(
+def test_sql_conditions_filter_by_properties_for_every_pull_consumer(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     settings = {"enablePropertyFilter": "true"}

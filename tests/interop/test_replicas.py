@@ -62,7 +62,7 @@ def run(replicas: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> It
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
-    """Which requests went to which address."""
+    """Collect the codes of requests by address."""
     found: dict[str, set[int]] = defaultdict(set)
     plain, plain_oneway = Connection.ask, Connection.send_oneway
 
@@ -99,12 +99,12 @@ def wait_until_replicated(run: Run, count: int) -> None:
 
 
 def read_from_slave(run: Run) -> int:
-    """How many messages the slave says it gave out."""
+    """Return how many messages the slave has delivered, by its own count."""
     answer = run.cluster.ask(SLAVE, RequestCode.GET_BROKER_RUNTIME_INFO, {})
     return int(json.loads(answer.body)["table"]["msgGetTotalTodayNow"])
 
 
-def test_pulls_go_to_the_slave_while_the_master_says_so_and_nothing_else_does(
+def test_only_pulls_go_to_the_slave_and_only_while_the_master_suggests_it(
     run: Run, asked: dict[str, set[int]]
 ) -> None:
     run.send(400)
@@ -121,7 +121,7 @@ def test_pulls_go_to_the_slave_while_the_master_says_so_and_nothing_else_does(
     assert asked[run.cluster.addresses[SLAVE]] == FOR_SLAVES
 
 
-def test_a_concurrent_group_reads_on_from_the_slave_while_its_master_is_dead(
+def test_a_concurrent_group_reads_from_the_slave_while_its_master_is_down(
     run: Run, asked: dict[str, set[int]]
 ) -> None:
     run.send(400)
@@ -156,7 +156,7 @@ def test_a_concurrent_group_reads_on_from_the_slave_while_its_master_is_dead(
     assert asked[run.cluster.addresses[SLAVE]] == FOR_SLAVES
 
 
-def test_a_lite_pull_consumer_reads_from_the_slave_and_on_while_its_master_is_dead(
+def test_a_lite_pull_consumer_reads_from_the_slave_while_its_master_is_down(
     run: Run, asked: dict[str, set[int]]
 ) -> None:
     run.send(400)
@@ -204,7 +204,7 @@ def has_committed(consumer: LitePullConsumer) -> bool:
     return True
 
 
-def test_an_orderly_group_rests_while_its_master_is_dead_and_goes_on_with_it(run: Run) -> None:
+def test_an_orderly_group_waits_while_its_master_is_down_and_continues_with_it(run: Run) -> None:
     # Where no master is left at all, a send ends at once: the producer must not look meanwhile.
     run.producer_settings = {"route_interval_ms": 600_000}
     member = run.member("one")

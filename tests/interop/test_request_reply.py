@@ -31,14 +31,14 @@ StartJava = Callable[..., JavaProcess]
 
 @dataclass(frozen=True)
 class Way:
-    """How both sides talk: settings of ours, Java's, and options for java itself."""
+    """One way to connect: settings of ordermq, of Java's client, and Java options."""
 
     ours: dict[str, Any] = field(default_factory=dict)
     java: dict[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
 
     def topic_of(self, run: Run) -> str:
-        """What brokers call the run's topic."""
+        """Return the name of the run's topic at brokers."""
         return wrapped(self.ours.get("namespace", ""), run.topic)
 
 
@@ -88,7 +88,7 @@ def replying(name_servers: str, topic: str, producer: Producer, **settings: Any)
     return consumer
 
 
-def test_java_asks_and_we_reply(run: Run, java: StartJava, way: Way) -> None:
+def test_java_requests_and_ordermq_replies(run: Run, java: StartJava, way: Way) -> None:
     run.cluster.put_topic(way.topic_of(run), BROKERS)
     servers = run.cluster.name_servers
     with Producer("ours-answer", name_servers=servers, **way.ours) as producer:
@@ -103,7 +103,7 @@ def test_java_asks_and_we_reply(run: Run, java: StartJava, way: Way) -> None:
         assert "timeout" in failed["how"], failed
 
 
-def test_we_ask_and_java_replies(run: Run, java: StartJava, way: Way) -> None:
+def test_ordermq_requests_and_java_replies(run: Run, java: StartJava, way: Way) -> None:
     run.cluster.put_topic(way.topic_of(run), {"broker-a": 1})
     servers = run.cluster.name_servers
     java(servers, replies=run.topic, options=way.options, **way.java)
@@ -126,7 +126,7 @@ def test_we_ask_and_java_replies(run: Run, java: StartJava, way: Way) -> None:
         assert bodies == [f"java: m{number}".encode() for number in range(20)]
 
 
-def test_clients_of_one_name_get_their_own_replies_of_rocketmq(run: Run, way: Way) -> None:
+def test_clients_with_one_instance_name_get_their_own_replies(run: Run, way: Way) -> None:
     run.cluster.put_topic(way.topic_of(run), BROKERS)
     servers = run.cluster.name_servers
     named = way.ours | {"instance_name": "shop"}
@@ -145,7 +145,7 @@ def test_clients_of_one_name_get_their_own_replies_of_rocketmq(run: Run, way: Wa
             assert bytes(first.request(Message(run.topic, b"?"), TIMEOUT_MS).body) == b"ours: ?"
 
 
-def test_we_ask_and_reply_and_hear_that_nobody_waits(run: Run) -> None:
+def test_ordermq_requests_and_replies_and_reports_a_reply_that_nobody_awaits(run: Run) -> None:
     run.cluster.put_topic(run.topic, BROKERS)
     servers = run.cluster.name_servers
     got: list[MessageView] = []
@@ -161,7 +161,7 @@ def test_we_ask_and_reply_and_hear_that_nobody_waits(run: Run) -> None:
             producer.reply(got[0], b"too late")
 
 
-def test_java_asks_java_and_us_on_the_embedded_broker(
+def test_java_requests_from_java_and_ordermq_on_the_embedded_broker(
     embedded: EmbeddedBroker, java: StartJava
 ) -> None:
     servers = embedded.name_servers

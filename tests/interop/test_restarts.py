@@ -10,7 +10,7 @@ from tests.interop.run import Run
 pytestmark = pytest.mark.restarts
 
 
-def test_a_broker_killed_under_load_and_started_again_costs_no_message_and_no_order(
+def test_a_broker_killed_under_load_and_restarted_causes_no_loss_and_no_disorder(
     run: Run,
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})
@@ -33,7 +33,7 @@ def test_a_broker_killed_under_load_and_started_again_costs_no_message_and_no_or
     run.assert_sound()
 
 
-def test_a_name_server_killed_under_load_is_not_missed_and_serves_newcomers_when_back(
+def test_a_name_server_killed_under_load_stops_nothing_and_serves_new_clients_after_restart(
     run: Run,
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4, "broker-b": 4})

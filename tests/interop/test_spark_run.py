@@ -62,7 +62,7 @@ def one_batch(driver: StreamDriver, start: StreamOffset, limit: int | None = Non
     return end
 
 
-def test_a_query_on_rocketmq_holds_its_queues_commits_and_hands_over(
+def test_a_query_on_rocketmq_locks_its_queues_commits_and_hands_over(
     run: Run, query: Callable[..., StreamDriver]
 ) -> None:
     run.send(40)
@@ -80,7 +80,7 @@ def test_a_query_on_rocketmq_holds_its_queues_commits_and_hands_over(
     assert done == end.queues
 
 
-def test_javas_member_gets_nothing_of_a_running_query_and_goes_on_behind_it(
+def test_a_java_member_gets_no_queue_of_a_running_query_and_continues_after_it(
     run: Run, query: Callable[..., StreamDriver]
 ) -> None:
     run.send(40)
@@ -98,7 +98,7 @@ def test_javas_member_gets_nothing_of_a_running_query_and_goes_on_behind_it(
     assert {int(one.body) for one in run.deliveries} == set(range(40, 60))
 
 
-def test_a_query_stopped_in_mid_batch_keeps_rocketmqs_locks_until_they_expire(
+def test_a_query_stopped_within_a_batch_keeps_its_locks_until_they_expire(
     run: Run, query: Callable[..., StreamDriver]
 ) -> None:
     run.send(40)
@@ -115,7 +115,7 @@ def test_a_query_stopped_in_mid_batch_keeps_rocketmqs_locks_until_they_expire(
 
 
 @pytest.mark.restarts
-def test_a_query_goes_on_after_its_broker_was_away_and_nobody_moved_the_groups_offset(
+def test_a_query_continues_after_an_outage_if_nobody_moved_the_groups_offset(
     run: Run, query: Callable[..., StreamDriver]
 ) -> None:
     run.send(40)
@@ -158,7 +158,7 @@ class Program:
         return self.started[-1]
 
     def calls(self) -> list[dict[str, Any]]:
-        """What the stage's function noted, in time."""
+        """Return the calls that the stage's function recorded, in order of time."""
         path = self.run.folder / "calls.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -231,7 +231,7 @@ def first_copies(written: dict[MessageQueue, list[Any]]) -> list[int]:
 
 
 @pytest.mark.timeout(400)
-def test_two_executors_keep_the_order_and_a_push_member_gets_what_was_sent_after_the_query(
+def test_two_executors_keep_the_order_and_a_push_member_gets_later_messages(
     run: Run, program: Program
 ) -> None:
     run.send(600)
@@ -260,7 +260,7 @@ def test_two_executors_keep_the_order_and_a_push_member_gets_what_was_sent_after
 
 
 @pytest.mark.timeout(600)
-def test_an_executor_whose_lock_another_member_got_calls_no_more_and_the_next_run_loses_nothing(
+def test_an_executor_that_lost_its_lock_stops_calling_and_the_next_run_loses_nothing(
     run: Run, program: Program
 ) -> None:
     run.send(400)

@@ -31,7 +31,7 @@ def has_timers(cluster: Cluster) -> bool:
     return not cluster.version.startswith("4.")
 
 
-def test_rocketmq_delivers_timed_messages_when_they_are_due_or_we_say_it_cannot(run: Run) -> None:
+def test_rocketmq_delivers_timed_messages_when_due_or_the_send_is_refused(run: Run) -> None:
     run.cluster.put_topic(run.topic, BROKERS)
     run.member("m")
     due_ms = now_ms() + 4_000
@@ -52,7 +52,7 @@ def test_rocketmq_delivers_timed_messages_when_they_are_due_or_we_say_it_cannot(
     assert now_ms() >= due_ms - 1_000
 
 
-def test_rocketmq_takes_a_timed_message_back(run: Run) -> None:
+def test_rocketmq_recalls_a_timed_message(run: Run) -> None:
     if not has_timers(run.cluster):
         return
     run.cluster.put_topic(run.topic, BROKERS)
@@ -78,7 +78,7 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
         yield running
 
 
-def test_the_embedded_broker_keeps_and_takes_back_javas_timed_messages(
+def test_the_embedded_broker_delivers_and_recalls_javas_timed_messages(
     cluster: Cluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     java = JavaProcess(cluster.version, "TimedSender", tmp_path, name_servers=broker.name_servers)

@@ -16,7 +16,7 @@ from tests.interop.run import Run
 ANY = {"tls": True, "tls_verify": "none"}
 
 
-def test_rocketmqs_servers_take_our_tls(run: Run) -> None:
+def test_rocketmqs_servers_accept_tls_of_ordermq(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
     with Producer("p", name_servers=run.cluster.name_servers, **ANY) as producer:
         for number in range(50):
@@ -26,7 +26,7 @@ def test_rocketmqs_servers_take_our_tls(run: Run) -> None:
     assert [int(delivery.body) for delivery in run.deliveries] == list(range(50))
 
 
-def test_the_embedded_broker_takes_javas_tls(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_embedded_broker_accepts_tls_of_java(cluster: Cluster, tmp_path: Path) -> None:
     made = Authority(tmp_path, "authority").sign("server")
     config = BrokerConfig(durability="os", tls_certificate=made.certificate, tls_key=made.key)
     with EmbeddedBroker(config=config) as broker:

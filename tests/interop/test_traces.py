@@ -28,7 +28,7 @@ def admin(cluster: Cluster, tmp_path: Path) -> Iterator[JavaProcess]:
     process.kill()
 
 
-def test_rocketmqs_admin_tool_shows_what_we_sent_and_consumed(run: Run, admin: JavaProcess) -> None:
+def test_the_admin_tool_shows_traces_of_sends_and_consumption(run: Run, admin: JavaProcess) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     run.producer_settings = dict(TRACED)
     with Producer("silent", name_servers=run.cluster.name_servers) as silent:
@@ -52,7 +52,9 @@ def test_rocketmqs_admin_tool_shows_what_we_sent_and_consumed(run: Run, admin: J
     assert not any(isinstance(r, Published) for r in traced(run.cluster, untraced.message_id))
 
 
-def test_we_read_the_traces_of_rocketmqs_client(run: Run, cluster: Cluster, tmp_path: Path) -> None:
+def test_ordermq_reads_the_traces_of_javas_client(
+    run: Run, cluster: Cluster, tmp_path: Path
+) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     java = JavaProcess(
         cluster.version, "Sender", tmp_path, name_servers=cluster.name_servers, trace="true"
@@ -70,7 +72,7 @@ def test_we_read_the_traces_of_rocketmqs_client(run: Run, cluster: Cluster, tmp_
 
 
 def traced(cluster: Cluster, message_id: str) -> list[TraceRecord]:
-    """What any broker has about a message."""
+    """Return the trace records of a message at all brokers."""
     ext = {
         "topic": TRACE_TOPIC, "key": message_id, "maxNum": "64", "beginTimestamp": "0",
         "endTimestamp": str(1 << 60), "_UNIQUE_KEY_QUERY": "false",

@@ -76,9 +76,7 @@ def wait_for(run: Run, *wanted: bytes) -> None:
     run.wait_for(lambda seen: {d.body for d in seen} >= set(wanted), f"messages {wanted}")
 
 
-def test_rocketmq_delivers_what_our_producer_committed_and_nothing_else(
-    run: Run, start: Start
-) -> None:
+def test_rocketmq_delivers_committed_messages_and_no_others(run: Run, start: Start) -> None:
     run.cluster.put_topic(run.topic, BROKERS)
     producer = start(Books())
     run.member("m")
@@ -104,7 +102,7 @@ def test_rocketmq_keeps_the_order_of_a_keys_commits(run: Run, start: Start) -> N
     run.assert_keys_in_order()
 
 
-def test_rocketmq_asks_our_producer_until_it_knows(run: Run, start: Start) -> None:
+def test_rocketmq_checks_a_transaction_until_the_producer_knows(run: Run, start: Start) -> None:
     run.cluster.put_topic(run.topic, BROKERS)
     books = Books()
     books.states = {b"kept": [UNKNOWN, UNKNOWN, COMMIT], b"dropped": [ROLLBACK] * 100}
@@ -123,7 +121,7 @@ def test_rocketmq_asks_our_producer_until_it_knows(run: Run, start: Start) -> No
     assert b"dropped" not in bodies(run)
 
 
-def test_rocketmq_asks_another_producer_of_the_group_when_the_first_is_gone(
+def test_rocketmq_checks_with_another_producer_of_the_group_when_the_first_is_gone(
     run: Run, start: Start
 ) -> None:
     run.cluster.put_topic(run.topic, BROKERS)
@@ -190,7 +188,7 @@ def test_javas_transactions_commit_and_roll_back_on_the_embedded_broker(
     assert in_topic(broker, "T") == sorted(str(number) for number in range(12) if number % 3)
 
 
-def test_the_embedded_broker_asks_javas_producer(
+def test_the_embedded_broker_checks_transactions_with_javas_producer(
     broker: EmbeddedBroker, transactor: Callable[[], JavaProcess]
 ) -> None:
     java = transactor()

@@ -57,7 +57,7 @@ def make(run: Run) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize("way", ["given back", "sent again"])
-def test_what_fails_comes_again_or_is_buried_and_nothing_is_lost(
+def test_failed_messages_are_redelivered_or_become_dead_letters_and_none_is_lost(
     run: Run, make: Make, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "sent again":
@@ -91,7 +91,7 @@ def test_what_fails_comes_again_or_is_buried_and_nothing_is_lost(
     assert sorted(attempts) == [(7, 0), (7, 1), (7, 2), (8, 0)]
 
 
-def test_every_broadcasting_member_gets_everything_and_goes_on_where_it_was(
+def test_every_broadcasting_member_gets_everything_and_continues_from_its_offset(
     run: Run, make: Make
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
@@ -111,14 +111,14 @@ def test_every_broadcasting_member_gets_everything_and_goes_on_where_it_was(
         eventually(lambda name=name: seen[name].counts() == Counter(range(120)), f"all at {name}")
 
 
-def test_a_broadcasting_member_goes_on_from_javas_offset_file_and_java_from_ours(
+def test_broadcasting_members_of_java_and_ordermq_continue_from_each_others_offset_file(
     run: Run, make: Make
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     folder = run.folder / "offsets"
 
     def java_takes(count: int) -> str:
-        """What Java's member takes until it leaves; its client id."""
+        """Let a Java member consume so many messages and leave; return its client id."""
         process = run.java(
             options=[f"-Drocketmq.client.localOffsetStoreDir={folder}"],
             mode="concurrent",

@@ -1,4 +1,4 @@
-"""Asking: one request of the remoting protocol over a new connection
+"""One request of the remoting protocol over a new connection
 (docs/internals/protocol.md#framing)."""
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ import socket
 import struct
 from typing import Any
 
-ASK_TIMEOUT_S = 2.0
+REQUEST_TIMEOUT_S = 2.0
 CLUSTER_INFO, ROUTE, RUNTIME_INFO = 106, 105, 28  # request codes
 
 
-def ask(address: str, code: int, **fields: str) -> tuple[int, bytes]:
-    """The response code and body of a request; OSError if nobody answers."""
+def request(address: str, code: int, **fields: str) -> tuple[int, bytes]:
+    """Return the response code and body of a request; OSError without an answer."""
     host, port = address.rsplit(":", 1)
     header = json.dumps({"code": code, "extFields": fields, "opaque": 1, "version": 479}).encode()
-    with socket.create_connection((host, int(port)), ASK_TIMEOUT_S) as connection:
+    with socket.create_connection((host, int(port)), REQUEST_TIMEOUT_S) as connection:
         connection.sendall(struct.pack(">ii", 4 + len(header), len(header)) + header)
         with connection.makefile("rb") as stream:
             size, mark = struct.unpack(">iI", exactly(stream, 8))

@@ -1,4 +1,4 @@
-"""What a peer in Python is asked, and counts; nothing but the standard library."""
+"""Command line and message counter of a peer in Python; standard library only."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ THREADS = 20  # Java's default
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """What bench_catch_up asks of every peer; `inside` of a virtual environment of its own."""
+    """Return the command line that bench_catch_up uses for every peer."""
     asked = argparse.ArgumentParser(description=description)
-    asked.add_argument("address", help="the name server's")
+    asked.add_argument("address", help="of the name server")
     asked.add_argument("topic")
     asked.add_argument("--group", required=True)
     asked.add_argument("--messages", type=int, required=True)
     asked.add_argument("--batch", type=int, required=True)
-    asked.add_argument("--pull-size", type=int, required=True, help="not a setting it has")
+    asked.add_argument(
+        "--pull-size", type=int, required=True, help="ignored: the client has no such setting"
+    )
     asked.add_argument("--warm", type=int, default=0, help="messages before the clock starts")
-    asked.add_argument("--inside", action="store_true", help="of the virtual environment")
+    asked.add_argument("--inside", action="store_true", help="run inside the virtual environment")
     return asked
 
 
-class Tally:
-    """Counts what arrives, the clock from `warm` on; until then it looks at every offset."""
+class MessageCounter:
+    """Counts messages; times those after the first `warm` and checks the offsets of those."""
 
     def __init__(self, warm: int, wanted: int) -> None:
         self._done = threading.Event()
@@ -41,7 +43,7 @@ class Tally:
         self._wall = self._cpu = 0.0  # seconds, once done
 
     def take(self, place: Callable[[], tuple[int, int]]) -> None:
-        """A message arrived; `place` tells its queue and offset."""
+        """Count a message; `place` returns its queue and offset."""
         with self._lock:
             if self._counted <= self._warm:
                 self._check(*place())

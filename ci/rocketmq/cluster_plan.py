@@ -1,4 +1,4 @@
-"""What each part of an instance is told: its port, its settings, its options for java."""
+"""The plan of an instance: port, settings and Java options of each part."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from proxy import PROXY, proxy_facts
-from telling import Trouble
+from console import CommandError
+from proxy import PROXY, proxy_plan
 
 PORTS = range(20_000, 32_000)  # below what systems hand out to outgoing connections
-BROKER_SETTINGS = {  # a laptop's sizes; --set and --properties override them
+BROKER_SETTINGS = {  # small sizes, for a laptop; --set and --properties override them
     "brokerClusterName": "DefaultCluster",
     "brokerIP1": "127.0.0.1",
     "brokerIP2": "127.0.0.1",
@@ -25,13 +25,13 @@ BROKER_SETTINGS = {  # a laptop's sizes; --set and --properties override them
 }
 
 
-def facts_of(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """By part: what it is started with. Ports are chosen here."""
+def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the plan of each part by its name; chooses the ports."""
     ports = free_ports()
     heap = options.heap
     broker_java = [f"-Xms{heap // 2}m", f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={heap}m"]
     name_server_port = next(ports)
-    facts: dict[str, dict[str, Any]] = {
+    plan: dict[str, dict[str, Any]] = {
         "name-server": {
             "main": "org.apache.rocketmq.namesrv.NamesrvStartup",
             "port": name_server_port,
@@ -56,18 +56,18 @@ def facts_of(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, A
                 "storePathCommitLog": str(folder / part / "store" / "commitlog"),
                 **settings_of(options),
             }
-            facts[part] = {
+            plan[part] = {
                 "main": "org.apache.rocketmq.broker.BrokerStartup",
                 "port": port,
                 "java": broker_java,
                 "settings": settings,
             }
     if options.proxy:
-        facts[PROXY] = proxy_facts(next(ports), next(ports), f"127.0.0.1:{name_server_port}")
-    for name, of_part in facts.items():
+        plan[PROXY] = proxy_plan(next(ports), next(ports), f"127.0.0.1:{name_server_port}")
+    for name, of_part in plan.items():
         own = [option_for(name, option) for option in options.java]
         of_part["java"] = [*of_part["java"], *filter(None, own)]
-    return facts
+    return plan
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, str]:
@@ -78,13 +78,15 @@ def settings_of(options: argparse.Namespace) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals:
-            raise Trouble(f"{line!r}: expected a broker's setting, as autoCreateTopicEnable=false")
+            raise CommandError(
+                f"{line!r}: expected a broker setting, for example autoCreateTopicEnable=false"
+            )
         found[name.strip()] = value.strip()
     return found
 
 
 def option_for(part: str, option: str) -> str:
-    """A --java option as this part takes it; empty if it is for another."""
+    """Return a --java option without its part; empty if it is for another part."""
     if option.startswith("-"):
         return option
     name, _, own = option.partition(":")
@@ -92,7 +94,7 @@ def option_for(part: str, option: str) -> str:
 
 
 def free_ports() -> Iterator[int]:
-    """Ports p of which p-2 (a broker's VIP port), p and p+1 (its replicas') are free."""
+    """Yield ports p with p-2 (a broker's VIP port), p and p+1 (replication) free."""
     taken: set[int] = set()
     while True:
         port = random.choice(PORTS)

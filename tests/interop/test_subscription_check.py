@@ -51,7 +51,7 @@ def ignore(messages: Any, context: Any) -> None:
     return None
 
 
-def test_members_that_subscribe_other_tags_are_told_of_each_other(
+def test_members_with_different_tags_are_warned_about_each_other(
     run: Run, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2})
@@ -66,7 +66,7 @@ def test_members_that_subscribe_other_tags_are_told_of_each_other(
         )
 
 
-def test_members_of_other_topics_or_another_way_of_listening_are_told(
+def test_members_with_other_topics_or_another_listener_type_are_warned(
     run: Run, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2})
@@ -79,7 +79,7 @@ def test_members_of_other_topics_or_another_way_of_listening_are_told(
         )
 
 
-def test_a_lite_pull_consumer_among_listeners_is_told(
+def test_a_lite_pull_consumer_in_a_group_of_listeners_is_warned(
     run: Run, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2})
@@ -94,7 +94,7 @@ def test_a_lite_pull_consumer_among_listeners_is_told(
             )
 
 
-def test_a_member_of_javas_that_subscribes_otherwise_is_named(
+def test_a_java_member_with_another_subscription_is_named(
     run: Run, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2})
@@ -109,7 +109,7 @@ def test_a_member_of_javas_that_subscribes_otherwise_is_named(
         theirs.kill()
 
 
-def test_members_that_agree_are_told_nothing(
+def test_members_with_equal_subscriptions_are_not_warned(
     run: Run, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
@@ -132,7 +132,7 @@ def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.parametrize("way", ["orderly", "concurrently"])
-def test_a_group_that_a_broker_would_have_pop_is_served_and_told(
+def test_a_group_set_to_pop_is_served_and_warned(
     run: Run, make: Make, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest, way: str
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})

@@ -1,4 +1,4 @@
-"""What RocketMQ's admin tool asks our members, through RocketMQ's own brokers.
+"""Requests of RocketMQ's admin tool to members of ordermq, through RocketMQ's brokers.
 
 The same at the embedded broker is in test_admin_tool.py.
 """
@@ -25,7 +25,7 @@ class AdminTool:
         self._name_servers = name_servers
 
     def __call__(self, command: str) -> str:
-        """What the tool prints; where that is nothing, the end of its errors."""
+        """Run the tool and return its output, or the end of its errors if there is none."""
         told: str = self._process.ask(f"{command} -n {self._name_servers}")["told"]
         return told if told.strip() else self._process.errors()
 
@@ -74,7 +74,7 @@ def rows(told: str, *words: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("way", ["orderly", "concurrently"])
-def test_rocketmqs_tool_sees_a_member_of_ours_and_has_it_reset_and_consume(
+def test_the_admin_tool_inspects_a_member_resets_it_and_has_it_consume(
     run: Run, admin: AdminTool, way: str
 ) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2})

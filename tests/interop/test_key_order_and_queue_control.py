@@ -19,7 +19,7 @@ def numbers_of(run: Run, key: str) -> list[int]:
     return [int(each.body) for each in run.deliveries if each.key == key]
 
 
-def test_keys_run_beside_each_other_and_in_order_while_members_change(run: Run) -> None:
+def test_keys_run_in_parallel_and_each_in_order_while_members_change(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 2, "broker-b": 2})
     run.member("one", order_by_key=True)
     run.send(300)
@@ -86,7 +86,7 @@ def test_a_key_is_parked_in_a_topic_and_replayed_by_the_next_owner(run: Run) -> 
     assert report.ok, report.violation
 
 
-def test_a_seek_back_and_a_released_queue_are_understood(run: Run) -> None:
+def test_a_backward_seek_and_a_released_queue_take_effect(run: Run) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1, "broker-b": 1})
     one = run.member("one")
     run.send(100)

@@ -1,4 +1,4 @@
-"""Where a group begins on RocketMQ's brokers: as Java's, and where the broker's end is if not."""
+"""Start offsets of a group on RocketMQ's brokers: those of Java's client, or the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def send(run: Run, *numbers: int) -> None:
 
 
 @pytest.mark.parametrize("where", ["first_offset", "last_offset", "timestamp"])
-def test_a_new_group_begins_where_javas_does(run: Run, where: str) -> None:
+def test_a_new_group_starts_at_the_same_offset_as_javas(run: Run, where: str) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 1})
     send(run, 0, 1, 2)
     # Java's setting has seconds.
@@ -72,7 +72,7 @@ def test_a_new_group_begins_where_javas_does(run: Run, where: str) -> None:
 
 
 def javas_offset(run: Run) -> int | None:
-    """What Java's group has committed, as soon as it has."""
+    """Wait for the first commit of Java's group and return it."""
     ext = {"consumerGroup": f"{run.group}-java", "topic": run.topic, "queueId": "0"}
     ext |= {"setZeroIfNotFound": "false"}
     answer = run.cluster.ask("broker-a", RequestCode.QUERY_CONSUMER_OFFSET, ext)
@@ -80,7 +80,7 @@ def javas_offset(run: Run) -> int | None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_offset_rocketmq_does_not_have_becomes_its_end(
+def test_an_offset_beyond_the_end_of_a_queue_becomes_its_end(
     run: Run, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a broker that lost its last messages: the group is further than the queue."""
