@@ -97,6 +97,8 @@ async def wait_until_set(event: asyncio.Event, clock: Clock, timeout_ms: int) ->
     """Wait for `event`, at most `timeout_ms` of the clock; return True if it is set."""
     if event.is_set():
         return True
+    # Two tasks, not asyncio.wait_for: only `clock` may measure the time, or a test that moves the
+    # clock would wait for real seconds.
     sleeper = asyncio.ensure_future(clock.sleep_ms(timeout_ms))
     waiter = asyncio.ensure_future(event.wait())
     try:

@@ -1,15 +1,15 @@
-"""What producers and consumers share: the I/O thread, connections, routes, typed requests.
+"""Client side of the protocol: one `ClientSession` per producer, consumer or tool.
 
-| question | file |
+| subject | file |
 |---|---|
-| the I/O thread and what runs on it | runtime.py |
-| loops that repeat, waiting with a deadline | timers.py |
-| one connection an address, reconnecting | connections.py |
-| which broker holds which queue | routes.py |
-| which of its replicas is pulled from | pull_source.py |
-| telling brokers that we live | heartbeats.py |
-| one typed method a request | broker_api.py, name_server_api.py |
-| the client id | identity.py |
-| message traces on their way | trace.py |
-| all of it together for one client id | instance.py |
+| all parts of one client id, started and closed together | session.py |
+| the I/O thread, its tasks, waiting with a clock | runtime.py |
+| one connection per address, reconnecting | connections.py |
+| one log line per outage of a broker | outages.py |
+| requests to brokers, one typed method each | broker_api.py |
+| requests to name servers | name_server_api.py |
+| queues and broker addresses of topics, replica to pull from | routes.py |
+| heartbeats, registration, re-registration | heartbeats.py |
+| message traces | trace.py |
+| progress, members and locks of a group, for admin tools | group_inspector.py |
 """

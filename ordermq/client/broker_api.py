@@ -1,4 +1,4 @@
-"""Requests to brokers: one typed method each; an answer that is not success raises."""
+"""Requests to brokers: one typed method each; an answer other than success raises."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ from ordermq.remoting.response_futures import ResponseFuture
 
 # The broker gives the member it asks 10 s; less here would report a slow member as a lost one.
 _RELAY_TIMEOUT_MS = 10_000
+# All of them mean stored; the last three only less durable than the broker's settings ask for.
 _STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -65,6 +66,7 @@ _STORED = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
+# Not failures: no message yet (19), ask again at once (20), offset outside the queue (21).
 _PULLED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -77,12 +79,12 @@ _PULLED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LockGrant:
-    """What a lock request got.
+    """Answer to a lock request.
 
     Args:
-        granted: the queues now ours, with their epochs; 0 from a broker without epochs.
-        lease_ms: how long the broker keeps them without renewal; None if it did not say.
-        broker_id: identity of the broker's store; None from a broker that keeps no locks.
+        granted: the locked queues with their epochs; 0 from a broker without epochs.
+        lease_ms: time the broker keeps a lock without renewal; None if it did not say.
+        broker_id: identity of the broker's store; None from a broker without durable locks.
     """
 
     granted: dict[MessageQueue, int]
@@ -91,7 +93,7 @@ class LockGrant:
 
 
 class BrokerApi:
-    """All requests of one client; `address` is the broker's each time."""
+    """Requests of one client; `address` is the broker's. Coroutines run on the I/O thread."""
 
     def __init__(self, connections: Connections, config: RemotingConfig, client_id: str) -> None:
         self._connections = connections
@@ -101,10 +103,12 @@ class BrokerApi:
     async def send(
         self, address: str, header: SendHeader, body: bytes, timeout_ms: int
     ) -> tuple[int, SendReplyHeader]:
-        """Store a message, or a batch (docs/internals/protocol.md#sending); the response code says
-        how durably.
+        """Store a message or a batch (docs/internals/protocol.md#sending).
 
-        Raises: BrokerError, ConnectFailed: not stored. RequestTimeout, ConnectionLost: unknown.
+        Returns: the response code, which says how durable it is, and the reply.
+        Raises:
+            BrokerError, ConnectFailed: it is not stored.
+            RequestTimeout, ConnectionLost: unknown whether it is stored.
         """
         command = self._send_command(header, body)
         answer = await self._connections.request(address, command, timeout_ms)
@@ -118,12 +122,10 @@ class BrokerApi:
         timeout_ms: int,
         waiting: ResponseFuture,
     ) -> bool:
-        """Put a send on the wire now; `waiting` is told what came of it, `stored` reads that.
+        """Send without waiting; `waiting` gets the answer, which `stored` reads. Any thread.
 
-        From any thread.
-
-        Returns: False if nothing was sent: the connection is not open, or takes no bytes yet
-            (await `writable`), or not from this thread.
+        Returns: False if nothing was sent: the connection is not open, or accepts no bytes now
+            (await `writable`), or none from this thread.
         """
         connection = self._connections.writable_now(address)
         if connection is None:
@@ -133,7 +135,7 @@ class BrokerApi:
         return connection.ask(command.opaque, connection.frame(command), waiting, timeout_ms)
 
     async def writable(self, address: str) -> None:
-        """Return once the connection to a broker is open and takes bytes.
+        """Return once the connection to a broker is open and accepts bytes.
 
         Raises: ConnectFailed: it cannot be opened. StateError: the client is closed.
         """
@@ -147,9 +149,9 @@ class BrokerApi:
     def stored(
         self, address: str, header: SendHeader, body_bytes: int, answer: Command
     ) -> tuple[int, SendReplyHeader]:
-        """Read an answer to `begin_send`, of so many bytes.
+        """Read the answer to a `begin_send` of `body_bytes` bytes.
 
-        Raises: BrokerError: nothing was stored. ProtocolError: the answer makes no sense.
+        Raises: BrokerError: nothing was stored. ProtocolError: the answer is malformed.
         """
         return self._stored(address, header, body_bytes, self._connections.explained(answer))
 
@@ -157,15 +159,15 @@ class BrokerApi:
         self, address: str, header: SendHeader, body_bytes: int, answer: Command
     ) -> tuple[int, SendReplyHeader]:
         if answer.code not in _STORED:
-            why = answer.remark or "the broker refused the message"
+            why = answer.remark or "broker refused the message"
             if answer.code == ResponseCode.MESSAGE_ILLEGAL:
                 why += (
-                    f"; what was sent has {body_bytes} bytes: send less at once, compress it, or "
-                    "raise the broker's maxMessageSize"
+                    f"; the request has {body_bytes} bytes: send less per request, compress it, "
+                    "or raise the broker's maxMessageSize"
                 )
             elif answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
                 why += (
-                    "; nothing was stored: free space on that broker's disk, or see its store.log, "
+                    "; nothing was stored: free space on the broker's disk, or see its store.log, "
                     "then send again"
                 )
             raise BrokerError(
@@ -179,8 +181,7 @@ class BrokerApi:
         return answer.code, SendReplyHeader.from_ext(answer.ext)
 
     async def send_back(self, address: str, header: SendBackHeader) -> None:
-        """Have the broker store a message of its own again, for later
-        (docs/internals/protocol.md#sending).
+        """Send a consumed message back for a later retry (docs/internals/protocol.md#sending).
 
         Raises: BrokerError: it does not have the message, or does not know the group.
         """
@@ -188,10 +189,12 @@ class BrokerApi:
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
         timeout_ms = self._config.offset_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, "the broker did not take the message back", address, group=header.group)
+        self._check(
+            answer, "broker did not take the message back for a retry", address, group=header.group
+        )
 
     async def send_oneway(self, address: str, header: SendHeader, body: bytes) -> None:
-        """Send without an answer; nothing is known of the outcome."""
+        """Send without an answer: unknown whether the broker stores it."""
         connection = await self._connections.get(address)
         await connection.writable()
         connection.send_oneway(Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body))
@@ -199,27 +202,27 @@ class BrokerApi:
     async def send_reply(
         self, address: str, header: SendHeader, body: bytes, timeout_ms: int
     ) -> SendReplyHeader:
-        """Have the broker push a reply to who asked; answered when that client has it.
+        """Send a reply, which the broker pushes to the requester; returns when that has it.
 
-        Raises: BrokerError: it could not.
+        Raises: BrokerError: the broker could not push it.
         """
         command = Command.request(RequestCode.SEND_REPLY_MESSAGE_V2, header.to_ext(), body)
         answer = await self._connections.request(address, command, timeout_ms)
         failure = (
-            "the broker could not push the reply: the asker waits no more, lost its connection "
-            "to this broker, or was never connected"
+            "broker could not push the reply: the requester no longer waits, lost its "
+            "connection to this broker, or was never connected"
         )
         self._check(answer, failure, address)
         return SendReplyHeader.from_ext(answer.ext)
 
     async def recall(self, address: str, header: RecallHeader, timeout_ms: int) -> str:
-        """Take back a timed message; returns its id.
+        """Cancel a timed message; return its id.
 
-        Raises: BrokerError: too late, no such message, or the broker does not do it.
+        Raises: BrokerError: too late, no such message, or the broker does not support it.
         """
         command = Command.request(RequestCode.RECALL_MESSAGE, header.to_ext())
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, "the broker did not take the message back", address)
+        self._check(answer, "broker did not recall the message", address)
         return RecallReplyHeader.from_ext(answer.ext).message_id
 
     async def end_transaction(
@@ -229,13 +232,13 @@ class BrokerApi:
         timeout_ms: int | None = None,
         remark: str | None = None,
     ) -> None:
-        """Commit or roll back a half message (docs/internals/protocol.md#sending), or say that it
-        is not known yet.
+        """Commit or roll back a half message, or report its state as unknown
+        (docs/internals/protocol.md#sending).
 
         Args:
-            timeout_ms: how long to wait until the broker has done it; None, as all of Java's
-                clients, does not ask for an answer. Not known yet is never answered.
-            remark: why, for the broker's log.
+            timeout_ms: time to wait for the answer; None sends one-way, as all of Java's clients
+                do. Brokers never answer the state "unknown".
+            remark: the reason, for the broker's log.
         Raises: BrokerError: it was refused. RequestTimeout, ConnectionLost: unknown.
         """
         command = Command.request(RequestCode.END_TRANSACTION, header.to_ext())
@@ -246,15 +249,15 @@ class BrokerApi:
             return
         answer = await self._connections.request(address, command, timeout_ms)
         self._check(
-            answer, "the broker did not end the transaction", address, group=header.producer_group
+            answer, "broker did not end the transaction", address, group=header.producer_group
         )
 
     async def pull(
         self, address: str, header: PullHeader, timeout_ms: int
     ) -> tuple[int, PullReplyHeader, bytes]:
-        """Pull (docs/internals/protocol.md#pulling): code 0, 19, 20 or 21, the offsets, the stored
-        records.
+        """Pull messages of one queue (docs/internals/protocol.md#pulling).
 
+        Returns: code 0, 19, 20 or 21, the offsets, and the stored records.
         Raises: BrokerError: any other code.
         """
         command = Command.request(RequestCode.PULL_MESSAGE, header.to_ext())
@@ -262,13 +265,16 @@ class BrokerApi:
         return self._pulled(address, header, answer)
 
     async def begin_pulls(self, address: str) -> Connection:
-        """The connection for a streak of pulls, whose answers `pulled` reads; raises as `pull`."""
+        """Return the connection for pulls sent by the caller; `pulled` reads their answers.
+
+        Raises: ConnectFailed: it cannot be opened.
+        """
         return await self._connections.writable(address)
 
     def pulled(
         self, address: str, header: PullHeader, answer: Command
     ) -> tuple[int, PullReplyHeader, bytes]:
-        """Read an answer to a pull; returns and raises as `pull`."""
+        """Read the answer to a pull; returns and raises as `pull`."""
         return self._pulled(address, header, self._connections.explained(answer))
 
     def _pulled(
@@ -276,7 +282,7 @@ class BrokerApi:
     ) -> tuple[int, PullReplyHeader, bytes]:
         if answer.code not in _PULLED:
             raise BrokerError(
-                answer.remark or "the broker refused the pull",
+                answer.remark or "broker refused the pull",
                 response_code=answer.code,
                 topic=header.topic,
                 broker=header.broker_name,
@@ -288,8 +294,9 @@ class BrokerApi:
         return answer.code, PullReplyHeader.from_ext(answer.ext), answer.body
 
     async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
-        """The group's stored offset of a queue; None if it has none
-        (docs/internals/protocol.md#offsets)."""
+        """Return the group's committed offset of a queue, None if it has none
+        (docs/internals/protocol.md#offsets).
+        """
         header = QueryOffsetHeader(
             group, queue.topic, queue.queue_id, broker_name=queue.broker_name
         )
@@ -298,7 +305,7 @@ class BrokerApi:
         answer = await self._connections.request(address, command, timeout_ms)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        self._check(answer, "the broker did not tell the consumer offset", address, queue, group)
+        self._check(answer, "broker did not return the committed offset", address, queue, group)
         return OffsetReplyHeader.from_ext(answer.ext).offset
 
     async def update_offset(
@@ -310,12 +317,12 @@ class BrokerApi:
         epoch: int = 0,
         reset: bool = False,
     ) -> None:
-        """Store a consumer offset and await the acknowledgement.
+        """Commit an offset and await the acknowledgement.
 
         Args:
-            epoch: not 0 makes it conditional on that lock epoch
-            (docs/internals/semantics.md#fencing).
-            reset: a wanted backward move.
+            epoch: lock epoch that must still be the current one
+                (docs/internals/semantics.md#fencing); 0 commits unconditionally.
+            reset: move the offset even backwards.
         Raises: Fenced: the epoch is not the current one. BrokerError: refused otherwise.
         """
         header = UpdateOffsetHeader(
@@ -331,7 +338,7 @@ class BrokerApi:
         if answer.code == ResponseCode.OMQ_FENCED:
             raise Fenced(
                 f"commit refused by the broker, {answer.remark}: the queue has a newer owner, "
-                "who goes on from the last committed offset",
+                "which continues from the last committed offset",
                 topic=queue.topic,
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
@@ -339,69 +346,72 @@ class BrokerApi:
                 offset=offset,
                 epoch=epoch,
             )
-        self._check(answer, "the broker did not take the consumer offset", address, queue, group)
+        self._check(answer, "broker did not take the committed offset", address, queue, group)
 
     async def lock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> LockGrant:
-        """Take or renew the locks of queues of one broker
-        (docs/internals/semantics.md#broker-lock-table)."""
+        """Acquire or renew locks of queues of one broker
+        (docs/internals/semantics.md#broker-lock-table).
+        """
         ext = LockExtHeader(epochs="1").to_ext()
         body = LockBatch(group, self._client_id, tuple(queues)).to_body()
         command = Command.request(RequestCode.LOCK_BATCH_MQ, ext, body)
         timeout_ms = self._config.lock_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, "the broker refused the lock request", address, group=group)
+        self._check(answer, "broker refused the lock request", address, group=group)
         granted = locked_queues_from_body(answer.body)
-        told = LockExtHeader.from_ext(answer.ext)
-        epochs = told.epoch_list()
-        if len(epochs) != len(granted):  # a plain broker knows no epochs
+        reply = LockExtHeader.from_ext(answer.ext)
+        epochs = reply.epoch_list()
+        if len(epochs) != len(granted):  # RocketMQ's broker returns no epochs
             epochs = [0] * len(granted)
-        return LockGrant(dict(zip(granted, epochs, strict=True)), told.lease_ms, told.broker_id)
+        return LockGrant(dict(zip(granted, epochs, strict=True)), reply.lease_ms, reply.broker_id)
 
     async def unlock(
         self, address: str, group: str, queues: Sequence[MessageQueue], epochs: Sequence[int]
     ) -> None:
-        """Release locks we hold and await the acknowledgement.
+        """Release locks and await the acknowledgement.
 
         Args:
-            epochs: one a queue; 0 where the broker gave none.
+            epochs: one per queue; 0 where the broker gave none.
         """
+        # With epochs the embedded broker ignores an unlock that comes late, when the client has
+        # locked the queue again meanwhile.
         ext = LockExtHeader(epochs=",".join(map(str, epochs))).to_ext() if all(epochs) else None
         body = LockBatch(group, self._client_id, tuple(queues)).to_body()
         command = Command.request(RequestCode.UNLOCK_BATCH_MQ, ext, body)
         timeout_ms = self._config.lock_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, "the broker refused the unlock request", address, group=group)
+        self._check(answer, "broker refused the unlock request", address, group=group)
 
     async def max_offset(self, address: str, queue: MessageQueue) -> int:
-        """The offset the next message of the queue will get."""
+        """Return the offset that the next message of the queue will get."""
         return await self._queue_offset(address, queue, RequestCode.GET_MAX_OFFSET)
 
     async def min_offset(self, address: str, queue: MessageQueue) -> int:
-        """The oldest offset the broker still has."""
+        """Return the oldest offset that the broker still has."""
         return await self._queue_offset(address, queue, RequestCode.GET_MIN_OFFSET)
 
     async def search_offset(self, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after a time, ms since 1970."""
+        """Return the first offset stored at or after a time, ms since 1970."""
         header = SearchOffsetHeader(
             queue.topic, queue.queue_id, timestamp_ms, broker_name=queue.broker_name
         )
         return await self._offset(address, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def heartbeat(self, address: str, heartbeat: Heartbeat) -> int:
-        """Tell the broker who we are; it registers us before it answers, with its version."""
+        """Register at the broker; return the broker's version. Registered once this returns."""
         heartbeat = replace(heartbeat, unit_mode=self._config.unit_mode)
         command = Command.request(RequestCode.HEART_BEAT, body=heartbeat.to_body())
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, "the broker refused the heartbeat", address)
+        self._check(answer, "broker refused the heartbeat", address)
         return answer.version
 
     async def check_subscription(
         self, address: str, group: str, subscription: Subscription
     ) -> None:
-        """Ask whether the broker understands a subscription's expression.
+        """Let the broker check a subscription's expression.
 
-        Raises: BrokerError: it does not.
+        Raises: BrokerError: it does not support or understand it.
         """
         body = orjson.dumps(
             {
@@ -413,7 +423,7 @@ class BrokerApi:
         command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, "the broker refused the subscription", address)
+        self._check(answer, "broker refused the subscription", address)
 
     async def unregister(
         self,
@@ -422,37 +432,38 @@ class BrokerApi:
         consumer_group: str | None = None,
         producer_group: str | None = None,
     ) -> None:
-        """Leave a group."""
+        """Unregister this client from a group."""
         header = UnregisterHeader(self._client_id, producer_group, consumer_group)
         command = Command.request(RequestCode.UNREGISTER_CLIENT, header.to_ext())
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, "the broker refused to unregister us", address)
+        self._check(answer, "broker refused the unregistration", address)
 
     async def consumer_ids(self, address: str, group: str) -> list[str]:
-        """The client ids of a group's live members, sorted; [] if there is none."""
+        """Return the client ids of a group's live members, sorted; [] if there is none."""
         command = Command.request(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(group).to_ext()
         )
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        # how brokers say so (docs/internals/protocol.md#membership)
+        # Brokers answer SYSTEM_ERROR for a group without members
+        # (docs/internals/protocol.md#membership).
         is_none = answer.code == ResponseCode.SYSTEM_ERROR
         if is_none and not is_denied(answer.code, answer.remark):
             return []
-        self._check(answer, "the broker did not list the members", address, group=group)
+        self._check(answer, "broker did not list the members", address, group=group)
         return client_ids_from_body(answer.body)
 
     async def request_mode(self, address: str, group: str, topic: str) -> str | None:
-        """How the broker wants the group's messages of a topic fetched: PULL or POP.
+        """Return the request mode of a group's topic, PULL or POP; None without a queue.
 
-        None if it assigns us no queue. Before RocketMQ 5 brokers do not know the question.
+        Raises: BrokerError: also from brokers before RocketMQ 5, which do not know the request.
         """
         body = assignment_to_body(self._client_id, group, topic)
         command = Command.request(RequestCode.QUERY_ASSIGNMENT, body=body)
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, "the broker did not tell its assignment", address, group=group)
+        self._check(answer, "broker did not return its assignment", address, group=group)
         return request_mode_from_body(answer.body)
 
     # Requests of admin tools (docs/internals/protocol.md#admin-requests).
@@ -461,7 +472,7 @@ class BrokerApi:
         """Return the group's offsets, on every queue of this broker it has an offset for."""
         command = Command.request(RequestCode.GET_CONSUME_STATS, GroupHeader(group).to_ext())
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
-        self._check(answer, "the broker did not tell the group's progress", address, group=group)
+        self._check(answer, "broker did not return the group's progress", address, group=group)
         return progress_from_body(answer.body)
 
     async def group_connections(self, address: str, group: str) -> GroupConnections:
@@ -471,7 +482,7 @@ class BrokerApi:
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
         if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
             return GroupConnections((), ())
-        self._check(answer, "the broker did not list the connections", address, group=group)
+        self._check(answer, "broker did not list the group's connections", address, group=group)
         return connections_from_body(answer.body)
 
     async def member_queues(
@@ -495,7 +506,7 @@ class BrokerApi:
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
-        self._check(answer, "the broker did not list the locks", address, group=group)
+        self._check(answer, "broker did not list the locks", address, group=group)
         return held_locks_from_body(answer.body)
 
     async def _running_info(self, address: str, group: str, client_id: str) -> bytes:
@@ -517,7 +528,7 @@ class BrokerApi:
         timeout_ms = self._config.offset_timeout_ms
         command = Command.request(code, header.to_ext())
         answer = await self._connections.request(address, command, timeout_ms)
-        self._check(answer, f"the broker did not answer {code.name}", address, queue)
+        self._check(answer, f"broker did not answer {code.name}", address, queue)
         return OffsetReplyHeader.from_ext(answer.ext).offset
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""One connection an address, opened when needed, replaced when it broke."""
+"""Connections of one client: one per address, opened on demand, replaced when it breaks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from ordermq.remoting.connection import Connection
 from ordermq.remoting.tls import client_context
 
 _log = logging.getLogger("ordermq.client")
-_MAX_BACKOFF = 16
+_MAX_BACKOFF = 16  # times reconnect_delay_ms: 3.2 s with the default, short for a restart
 
-
-# To a broker's request: now, later, or None if it is none of ours.
+# The reply to a broker's request: now, later, or None if this client does not serve it.
 Answer = Command | asyncio.Task[Command] | None
 
 
 class Connections:
-    """The connections of one client; use it on the I/O thread.
+    """Connections of one client, by address; used on the I/O thread only.
 
     Args:
-        on_request: called with the address and each request a broker makes; returns the answer
-            or None.
-        on_lost: called with an address whose connection ended without our asking.
+        on_request: called with a broker's address and its request; returns the answer or None.
+        on_lost: called with an address whose connection ended and was not closed here.
     """
 
     def __init__(
@@ -53,13 +51,15 @@ class Connections:
         self._closed = False
 
     async def get(self, address: str) -> Connection:
-        """The connection to `address`, opened if need be; after a failed try, after a pause.
+        """Return the open connection to `address`; open it first if needed.
+
+        After a failed connect the next one waits: `reconnect_delay_ms`, doubled up to 16 times.
 
         Raises: ConnectFailed: it cannot be opened. StateError: the client is closed.
             ConfigError: a file of the TLS settings cannot be used.
         """
         if self._closed:
-            raise StateError("the client is closed", address=address)
+            raise StateError("client is closed: create a new one", address=address)
         connection = self._open.get(address)
         if connection is not None and connection.is_open:
             return connection
@@ -72,7 +72,10 @@ class Connections:
         return await asyncio.shield(opening)
 
     async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """Send to `address` and await the answer (see `Connection.request`)."""
+        """Send a request to `address` and await its answer, whatever its code.
+
+        Raises: as `get` and `Connection.request`.
+        """
         connection = await self.writable(address)
         answer = await connection.begin_request(command, timeout_ms)
         # Only an answer ends an outage: a frozen broker still accepts connections.
@@ -80,13 +83,16 @@ class Connections:
         return self.explained(answer)
 
     async def writable(self, address: str) -> Connection:
-        """The open connection to `address`, once it takes bytes; raises as `get`."""
+        """Return the open connection to `address` once it accepts bytes; raises as `get`."""
         connection = await self.get(address)
         await connection.writable()
         return connection
 
     def writable_now(self, address: str) -> Connection | None:
-        """The connection to `address` if it is open and takes bytes; else await `writable`."""
+        """Return the connection to `address` if it is open and accepts bytes now, else None.
+
+        From any thread: a dictionary look-up and two flags.
+        """
         connection = self._open.get(address)
         if connection is None or not connection.is_open or not connection.is_writable:
             return None
@@ -94,9 +100,8 @@ class Connections:
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
-        """What is written meanwhile leaves in one write a connection: a system call each cost
-        more than making the requests. Await nothing meanwhile.
-        """
+        """Send the block's requests with one write per connection; the block must not await."""
+        # One system call per request cost more than encoding the requests.
         held = list(self._open.values())
         for connection in held:
             connection.hold()
@@ -107,21 +112,24 @@ class Connections:
                 connection.release()
 
     def explained(self, answer: Command) -> Command:
-        """An answer whose remark also says who asked, if it is that we may not."""
+        """Add to a denied answer's remark which account asked; return the answer."""
         if is_denied(answer.code, answer.remark):
             answer.remark = f"{answer.remark or 'no permission'}; {self._who_asked()}"
         return answer
 
     def _who_asked(self) -> str:
         if not self._config.access_key:
-            return "the request was not signed: give access_key and secret_key if the server asks"
+            return (
+                "the request was not signed: give access_key and secret_key if the server requires "
+                "an account"
+            )
         return (
             f"the request was signed as access_key={self._config.access_key!r}: check that key, "
-            "its secret_key, and what the account may do there"
+            "its secret_key and the account's permissions"
         )
 
     async def close(self) -> None:
-        """Close all; later calls raise `StateError`."""
+        """Close all connections; later requests raise `StateError`."""
         self._closed = True
         for opening in list(self._opening.values()):
             opening.cancel()
@@ -134,6 +142,8 @@ class Connections:
         when, pause = self._not_before_ms.get(address, (0, self._config.reconnect_delay_ms))
         if (wait := when - self._clock.now_ms()) > 0:
             await self._clock.sleep_ms(wait)
+        # Not in the constructor: a certificate that cannot be read must fail the first request,
+        # with an error that names the setting, and not the construction of a client.
         if self._config.tls and self._tls is None:
             self._tls = client_context(self._config)
         try:
@@ -161,8 +171,8 @@ class Connections:
     def _answer_late(
         self, connection: Connection, command: Command, task: asyncio.Task[Command]
     ) -> None:
-        if task.cancelled() or task.exception() is not None:  # logged by who spawned it
-            remark = "an error in the client; see its log"
+        if task.cancelled() or task.exception() is not None:  # logged by `Runtime.spawn`
+            remark = "internal error of the client (see its log)"
             self._answer(
                 connection, command, command.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
             )
@@ -176,23 +186,26 @@ class Connections:
             name = RequestCode(command.code).name if command.code in _KNOWN else "unknown"
             answer = command.reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                # Java's remark, with its leading blank: admin tools print it as it comes.
                 remark=f" request type {command.code} ({name}) not supported",
             )
         connection.respond(command, answer)
 
     def on_closed(self, connection: Connection, error: Exception | None) -> None:
+        # A newer connection to the same address may have replaced this one already.
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
         if not self._closed:
-            _log.info("%s: connection lost (%s)", connection.address, error or "closed by peer")
+            # Not a warning: brokers and name servers close connections that were idle for 120 s.
+            # A request that fails because of it is reported by `outages`.
+            _log.info("%s: connection lost: %s", connection.address, error or "closed by peer")
             self._on_lost(connection.address)
 
 
 def is_denied(code: int, remark: str | None) -> bool:
-    """Whether an answer says that we may not; asking again changes nothing.
-
-    RocketMQ 5 has a code for it, the plain ACL of 4.x and 5.x answers an AclException.
-    """
+    """Return True if an answer denies permission, so that a retry is useless."""
+    # RocketMQ 5 has a code for it; the plain ACL of 4.x and 5.x answers SYSTEM_ERROR with an
+    # AclException in its remark.
     if code == ResponseCode.SYSTEM_ERROR:
         return "AclException" in (remark or "")
     return code == ResponseCode.NO_PERMISSION

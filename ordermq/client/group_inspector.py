@@ -1,4 +1,4 @@
-"""A group from outside: how far it is, who is in it, who holds which queue."""
+"""State of a consumer group, seen from outside: progress, members, queue owners, locks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ordermq.remoting.bodies import GroupMember, HeldLock, QueueHolding, QueuePr
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group at one moment.
+    """Snapshot of a consumer group.
 
     Args:
-        progress: every queue of its topics, also those it has no offset for.
-        holdings: by queue, the member that says it has it, and what it says.
-        locks: by queue, as the broker keeps them; None where a broker does not tell.
-        silent: members that did not answer, and why.
+        progress: every queue of its topics, including those without a committed offset.
+        holdings: per queue, the client id of the member that reports it, and its report.
+        locks: live locks at the brokers, per queue; None if a broker does not list them.
+        silent: members that did not answer, with the reason.
     """
 
     group: str
@@ -36,11 +36,12 @@ class GroupState:
 
     @property
     def lag(self) -> int:
+        """Messages of all queues that are not consumed yet."""
         return sum(progress.lag for progress in self.progress.values())
 
 
 class GroupInspector(Closing):
-    """Asks name servers, brokers and members; joins nothing and changes nothing.
+    """Reads a group's state from name servers, brokers and members; joins and changes nothing.
 
     Args:
         name_servers: `host:port`, several joined by `;`, or a list of them.
@@ -58,19 +59,20 @@ class GroupInspector(Closing):
         self._client = ClientSession(name_servers, RemotingConfig.of(**settings), clock=clock)
 
     def close(self) -> None:
+        """Disconnect."""
         self._client.close()
 
     def look(
         self, group: str, topics: Sequence[str] = (), *, ask_members: bool = True
     ) -> GroupState:
-        """The group now.
+        """Return the group's current state.
 
         Args:
-            topics: those to look at; empty: what its members want, and what it has offsets for.
-            ask_members: also ask each member of its queues, through the broker.
+            topics: default all that its members subscribe to or that it has offsets for.
+            ask_members: also ask each member for its queues, through its broker.
         Raises:
-            RouteError: no name server answers, or no broker has a topic.
-            BrokerError: a broker refuses.
+            RouteError: no name server answers, or no broker has one of the topics.
+            BrokerError: a broker refused a request.
         """
         return self._client.call(self._look(group, topics, ask_members))
 
@@ -114,7 +116,7 @@ class GroupInspector(Closing):
         progress: Mapping[MessageQueue, QueueProgress],
         masters: Mapping[str, str],
     ) -> dict[MessageQueue, QueueProgress]:
-        """The queues the group has no offset for."""
+        """Return the progress of queues without a committed offset."""
         untouched: dict[MessageQueue, QueueProgress] = {}
         for topic in sorted(topics):
             route = await self._client.routes.refresh(topic)
@@ -124,6 +126,8 @@ class GroupInspector(Closing):
                     topic=topic,
                 )
             for queue in subscribe_queues(topic, route):
+                # Brokers list only queues with a committed offset; an untouched queue is the
+                # one whose lag an operator must not miss.
                 if queue not in progress and queue.broker_name in masters:
                     end = await self._client.api.max_offset(masters[queue.broker_name], queue)
                     untouched[queue] = QueueProgress(end, None, 0)

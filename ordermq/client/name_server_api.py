@@ -1,4 +1,4 @@
-"""Requests to the name server."""
+"""Requests to name servers: routes of topics, addresses of masters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ordermq.remoting.headers import RouteHeader
 
 
 def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
-    """`host:port;host:port` or a list of them.
+    """Return the addresses in `host:port;host:port` or in a list.
 
-    Raises: ConfigError: empty, or not host:port.
+    Raises: ConfigError: no address, or one that is not host:port.
     """
     is_list = isinstance(text, Sequence) and all(isinstance(part, str) for part in text)
     if not is_list:
@@ -34,7 +34,7 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class NameServerApi:
-    """Asks the first name server that answers."""
+    """Typed requests, sent to the first name server that answers."""
 
     def __init__(
         self, connections: Connections, addresses: Sequence[str], config: RemotingConfig
@@ -44,11 +44,11 @@ class NameServerApi:
         self._config = config
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
-        """The route of a topic, None if no broker has it (yet).
+        """Return the route of a topic, None if no broker has it yet.
 
         Raises:
-            RouteError: no name server could be asked; the last one's error is the cause.
-            BrokerError: it answered with an error of its own.
+            RouteError: no name server answers; the last one's error is the cause.
+            BrokerError: the name server refused the request.
         """
         ext = RouteHeader(topic, accept_standard_json=True).to_ext()
         address, answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, topic)
@@ -58,7 +58,7 @@ class NameServerApi:
         return TopicRoute.from_body(answer.body)
 
     async def masters(self) -> dict[str, str]:
-        """The address of every broker's master, by broker name.
+        """Return the address of every broker's master, by broker name.
 
         Raises: as `topic_route`.
         """
@@ -70,6 +70,8 @@ class NameServerApi:
         self, code: RequestCode, ext: dict[str, str] | None = None, topic: str | None = None
     ) -> tuple[str, Command]:
         failure: RemotingError | None = None
+        # In the configured order each time. While the first server is down, each request first
+        # waits for the pause of its next connect; the routes in memory serve meanwhile.
         for address in self.addresses:
             command = Command.request(code, ext)
             timeout_ms = self._config.request_timeout_ms

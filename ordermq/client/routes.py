@@ -1,4 +1,4 @@
-"""Which broker holds which queue, asked of the name servers and kept fresh."""
+"""Routes: the queues of topics and the addresses of their brokers, from the name servers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ MASTER_ID = 0
 
 
 def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """The queues a producer may choose from, sorted: writable, and with a live master.
+    """Return the queues a producer may send to, sorted: writable, and with a live master.
 
-    An order configuration alone defines them where the topic has one
+    Where the topic has an order configuration, that alone defines them
     (docs/internals/semantics.md#ordered-sends).
     """
     if route.order_conf:
+        # `broker:count;...`. Dead brokers stay in: leaving them out would move keys to other
+        # queues for the time of an outage, which is what the configuration is there to prevent.
         found = []
         for part in route.order_conf.split(";"):
             name, _, count = part.partition(":")
@@ -38,9 +40,9 @@ def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
 
 
 def are_brokers_away(now: Sequence[MessageQueue], before: Sequence[MessageQueue]) -> bool:
-    """Whether a topic's queues are those of before but for all of some brokers'.
+    """Return True if `now` is `before` without all queues of one or more brokers.
 
-    So it is while a broker is down, and after a name server was started again: each broker
+    This is so while a broker is down, and after a restart of a name server: each broker
     registers with it at its own time.
     """
     present = {queue.broker_name for queue in now}
@@ -50,7 +52,7 @@ def are_brokers_away(now: Sequence[MessageQueue], before: Sequence[MessageQueue]
 
 
 def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
-    """The queues a group shares, sorted: readable ones."""
+    """Return the queues that the members of a group share, sorted: the readable ones."""
     return sorted(
         MessageQueue(topic, data.broker_name, number)
         for data in route.queues
@@ -60,56 +62,66 @@ def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
 
 
 class Routes:
-    """The routes of the topics this client uses; on the I/O thread.
+    """Routes of the topics that this client uses; on the I/O thread.
 
     Args:
-        on_change: called with a topic whose route differs from the one known before.
+        on_change: called with a topic whose route differs from the last known one.
     """
 
     def __init__(self, name_servers: NameServerApi, on_change: Callable[[str], None]) -> None:
         self._name_servers = name_servers
         self._on_change = on_change
         self._routes: dict[str, TopicRoute] = {}
+        # By broker name. Never cleared: a broker that leaves the route for the time of a restart
+        # is still asked at its last address, which is where it mostly comes back.
         self._masters: dict[str, str] = {}
         self._replicas: dict[str, Mapping[int, str]] = {}
         self._watched: set[str] = set()
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
 
     async def get(self, topic: str) -> TopicRoute | None:
-        """The route, from memory or from the name server; None if no broker has the topic."""
+        """Return the route, from memory or the name server; None if no broker has the topic."""
         self._watched.add(topic)
         known = self._routes.get(topic)
         return known if known is not None else await self.refresh(topic)
 
     def known(self, topic: str) -> TopicRoute | None:
-        """The route from memory."""
+        """Return the route from memory, None if it is not there."""
         return self._routes.get(topic)
 
     def is_known(self, topic: str) -> bool:
-        """Whether `get` would answer from memory."""
+        """Return True if `get` would answer from memory."""
         return topic in self._routes
 
     async def refresh(self, topic: str) -> TopicRoute | None:
-        """Ask the name server now."""
+        """Ask the name server now and return the route; None if no broker has the topic.
+
+        Raises: RouteError: no name server answers. BrokerError: it refused the request.
+        """
         self._watched.add(topic)
         route = await self._name_servers.topic_route(topic)
         if route is None:
+            # The name server forgets a topic when its last broker is gone. The last known route
+            # stays in use, or a restart of that broker would revoke every queue.
             return self._routes.get(topic)
         before = self._routes.get(topic)
         if before == route:
-            return before  # the same object: callers keep what they made of it
+            return before  # the same object: callers cache by identity what they computed from it
         self._routes[topic] = route
         for broker in route.brokers:
             self._replicas[broker.broker_name] = broker.addresses
             if broker.master:
                 self._masters[broker.broker_name] = broker.master
         if before is not None:
-            _log.info("route of topic %s changed", topic)
+            _log.info("topic %s: route changed", topic)
             self._on_change(topic)
         return route
 
     async def refresh_soon(self, topic: str) -> None:
-        """Ask after a failure: queues that fail together ask once; no answer changes nothing."""
+        """Refresh after a failure; queues that fail together share one request.
+
+        A name server that does not answer leaves the known route in use.
+        """
         asking = self._asking.get(topic)
         if asking is None:
             asking = asyncio.get_running_loop().create_task(self.refresh(topic))
@@ -122,7 +134,7 @@ class Routes:
             _log.debug("topic %s: route refresh failed: %s", topic, error)
 
     async def refresh_all(self) -> None:
-        """Ask for every topic in use; a name server that does not answer changes nothing."""
+        """Refresh the route of every topic in use; a failure leaves the known route in use."""
         for topic in sorted(self._watched):
             try:
                 await self.refresh(topic)
@@ -133,26 +145,27 @@ class Routes:
                 _log.warning("topic %s: route refresh failed: %s", topic, error)
 
     def master_of(self, broker_name: str) -> str:
-        """The address of a broker's master.
+        """Return the address of a broker's master.
 
-        Raises: RouteError: no route names it.
+        Raises: RouteError: no known route contains this broker.
         """
         address = self._masters.get(broker_name)
         if address is None:
             raise RouteError(
-                "no route names a master of this broker: is it registered with the name server?",
+                "no known route has a master of this broker: check that it is registered with the "
+                "name server",
                 broker=broker_name,
             )
         return address
 
     def replicas_of(self, broker_name: str) -> Mapping[int, str]:
-        """A broker's addresses by id, 0 is the master, as the last route told; {} without one."""
+        """Return a broker's addresses by id, 0 is the master; {} if no route contains it."""
         return self._replicas.get(broker_name, {})
 
     def replica_of(self, broker_name: str, wanted: int) -> tuple[int, str]:
-        """The id and address of the wanted replica, else of the next slave, else of any.
+        """Return the id and address of the wanted replica, else of the next slave, else of any.
 
-        Raises: RouteError: no route names the broker.
+        Raises: RouteError: no known route contains the broker.
         """
         replicas = self.replicas_of(broker_name)
         if wanted not in replicas and wanted and wanted + 1 in replicas:
@@ -162,7 +175,7 @@ class Routes:
         return wanted, replicas.get(wanted) or self.master_of(broker_name)
 
     def slaves(self) -> list[str]:
-        """The addresses of all slaves of the watched topics' brokers, sorted."""
+        """Return the addresses of all slaves of the brokers in known routes, sorted."""
         return sorted(
             {
                 address
@@ -173,16 +186,16 @@ class Routes:
         )
 
     def masters(self) -> list[str]:
-        """The addresses of all masters the watched topics need, sorted."""
+        """Return the addresses of all masters in known routes, sorted."""
         return sorted(set(self._masters.values()))
 
 
 class PullSource:
-    """The replica one queue's next pull goes to; on the I/O thread.
+    """Replica that the next pull of one queue goes to (Java's PullAPIWrapper); on the I/O thread.
 
-    A broker that may let its slaves be read says with every answer which of its replicas to
-    ask next: a slave for what has left the master's memory, or the master again. Only pulls
-    ever go to a slave: it keeps no locks, and what is committed there is lost.
+    With `slaveReadEnable`, a broker suggests in every pull response the replica to pull from
+    next: a slave for messages that have left the master's memory, or the master again. Only
+    pulls go to a slave: it keeps no locks, and an offset committed there is lost.
     """
 
     def __init__(self, routes: Routes, queue: MessageQueue) -> None:
@@ -192,18 +205,18 @@ class PullSource:
 
     @property
     def wanted(self) -> int:
-        """The broker id that was suggested last."""
+        """Return the broker id that was suggested last."""
         return self._wanted
 
     def choose(self) -> tuple[int, str]:
-        """The broker id, 0 is the master, and the address to pull from now.
+        """Return the broker id, 0 is the master, and the address to pull from now.
 
-        Raises: RouteError: no route names the broker.
+        Raises: RouteError: no known route contains the broker.
         """
         return self._routes.replica_of(self._queue.broker_name, self._wanted)
 
     def suggest(self, broker_id: int) -> bool:
-        """An answer said which replica to ask next; True if that is another one."""
+        """Take the broker's suggestion; return True if the next pull goes to another replica."""
         if broker_id == self._wanted:
             return False
         before = self.choose()
@@ -211,11 +224,9 @@ class PullSource:
         return self.choose() != before
 
     async def failed(self) -> None:
-        """A pull got no answer: ask another replica next, if there is one, and for the route.
-
-        The name server takes a killed master out of the route at once, a silent one after
-        two minutes; trying the next replica without waiting for that costs one request.
-        """
+        """Choose another replica after a pull without answer, and refresh the route."""
+        # The name server takes a killed master out of the route at once, but a silent one only
+        # after two minutes. Trying the next replica without waiting for that costs one request.
         asked, _ = self.choose()
         await self._routes.refresh_soon(self._queue.topic)
         others = set(self._routes.replicas_of(self._queue.broker_name)) - {asked}

@@ -1,4 +1,7 @@
-"""The I/O thread: one asyncio loop a process that owns connections and timers."""
+"""The I/O thread: one asyncio loop per process that owns all connections and timers.
+
+The waiting functions at the end take a `Clock`, so that tests move the time.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ _log = logging.getLogger("ordermq.client")
 class Runtime:
     """An asyncio loop in a daemon thread, shared by all clients of the process.
 
-    Take it with `Runtime.acquire()` and give it back with `release()`; the thread ends with
-    its last user. After a fork the child gets a loop of its own.
+    `acquire` counts a user and `release` uncounts it; the thread ends with its last user. After
+    a fork the child gets a loop of its own.
     """
 
     _shared: ClassVar[Runtime | None] = None
@@ -31,8 +34,9 @@ class Runtime:
 
     def __init__(self, name: str = "ordermq-io") -> None:
         self.loop = new_event_loop()
-        self._users = 0
-        self._pid = os.getpid()
+        self._users = 0  # under `_shared_lock`
+        self._pid = os.getpid()  # a forked child has this object, but not its thread
+        # The loop keeps only weak references: a task nobody holds may be collected while it runs.
         self._tasks: set[asyncio.Task[Any]] = set()
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
@@ -41,7 +45,7 @@ class Runtime:
 
     @classmethod
     def acquire(cls) -> Runtime:
-        """The process's runtime, started if need be."""
+        """Return the process's runtime, started if need be, and count one more user."""
         with cls._shared_lock:
             runtime = cls._shared
             if runtime is None or runtime._pid != os.getpid():
@@ -50,7 +54,7 @@ class Runtime:
             return runtime
 
     def release(self) -> None:
-        """Give it back; the last user's release stops the thread."""
+        """Count one user less; the last one stops the thread and cancels what still runs."""
         with self._shared_lock:
             self._users -= 1
             if self._users > 0:
@@ -58,11 +62,13 @@ class Runtime:
             if Runtime._shared is self:
                 Runtime._shared = None
         self.loop.call_soon_threadsafe(self.loop.stop)
+        # A client that is closed by a callback on the I/O thread cannot wait for that thread.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     @property
     def is_io_thread(self) -> bool:
+        """True on the I/O thread itself, where blocking would stop all clients."""
         return threading.current_thread() is self._thread
 
     def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
@@ -70,15 +76,18 @@ class Runtime:
 
         Raises:
             StateError: called on the I/O thread itself, where waiting would hang for ever.
-            TimeoutError: not done in `timeout_s` seconds; it is cancelled.
+            TimeoutError: not done in `timeout_s` seconds; `work` is cancelled.
         """
         if self.is_io_thread:
             work.close()
-            raise StateError("a blocking call on the I/O thread: use the async form there")
+            raise StateError(
+                "blocking call on the I/O thread: use the async form of this method in callbacks"
+            )
         future = self.submit(work)
         try:
             return future.result(timeout_s)
         except concurrent.futures.TimeoutError:
+            # `work` may itself have raised a TimeoutError: then there is nothing to cancel.
             if not future.done():
                 future.cancel()
             raise
@@ -88,7 +97,7 @@ class Runtime:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a task on the I/O thread, from it; an error that ends it is logged once."""
+        """Start a task; call on the I/O thread. An error that ends the task is logged once."""
         task = self.loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -99,7 +108,7 @@ class Runtime:
         self.loop.call_soon_threadsafe(action, *arguments)
 
     def post_after(self, delay_s: float, action: Callable[[], object]) -> None:
-        """Call `action` on the I/O thread after real time, from any thread."""
+        """Call `action` on the I/O thread `delay_s` seconds of real time later, from any thread."""
         if self.is_io_thread:
             self.loop.call_later(delay_s, action)
         else:
@@ -108,7 +117,7 @@ class Runtime:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("task %s ended with an error", task.get_name(), exc_info=error)
+            _log.error("task %s: internal error (please report)", task.get_name(), exc_info=error)
 
     def _run(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self.loop)
@@ -120,6 +129,7 @@ class Runtime:
             self.loop.close()
 
     def _cancel_all(self) -> None:
+        # Their `finally` blocks must run, so the loop goes on until each task has ended.
         remaining = asyncio.all_tasks(self.loop)
         for task in remaining:
             task.cancel()
@@ -131,14 +141,14 @@ class Runtime:
 async def repeat(
     action: Callable[[], Awaitable[None]], clock: Clock, interval_ms: Callable[[], int]
 ) -> None:
-    """Run `action` after each interval, for ever; the interval is asked anew each time."""
+    """Run `action` after each interval, for ever; `interval_ms` is called before each wait."""
     while True:
         await clock.sleep_ms(interval_ms())
         await action()
 
 
 async def cancelled(*tasks: asyncio.Task[object] | None) -> None:
-    """Cancel tasks and return when they have ended; an error of one was logged as it ended."""
+    """Cancel tasks and return when they have ended; `Runtime` has logged an error of one."""
     running = [task for task in tasks if task is not None]
     for task in running:
         task.cancel()

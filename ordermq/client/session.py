@@ -119,8 +119,10 @@ class ClientSession:
         if self._is_closed:
             return
         self._is_closed = True
-        self.call(self.disconnect())
-        self.runtime.release()
+        try:
+            self.call(self.disconnect())
+        finally:
+            self.runtime.release()
 
     def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """Run `work` on the I/O thread and wait for its result; raises as `Runtime.call`."""
@@ -233,19 +235,23 @@ def new_client_id(
     is_broadcasting: bool = False,
     is_producer: bool = False,
 ) -> str:
-    """The client id; unique in the cluster unless an instance name makes it a fixed one.
+    """Return a client id, `ip@instance[@unit]` (docs/internals/protocol.md#identifiers).
 
-    The same id in two processes makes both "own" a queue
-    (docs/internals/semantics.md#duplicate-client-ids), so no name, and
-    Java's "DEFAULT", become process, time and chance. A broadcasting member finds its offset
-    file by its id, and keeps "DEFAULT". A fixed name is told apart by the host's address.
-
-    A producer's id is unique whatever its name: a broker pushes a reply to the connection that
-    came with that id last, which must not be another client's of the same name.
+    It is unique in the cluster unless `instance` fixes it.
 
     Args:
-        name_servers: the address we reach the first of them from is ours, if none is set.
+        name_servers: the local address on the way to the first of them is the id's address,
+            unless `client_ip` is set.
+        instance: default a new unique one, likewise for Java's "DEFAULT".
+        is_broadcasting: keep "DEFAULT": a broadcasting member finds its offset file by its id.
+        is_producer: make the id unique also if the instance is fixed.
     """
+    # Two processes with one client id both "own" a queue, see
+    # docs/internals/semantics.md#duplicate-client-ids. Hence no instance, and Java's "DEFAULT",
+    # which is no instance either, become process id, time and random bytes.
+    #
+    # A producer's id is always unique: a broker pushes a reply to the connection that sent a
+    # heartbeat with this id last, and that must not be another client of the same name.
     if is_broadcasting:
         instance = instance or DEFAULT_INSTANCE
     elif instance is None or instance == DEFAULT_INSTANCE:
@@ -259,13 +265,15 @@ def new_client_id(
 
 
 def _address_towards(server: str) -> str:
-    """Our address on the way to a server; a datagram socket finds it without a packet."""
+    """Return the local address of the route to a server."""
     host, port = split_address(server)
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
+            # Connecting a datagram socket only chooses the local address; no packet is sent.
             probe.connect(place)
             found: str = probe.getsockname()[0]
             return found
-    except OSError:  # it cannot be reached now; connecting says so better than we could
+    except OSError:
+        # The server cannot be reached now. The first request will say so, with its address.
         return _LOOPBACK

@@ -1,4 +1,4 @@
-"""Sends message traces, beside everything else: over connections of its own, never waited for."""
+"""Message traces: records of sends and deliveries, sent in the background to a trace topic."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from ordermq.remoting.trace import TraceRecord, keys_of
 
 _log = logging.getLogger("ordermq.client")
 _SEND_TIMEOUT_MS = 5_000
-_MOST_BYTES = 128_000  # of one message, about; as Java's
-_MOST_KEY_BYTES = 16_000  # of one message, about: its keys must fit into its properties
+_MOST_BYTES = 128_000  # of one trace message, about; as Java's AsyncTraceDispatcher
+_MOST_KEY_BYTES = 16_000  # of one trace message, about: its keys must fit into its properties
 
 
 class TraceDispatcher:
-    """Takes records from any thread and sends them from time to time.
+    """Collects trace records from any thread and sends them every `trace_interval_ms`.
 
-    What does not fit into the buffer, and what no broker takes, is dropped and counted.
+    It has a session of its own, so that traces never wait behind messages, nor messages behind
+    traces. Records that do not fit into the buffer, or that no broker takes, are dropped and
+    counted.
 
     Args:
-        group: whose messages these are.
+        group: group of the producer or consumer whose messages are traced.
     """
 
     def __init__(
@@ -51,8 +53,8 @@ class TraceDispatcher:
         self._name_servers = tuple(name_servers)
         self._remoting = remoting
         self._clock = clock
-        self._waiting: deque[TraceRecord] = deque()
-        self._counting = threading.Lock()  # the counter alone: several threads drop
+        self._waiting: deque[TraceRecord] = deque()  # appended and popped without a lock
+        self._counting = threading.Lock()  # of `_dropped` only: several threads count
         self._dropped = 0
         self._turns = itertools.count()
         self._client: ClientSession | None = None
@@ -61,20 +63,20 @@ class TraceDispatcher:
 
     @property
     def dropped(self) -> int:
-        """Records that nobody will see."""
+        """Number of records that were dropped."""
         return self._dropped
 
     def append(self, records: Sequence[TraceRecord]) -> None:
-        """Take records; returns at once, whatever becomes of them."""
+        """Buffer records for sending; never blocks and never raises."""
         if len(self._waiting) + len(records) > self.config.trace_buffer_max:
             self._drop(
-                len(records), f"trace_buffer_max={self.config.trace_buffer_max} wait already"
+                len(records), f"trace_buffer_max={self.config.trace_buffer_max} records wait"
             )
         else:
             self._waiting.extend(records)
 
     def start(self) -> None:
-        """Begin to send."""
+        """Connect and begin to send."""
         client = self._client = ClientSession(
             self._name_servers,
             self._remoting,
@@ -88,7 +90,7 @@ class TraceDispatcher:
         client.start(begin)
 
     def close(self) -> None:
-        """Send what waits, and disconnect."""
+        """Send the buffered records, for at most 5 s, then disconnect."""
         client, self._client = self._client, None
         if client is None:
             return
@@ -114,7 +116,7 @@ class TraceDispatcher:
                 await self._send(client, *self._take())
 
     def _take(self) -> tuple[list[TraceRecord], str]:
-        """What goes into one message: the records, and their text."""
+        """Remove and return the records of one trace message, and their text."""
         size = key_size = 0
         records: list[TraceRecord] = []
         parts: list[str] = []
@@ -144,17 +146,24 @@ class TraceDispatcher:
             self._drop(len(records), str(error))
 
     async def _queue(self, client: ClientSession) -> MessageQueue:
-        """The next of the trace topic, which its first message may create."""
+        """Return the next queue of the trace topic, in turn; its first message may create it."""
         topic = self.config.customized_trace_topic
         route = await client.routes.get(topic) or await client.routes.get(AUTO_CREATE_TOPIC)
         queues = [] if route is None else publish_queues(topic, route)
         if not queues:
-            raise RouteError("no broker takes message traces: create their topic", topic=topic)
+            raise RouteError(
+                "trace topic not found on any broker: create it, or set enable_msg_trace=False",
+                topic=topic,
+            )
         return queues[next(self._turns) % len(queues)]
 
     def _drop(self, count: int, reason: str) -> None:
         with self._counting:
             is_first = not self._dropped
             self._dropped += count
-        if is_first:  # one line, not one a message
-            _log.warning("%s: message traces are dropped from now on: %s", self._group, reason)
+        if is_first:  # one line per client; the count is in `dropped`
+            _log.warning(
+                "%s: dropping message traces: %s; the number is in traces_dropped",
+                self._group,
+                reason,
+            )

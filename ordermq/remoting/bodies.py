@@ -1,4 +1,9 @@
-"""The JSON bodies of requests and answers, typed (docs/internals/protocol.md#commands)."""
+"""JSON bodies of requests and answers, as dataclasses (docs/internals/protocol.md#commands).
+
+`*_from_body` reads bytes from the network and raises `ProtocolError` for anything malformed;
+`*_to_body` writes them. First what clients and brokers exchange all the time, then what admin
+requests return (docs/internals/protocol.md#admin-requests).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +19,11 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 
 _T = TypeVar("_T")
+_KINDS = {int: "a number", str: "a string", list: "a list", dict: "an object"}
 _NOTHING: tuple[Any, ...] = ()
+_NO_MEMBERS: dict[str, Any] = {}
 _NUMBER_AS_NAME = re.compile(rb"([{,]\s*)(-?\d+)\s*:")
+# fastjson writes map keys as they are: `{0:"a"}` and `{{"topic":...}:5}`, neither of which is JSON.
 _QUEUE_AS_NAME = re.compile(rb"([{,]\s*)(\{[^{}]*\})\s*:")
 PERM_READ = 4
 PERM_WRITE = 2
@@ -25,7 +33,7 @@ PERM_INHERIT = 1
 def load_object(body: bytes, what: str) -> dict[str, Any]:
     """Parse a body that must be a JSON object.
 
-    Raises: ProtocolError: it is not.
+    Raises: ProtocolError: it is not JSON, or not an object.
     """
     try:
         value = orjson.loads(body)
@@ -37,16 +45,21 @@ def load_object(body: bytes, what: str) -> dict[str, Any]:
 
 
 def _member(source: object, name: str, kind: type, what: str) -> Any:
+    """Return a member of a JSON object; raise ProtocolError unless it is of `kind`."""
     if not isinstance(source, dict):
-        raise ProtocolError(f"{what}: {source!r} has no member {name!r}")
-    value = source.get(name)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ProtocolError(f"{what}: member {name!r} is {value!r}, expected a {kind.__name__}")
+        raise ProtocolError(f"{what}: expected an object with a member {name!r}, got {source!r}")
+    return _checked(source.get(name), kind, f"{what}: member {name!r}")
+
+
+def _checked(value: object, kind: type, what: str) -> Any:
+    # By exact type: bool is a subclass of int, and `true` is no number.
+    if type(value) is not kind:
+        raise ProtocolError(f"{what}: expected {_KINDS[kind]}, got {value!r}")
     return value
 
 
 def _optional(source: Mapping[str, Any], name: str, default: _T, what: str) -> _T:
-    """A member that may be missing or null, of its default's type; a tuple stands for a list."""
+    """Return a member that may be missing or null, of its default's type; a tuple means a list."""
     if source.get(name) is None:
         return default
     kind = list if isinstance(default, tuple) else type(default)
@@ -63,59 +76,46 @@ def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
 
 
 def queue_table_to_json(table: Mapping[MessageQueue, Any]) -> bytes:
-    """A table by message queue, as Java writes it: objects as names, which is no JSON.
-
-    Clients up to 5.3 also read such a name quoted as a text, those from 5.4 on do not.
-    """
+    """Encode a table by message queue as Java writes it, with objects as member names."""
+    # Not JSON. Clients up to 5.3 would also read such a name quoted as a string; from 5.4 on
+    # they no longer do.
     rows = (orjson.dumps(queue_to_json(q)) + b":" + orjson.dumps(v) for q, v in table.items())
     return b"{" + b",".join(rows) + b"}"
 
 
 def queue_table_from_body(body: bytes, name: str) -> dict[MessageQueue, int]:
-    """A table of numbers by message queue: as Java writes it, or the list that C++ gets.
+    """Decode a table of numbers by message queue: as Java writes it, or the list for C++ clients.
 
-    Raises: ProtocolError: neither.
+    Raises: ProtocolError: it is neither.
     """
     table = with_quoted_names(body, name).get(name)
     if isinstance(table, list):
         return {queue_from_json(row, name): _member(row, "offset", int, name) for row in table}
-    return {queue: _number(value, name) for queue, value in _by_queue(table, name)}
+    return {queue: _checked(value, int, name) for queue, value in _by_queue(table, name)}
 
 
 def queue_rows_from_body(body: bytes, name: str) -> dict[MessageQueue, dict[str, Any]]:
-    """A table of objects by message queue, as Java writes it.
+    """Decode a table of objects by message queue, as Java writes it.
 
-    Raises: ProtocolError: it is none.
+    Raises: ProtocolError: it is malformed.
     """
-    rows: dict[MessageQueue, dict[str, Any]] = {}
-    for queue, row in _by_queue(with_quoted_names(body, name).get(name), name):
-        if not isinstance(row, dict):
-            raise ProtocolError(f"{name}: {row!r} of {queue}, expected an object")
-        rows[queue] = row
-    return rows
+    table = with_quoted_names(body, name).get(name)
+    return {queue: _checked(row, dict, f"{name}: {queue}") for queue, row in _by_queue(table, name)}
 
 
 def with_quoted_names(body: bytes, what: str) -> dict[str, Any]:
-    """Parse an object in which Java wrote message queues for names; they become texts.
+    """Parse an object in which Java wrote message queues as member names; they become strings.
 
-    Raises: ProtocolError: it is none.
+    Raises: ProtocolError: it is malformed.
     """
-    # No name of a queue can hold a brace, so the objects that are names are easily found.
+    # Topic and broker names cannot contain a brace, so a pattern finds the objects used as names.
     text = _QUEUE_AS_NAME.sub(lambda m: m[1] + orjson.dumps(m[2].decode()) + b":", body)
     return load_object(text, what)
 
 
 def _by_queue(table: object, what: str) -> Iterator[tuple[MessageQueue, Any]]:
-    if not isinstance(table, dict):
-        raise ProtocolError(f"{what}: {table!r}, expected a table by message queue")
-    for name, value in table.items():
+    for name, value in _checked(table, dict, what).items():
         yield queue_from_json(load_object(name.encode(), what), what), value
-
-
-def _number(value: object, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ProtocolError(f"{what}: {value!r}, expected a number")
-    return value
 
 
 def queue_from_json(value: object, what: str) -> MessageQueue:
@@ -128,7 +128,7 @@ def queue_from_json(value: object, what: str) -> MessageQueue:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """One broker of a route: addresses by broker id, 0 is the master."""
+    """One broker of a route; addresses by broker id, 0 is the master."""
 
     broker_name: str
     addresses: Mapping[int, str]
@@ -136,12 +136,13 @@ class BrokerData:
 
     @property
     def master(self) -> str | None:
+        """Address of the master; None while the broker has slaves only."""
         return self.addresses.get(0)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """How many queues of a topic one broker holds."""
+    """Number of queues of a topic at one broker, and the permissions on them."""
 
     broker_name: str
     read_queue_nums: int
@@ -160,6 +161,7 @@ class TopicRoute:
 
     @classmethod
     def from_body(cls, body: bytes) -> TopicRoute:
+        """Decode a route; raise ProtocolError if it is malformed."""
         what = "topic route"
         value = load_object(body, what)
         brokers = []
@@ -185,6 +187,7 @@ class TopicRoute:
         return cls(tuple(brokers), tuple(queues), order_conf or None)
 
     def to_body(self) -> bytes:
+        """Encode a route in standard JSON."""
         value: dict[str, Any] = {
             "brokerDatas": [
                 {
@@ -222,6 +225,7 @@ class LockBatch:
 
     @classmethod
     def from_body(cls, body: bytes) -> LockBatch:
+        """Decode a request; raise ProtocolError if it is malformed."""
         what = "lock batch"
         value = load_object(body, what)
         return cls(
@@ -242,11 +246,12 @@ class LockBatch:
 
 
 def locked_queues_to_body(queues: Iterable[MessageQueue]) -> bytes:
-    """Answer body of LOCK_BATCH_MQ."""
+    """Encode the answer to LOCK_BATCH_MQ."""
     return orjson.dumps({"lockOKMQSet": [queue_to_json(queue) for queue in queues]})
 
 
 def locked_queues_from_body(body: bytes) -> list[MessageQueue]:
+    """Return the queues that an answer to LOCK_BATCH_MQ grants."""
     what = "lock answer"
     found = _optional(load_object(body, what), "lockOKMQSet", _NOTHING, what)
     return [queue_from_json(item, what) for item in found]
@@ -265,7 +270,7 @@ class ConsumerData:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Body of HEART_BEAT: who I am and what I want."""
+    """Body of HEART_BEAT: the client id, its consumer groups and its producer groups."""
 
     client_id: str
     consumers: tuple[ConsumerData, ...] = ()
@@ -274,6 +279,7 @@ class Heartbeat:
 
     @classmethod
     def from_body(cls, body: bytes) -> Heartbeat:
+        """Decode a heartbeat; raise ProtocolError if it is malformed."""
         what = "heartbeat"
         value = load_object(body, what)
         return cls(
@@ -296,7 +302,7 @@ class Heartbeat:
                     _consumer_to_json(data) | {"unitMode": self.unit_mode}
                     for data in self.consumers
                 ],
-                "heartbeatFingerprint": 0,
+                "heartbeatFingerprint": 0,  # 0: a full heartbeat, which every broker reads
                 "producerDataSet": [{"groupName": name} for name in self.producer_groups],
                 "withoutSub": False,
             }
@@ -333,7 +339,7 @@ def _consumer_from_json(value: Any) -> ConsumerData:
         topic = _member(item, "topic", str, what)
         if _optional(item, "expressionType", "TAG", what) != "TAG":
             raise ProtocolError(
-                f"{what}: expression type {item['expressionType']!r} is not supported, only TAG"
+                f"{what}: expression type {item['expressionType']!r} is not supported: use TAG"
             )
         subscriptions.append(
             Subscription(
@@ -353,19 +359,20 @@ def _consumer_from_json(value: Any) -> ConsumerData:
 
 
 def client_ids_to_body(client_ids: Iterable[str]) -> bytes:
-    """Answer body of GET_CONSUMER_LIST_BY_GROUP."""
+    """Encode the answer to GET_CONSUMER_LIST_BY_GROUP."""
     return orjson.dumps({"consumerIdList": list(client_ids)})
 
 
 def client_ids_from_body(body: bytes) -> list[str]:
-    value = load_object(body, "consumer list").get("consumerIdList") or []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ProtocolError(f"consumer list: {value!r} is not a list of client ids")
-    return sorted(set(value))
+    """Return the client ids of an answer to GET_CONSUMER_LIST_BY_GROUP, sorted, each once."""
+    what = "consumer list"
+    found = _optional(load_object(body, what), "consumerIdList", _NOTHING, what)
+    # Each member sorts for itself: all must compute the same allocation from the same list.
+    return sorted({_checked(client_id, str, what) for client_id in found})
 
 
 def assignment_to_body(client_id: str, group: str, topic: str) -> bytes:
-    """Body of QUERY_ASSIGNMENT: what a member of a clustering group asks for."""
+    """Encode QUERY_ASSIGNMENT for a member of a clustering group."""
     return orjson.dumps(
         {
             "clientId": client_id,
@@ -378,7 +385,10 @@ def assignment_to_body(client_id: str, group: str, topic: str) -> bytes:
 
 
 def request_mode_from_body(body: bytes) -> str | None:
-    """Answer body of QUERY_ASSIGNMENT: the mode of its first queue; None if it has none."""
+    """Return the request mode of the first assigned queue, None without one.
+
+    The answer is that of QUERY_ASSIGNMENT; all queues of a topic have one mode.
+    """
     what = "assignment"
     rows = _optional(load_object(body, what), "messageQueueAssignments", _NOTHING, what)
     return _member(rows[0], "mode", str, what) if rows else None
@@ -386,12 +396,12 @@ def request_mode_from_body(body: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is on one queue, as its broker knows it.
+    """Progress of a group on one queue, as its broker knows it.
 
     Args:
-        end: the offset the next message will get.
-        committed: the group's offset; None if it has none.
-        last_done_ms: when the last consumed message was stored, ms since 1970; 0 if not known.
+        end: offset that the next message will get.
+        committed: the group's committed offset; None if it has none.
+        last_done_ms: store time of the last consumed message, ms since 1970; 0 if not known.
     """
 
     end: int
@@ -400,13 +410,13 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """Messages not yet consumed; all that came after the start, if nothing was committed."""
+        """Messages that are not consumed yet; all of the queue if nothing was committed."""
         return max(self.end - (self.committed or 0), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A live member of a group: who, from where, in what language."""
+    """Live member of a group, as its broker lists it."""
 
     client_id: str
     address: str
@@ -415,7 +425,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscriptions:
-    """What a member of a group subscribed, by topic, and how it listens; None if it is silent."""
+    """A member's subscriptions by topic, and its listener's kind; None if it does not tell."""
 
     subscriptions: Mapping[str, str]
     is_orderly: bool | None
@@ -423,7 +433,7 @@ class MemberSubscriptions:
 
 @dataclass(frozen=True, slots=True)
 class GroupConnections:
-    """The live members of a group and the topics they want."""
+    """Live members of a group and the topics they subscribe to."""
 
     members: tuple[GroupMember, ...]
     topics: tuple[str, ...]
@@ -431,13 +441,13 @@ class GroupConnections:
 
 @dataclass(frozen=True, slots=True)
 class QueueHolding:
-    """What a member says of a queue it has.
+    """A member's own report on one of its queues.
 
     Args:
-        is_locked: it believes to hold the queue's lock.
-        done: the offset up to which it is done, as it last told the broker.
-        buffered: messages pulled and not done.
-        in_listener: those of them which its listener has.
+        is_locked: the member believes that it holds the queue's lock.
+        done: the offset it committed last.
+        buffered: messages that are pulled and not finished.
+        in_listener: those of them that its listener is processing.
     """
 
     is_locked: bool
@@ -448,88 +458,87 @@ class QueueHolding:
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """A live lock, as the embedded broker keeps it."""
+    """Live queue lock of the embedded broker."""
 
     queue: MessageQueue
     owner: str
     epoch: int
-    left_ms: int  # until it runs out, unless it is renewed
+    left_ms: int  # until it expires, unless it is renewed
 
 
 def masters_from_body(body: bytes) -> dict[str, str]:
-    """Answer of GET_BROKER_CLUSTER_INFO: the address of each broker's master, by broker name."""
+    """Return the master addresses in an answer to GET_BROKER_CLUSTER_INFO, by broker name."""
     what = "cluster"
-    # Broker ids are names of members, which some name servers write without quotes.
+    # Broker ids are member names here, and some name servers write numbers without quotes.
     value = load_object(_NUMBER_AS_NAME.sub(rb'\1"\2":', body), what)
     masters = {}
-    for name, broker in _of_kind(value, "brokerAddrTable", dict, what).items():
-        addresses = broker.get("brokerAddrs") if isinstance(broker, dict) else None
-        if not isinstance(addresses, dict):
-            raise ProtocolError(f"{what}: brokerAddrs of {name!r} is {addresses!r}")
+    for name, broker in _optional(value, "brokerAddrTable", _NO_MEMBERS, what).items():
+        addresses = _member(broker, "brokerAddrs", dict, what)
         if "0" in addresses:
-            masters[name] = _text(addresses, "0", what)
+            masters[name] = _member(addresses, "0", str, what)
     return masters
 
 
 def progress_from_body(body: bytes) -> dict[MessageQueue, QueueProgress]:
-    """Answer of GET_CONSUME_STATS."""
+    """Return the progress in an answer to GET_CONSUME_STATS, by queue."""
     what = "offsetTable"
     return {
         queue: QueueProgress(
-            _int(row, "brokerOffset", what),
-            _int(row, "consumerOffset", what),
-            _int(row, "lastTimestamp", what),
+            _member(row, "brokerOffset", int, what),
+            _member(row, "consumerOffset", int, what),
+            _member(row, "lastTimestamp", int, what),
         )
         for queue, row in queue_rows_from_body(body, what).items()
     }
 
 
 def connections_from_body(body: bytes) -> GroupConnections:
-    """Answer of GET_CONSUMER_CONNECTION_LIST."""
+    """Return the connections in an answer to GET_CONSUMER_CONNECTION_LIST."""
     what = "group connections"
     value = load_object(body, what)
-    rows = _of_kind(value, "connectionSet", list, what)
-    wanted = _of_kind(value, "subscriptionTable", dict, what)
+    rows = _optional(value, "connectionSet", _NOTHING, what)
+    subscribed = _optional(value, "subscriptionTable", _NO_MEMBERS, what)
     members = (
         GroupMember(
-            _text(row, "clientId", what), _text(row, "clientAddr", what),
-            _text(row, "language", what),
+            _member(row, "clientId", str, what), _member(row, "clientAddr", str, what),
+            _member(row, "language", str, what),
         )
         for row in rows
     )  # fmt: skip
     return GroupConnections(
-        tuple(sorted(members, key=lambda member: member.client_id)), tuple(sorted(wanted))
+        tuple(sorted(members, key=lambda member: member.client_id)), tuple(sorted(subscribed))
     )
 
 
 def holdings_from_body(body: bytes) -> dict[MessageQueue, QueueHolding]:
-    """Answer of GET_CONSUMER_RUNNING_INFO: the member's queues."""
+    """Return the queues in a member's answer to GET_CONSUMER_RUNNING_INFO."""
     what = "mqTable"
     return {
         queue: QueueHolding(
             row.get("locked") is True,
-            _int(row, "commitOffset", what),
-            _int(row, "cachedMsgCount", what),
-            _int(row, "transactionMsgCount", what),
+            _member(row, "commitOffset", int, what),
+            _member(row, "cachedMsgCount", int, what),
+            _member(row, "transactionMsgCount", int, what),
         )
         for queue, row in queue_rows_from_body(body, what).items()
     }
 
 
 def member_subscriptions_from_body(body: bytes) -> MemberSubscriptions:
-    """Answer of GET_CONSUMER_RUNNING_INFO: what the member subscribed, and how it listens."""
+    """Return the subscriptions in a member's answer to GET_CONSUMER_RUNNING_INFO."""
     what = "running info"
     value = with_quoted_names(body, what)
-    rows = _of_kind(value, "subscriptionSet", list, what)
-    said = _of_kind(value, "properties", dict, what).get("PROP_CONSUMEORDERLY")
+    rows = _optional(value, "subscriptionSet", _NOTHING, what)
+    properties = _optional(value, "properties", _NO_MEMBERS, what)
+    is_orderly = properties.get("PROP_CONSUMEORDERLY")
     return MemberSubscriptions(
-        {_text(row, "topic", what): _text(row, "subString", what) for row in rows},
-        None if said is None else str(said).lower() == "true",
+        {_member(row, "topic", str, what): _member(row, "subString", str, what) for row in rows},
+        None if is_orderly is None else str(is_orderly).lower() == "true",
     )
 
 
 def held_locks_to_body(locks: Iterable[HeldLock | None]) -> bytes:
-    """Answer of OMQ_QUERY_LOCKS."""
+    """Encode the answer to OMQ_QUERY_LOCKS."""
     rows = [
         queue_to_json(lock.queue)
         | {"owner": lock.owner, "epoch": lock.epoch, "leftMs": lock.left_ms}
@@ -540,36 +549,15 @@ def held_locks_to_body(locks: Iterable[HeldLock | None]) -> bytes:
 
 
 def held_locks_from_body(body: bytes) -> list[HeldLock]:
+    """Return the locks in an answer to OMQ_QUERY_LOCKS."""
     what = "held locks"
-    rows = _of_kind(load_object(body, what), "locks", list, what)
+    rows = _optional(load_object(body, what), "locks", _NOTHING, what)
     return [
         HeldLock(
-            queue_from_json(row, what), _text(row, "owner", what), _int(row, "epoch", what),
-            _int(row, "leftMs", what),
+            queue_from_json(row, what),
+            _member(row, "owner", str, what),
+            _member(row, "epoch", int, what),
+            _member(row, "leftMs", int, what),
         )
         for row in rows
-    ]  # fmt: skip
-
-
-def _of_kind(value: Mapping[str, Any], name: str, kind: type[_T], what: str) -> _T:
-    """A list or object that may be missing or null, which is an empty one."""
-    found = value.get(name)
-    if found is None:
-        return kind()
-    if not isinstance(found, kind):
-        raise ProtocolError(f"{what}: {name} is {found!r}, expected a {kind.__name__}")
-    return found
-
-
-def _int(row: Mapping[str, Any], name: str, what: str) -> int:
-    value = row.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ProtocolError(f"{what}: {name} is {value!r}, expected a number")
-    return value
-
-
-def _text(row: object, name: str, what: str) -> str:
-    value = row.get(name) if isinstance(row, dict) else None
-    if not isinstance(value, str):
-        raise ProtocolError(f"{what}: {name} is {value!r}, expected a text")
-    return value
+    ]

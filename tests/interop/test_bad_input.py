@@ -170,7 +170,7 @@ def test_a_broker_whose_disk_is_full_and_then_has_space_again(
                 "topic='orders'",
                 "broker='broker-a'",
                 running.addresses["broker-a"],
-                "nothing was stored: free space on that broker's disk",
+                "nothing was stored: free space on the broker's disk",
             )
         consumer = LitePullConsumer(
             "g", name_servers=running.name_servers, consume_from_where="first_offset"

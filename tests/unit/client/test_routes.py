@@ -135,7 +135,7 @@ def test_only_a_route_names_a_master() -> None:
     async def work() -> None:
         server = FakeNameServer()
         routes = Routes(server, lambda topic: None)  # type: ignore[arg-type]
-        with pytest.raises(RouteError, match="no route names a master") as caught:
+        with pytest.raises(RouteError, match="no known route has a master") as caught:
             routes.master_of("b")
         assert caught.value.broker == "b"
         server.routes["T"] = route_of(4)

@@ -87,7 +87,7 @@ def test_a_task_that_fails_is_logged_once(
     runtime.call(start())
     runtime.call(asyncio.sleep(0))
     assert [record.getMessage() for record in caplog.records] == [
-        "task the failing one ended with an error"
+        "task the failing one: internal error (please report)"
     ]
 
 
