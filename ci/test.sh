@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything a commit must pass, in a few minutes: lint, the C core under each compiler and
-# under sanitizers, what touches the core on cffi and the reference, all tests on Cython, then
+# Everything a commit must pass, in a few minutes: lint, the C core under each compiler, under
+# sanitizers and fuzzed, what touches the core on cffi and the reference, all tests on Cython, then
 # short runs on a real RocketMQ and a real Spark where there is Java.
 # Arguments go to the run on Cython.
 set -euo pipefail
@@ -11,6 +11,7 @@ pytest="$venv/bin/python -m pytest -n 3"
 ci/lint.sh
 ci/compilers.sh
 ci/sanitize.sh
+SECONDS_EACH=${FUZZ_SECONDS:-10} ci/fuzz.sh
 for core in cffi reference; do
     echo "ordermq: the parts that use the core, on $core"
     ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer tests/component

@@ -2,7 +2,10 @@
  * structure at random with its check after each step, `driver starved STEPS SEED` maps, queues
  * and lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
  * stored records, `driver headers` command headers, `driver batches` bodies of batch sends,
- * `driver threads ROUNDS` hammers one queue, one table and one lane map. */
+ * `driver threads ROUNDS` hammers one queue, one table and one lane map.
+ *
+ * ci/fuzz.sh builds it with OMQ_FUZZ: then it has no main, libFuzzer brings the inputs, and the
+ * random numbers of the structures' steps are the bytes of the input. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +17,19 @@ enum { KEYS = 4000, QUEUES = 64 };
 
 const char *seed_text = "-";
 
+static const uint8_t *input; /* under libFuzzer: what the next numbers are drawn from */
+static size_t input_left;
+
 uint32_t draw(uint64_t *state, uint32_t below) {
+    /* As few bytes as the range needs: the fuzzer then learns which byte decides what. */
+    size_t width = below <= 0x100 ? 1 : below <= 0x10000 ? 2 : 4;
+    if (input_left >= width) {
+        uint32_t number = 0;
+        for (input_left -= width; width > 0; width--) {
+            number = number << 8 | *input++;
+        }
+        return number % below;
+    }
     *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)(*state >> 33) % below;
 }
@@ -617,6 +632,45 @@ static void drive_threads(void) {
     omq_lane_map_free(shared_lanes);
 }
 
+#ifdef OMQ_FUZZ
+
+/* Random steps of one structure, chosen and led by the input. */
+static void drive_structures(const uint8_t *bytes, size_t size) {
+    enum { STEPS = 24 };
+    uint64_t seed = 1;
+    input = bytes;
+    input_left = size;
+    switch (draw(&seed, 5)) {
+    case 0: drive_maps(&seed, STEPS); break;
+    case 1: drive_queue(&seed, STEPS); break;
+    case 2: drive_table(&seed, STEPS); break;
+    case 3: drive_rows(&seed, STEPS); break;
+    default: drive_lanes(&seed, STEPS); break;
+    }
+    input_left = 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+/* Every target calls all functions, so that none is unused; OMQ_FUZZ names the one to feed. */
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    static const struct {
+        const char *name;
+        void (*read_exactly)(const uint8_t *, size_t);
+    } targets[] = {{"records", index_exactly},
+                   {"headers", read_header_exactly},
+                   {"batches", write_exactly},
+                   {"structures", drive_structures}};
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
+        if (strcmp(targets[i].name, OMQ_FUZZ) == 0) {
+            targets[i].read_exactly(bytes, size);
+        }
+    }
+    return 0;
+}
+
+#else
+
 int main(int argc, char **argv) {
     REQUIRE(argc >= 3);
     int amount = atoi(argv[2]);
@@ -660,3 +714,5 @@ int main(int argc, char **argv) {
     printf("ordermq: %s %d: sound\n", argv[1], amount);
     return 0;
 }
+
+#endif

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Coverage-guided fuzzing of the C core under ASan and UBSan: stored records, command headers,
+# batch bodies, and the steps of maps, queues, lanes and locks.
+#   ci/fuzz.sh                      ten minutes for each target
+#   SECONDS_EACH=15 ci/fuzz.sh      less
+#   ci/fuzz.sh records headers      only these targets
+#   ci/fuzz.sh --keep               add what reached new code to tests/fuzz
+# Starts from tests/fuzz/TARGET. What breaks is left in build/fuzz; replay it with
+# `build/fuzz/TARGET FILE`. Needs clang with libFuzzer (Debian: apt install clang libclang-rt-14-dev).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+case ${1:-} in
+-h | --help)
+    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    exit
+    ;;
+esac
+keep=
+if [ "${1:-}" = --keep ]; then
+    keep=yes
+    shift
+fi
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(records headers batches structures)
+each=${SECONDS_EACH:-600}
+build=build/fuzz
+mkdir -p "$build"
+if ! echo '#include <stddef.h>
+#include <stdint.h>
+int LLVMFuzzerTestOneInput(const uint8_t *b, size_t n) { return b == NULL && n > 0; }' |
+    clang -x c - -fsanitize=fuzzer,address,undefined -o "$build/probe" 2>/dev/null; then
+    echo "ordermq: FUZZING SKIPPED: clang cannot link -fsanitize=fuzzer;" \
+        "install clang and its runtime (Debian: apt install clang libclang-rt-14-dev)"
+    exit 0
+fi
+python=$(command -v python3 || command -v python)
+read -ra sources < <("$python" -c '
+import runpy
+print(*runpy.run_path("ext/c_core.py")["SOURCES"])')
+flags=(-std=c11 -g -O1 -Wno-unused-function -fno-omit-frame-pointer -pthread -Iext/core
+    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
+
+for target in "${targets[@]}"; do
+    seeds=tests/fuzz/$target
+    [ -d "$seeds" ] || {
+        echo "ordermq: no target $target: there is records, headers, batches and structures" >&2
+        exit 2
+    }
+    echo "ordermq: fuzzing $target for $each s, from $(find "$seeds" -type f | wc -l) inputs"
+    clang "${flags[@]}" "-DOMQ_FUZZ=\"$target\"" tests/unit/core/sanitize_*.c "${sources[@]}" \
+        -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc -o "$build/$target"
+    mkdir -p "$build/corpus-$target"
+    "$build/$target" -max_total_time="$each" -timeout=10 -rss_limit_mb=2048 -max_len=4096 \
+        -print_final_stats=1 -verbosity=1 -artifact_prefix="$build/$target-" \
+        "$build/corpus-$target" "$seeds" 2>"$build/$target.log" ||
+        { tail -40 "$build/$target.log" >&2; exit 1; }
+    grep -E 'number_of_executed_units|DONE' "$build/$target.log"
+    if [ -n "$keep" ]; then
+        # Only what reaches another edge: without counters of how often, the corpus stays small.
+        "$build/$target" -merge=1 -use_counters=0 "$seeds" "$build/corpus-$target" 2>/dev/null
+    fi
+done
