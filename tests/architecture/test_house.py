@@ -76,3 +76,15 @@ def test_every_skip_is_listed() -> None:
         if name.startswith("tests/") and path != Path(__file__) and _SKIP.search(path.read_text())
     }
     assert skipping == MAY_SKIP
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    """A tag can be moved to other code; a commit cannot."""
+    used = [
+        line.split("uses:")[1].split("#")[0].strip()
+        for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+        for line in path.read_text().splitlines()
+        if "uses:" in line
+    ]
+    assert used
+    assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name)] == []
