@@ -1,21 +1,20 @@
 #!/usr/bin/env bash
-# Measures, and keeps the result in bench/results with the machine it was taken on:
-#   ci/bench.sh core          the native core and its peers in turn, then every case of ours
+# Run benchmarks and store each result in bench/results, with the machine it was measured on.
+#   ci/bench.sh core          the native core, alternating with its peers, then all its operations
 #                             (about 25 minutes; Java's classes need a JDK 17 and Maven)
-#   ci/bench.sh end_to_end    on a real broker beside other clients: catch-up, sends, latency,
-#                             hand-off; on the embedded one: catch-up, batch shape, hand-off,
-#                             take-over (three quarters of an hour)
-#   ci/bench.sh spark         the Spark bridge beside Spark alone, how it grows with queues, keys
-#                             and batches, and two million messages through one query with the
-#                             memory it takes (20 minutes; a Java 17 runtime, and PySpark from
-#                             the extra spark-test)
+#   ci/bench.sh end_to_end    compared with other clients on RocketMQ: catch-up, sends, latency,
+#                             hand-off; on the embedded broker: catch-up, batch shape, hand-off,
+#                             take-over (45 minutes)
+#   ci/bench.sh spark         the Spark bridge compared with Spark alone; scaling with queues, keys
+#                             and batch sizes; memory of a query over two million messages
+#                             (20 minutes; needs a Java 17 runtime, and PySpark from the extra
+#                             spark-test)
 #   ci/bench.sh spark --long  the same with more rows and rounds, and ten million messages
-#   ci/bench.sh all           these, then the tables and pictures
-#   ci/bench.sh quick         that the core's benchmarks run and check what they time: seconds,
-#                             no figures
-# `python -m bench.report` makes docs/benchmarks.md and its pictures of the results;
-# `python -m bench.core --only WORK` prints the figures of one structure beside its peers, and
-# `python -m bench.core.matrix -k WORDS` those of some cases of ours, without keeping them.
+#   ci/bench.sh all           all of these, then the tables and pictures
+#   ci/bench.sh quick         check that the benchmarks of the core run; takes seconds, no figures
+# `python -m bench.report` generates docs/benchmarks.md and its pictures from the results.
+# `python -m bench.core --only WORK` prints the figures of one structure and its peers, and
+# `python -m bench.core.matrix -k WORDS` those of some operations, without storing them.
 set -euo pipefail
 
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
@@ -41,7 +40,7 @@ python=$venv/bin/python
 
 peers() {
     "$python" -m pip install --quiet --disable-pip-version-check sortedcontainers BTrees ||
-        echo "ordermq: could not install the Python peers; going on without" >&2
+        echo "ordermq: could not install the Python peers; continuing without them" >&2
 }
 
 core() {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Java's members and ours in one orderly group on a real RocketMQ while everything goes wrong:
-# members join, leave, are killed, are stopped for longer than their locks live, a broker dies.
-# Every history is audited; what is printed at the end says what was found.
+# Run members of Java and ordermq in one orderly group on RocketMQ under injected faults: members
+# join, leave, are killed, are stopped for longer than their locks live; a broker is killed.
+# All histories are audited; a summary is printed at the end.
 #   ci/chaos.sh                          a million messages, 24 faults
 #   ci/chaos.sh --messages 200000 --faults 12 --seed 7
-#   ci/chaos.sh --version 4.9.7          another RocketMQ (5.3.3)
-#   ci/chaos.sh --ours-only              without Java's members: a control
+#   ci/chaos.sh --version 4.9.7          another version of RocketMQ (default 5.3.3)
+#   ci/chaos.sh --ours-only              without Java's members, as a control
 # Needs a JDK 17 and Maven.
 set -euo pipefail
 version=5.3.3
@@ -15,7 +15,7 @@ case ${1:-} in
     exit 0
     ;;
 --version)
-    version=${2:?a version, as 5.3.3}
+    version=${2:?a version, for example 5.3.3}
     shift 2
     ;;
 esac
@@ -23,7 +23,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 folder=$root/build/chaos-$$
 trap '[ -d "$folder" ] && ci/rocketmq.sh down any --folder "$folder"' EXIT
-# As ci/interop.sh: locks live a third of the usual time, a killed broker is soon known again.
+# As in ci/interop.sh: a third of the default lock time, and quick registration after a restart.
 ci/rocketmq.sh up "$version" --folder "$folder" --brokers 2 \
     --java=-Drocketmq.broker.rebalance.lockMaxLiveTime=20000 \
     --set registerNameServerPeriod=10000 >/dev/null

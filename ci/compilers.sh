@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The C core compiles without a warning, under gcc and under clang.
-#   ci/compilers.sh              with those that are installed, at least one
+# Check that the C core compiles without warnings, with gcc and with clang.
+#   ci/compilers.sh              with the installed compilers, at least one
 #   ci/compilers.sh --require    with both; on Debian, as root, a missing one is installed
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,7 +17,7 @@ install() {
         echo "ordermq: installing $1"
         apt-get -qq update && apt-get -qq install --no-install-recommends --yes "$1" >/dev/null
     fi
-    command -v "$1" >/dev/null || fail "no $1, and it cannot be installed from here: install it"
+    command -v "$1" >/dev/null || fail "$1 not found and cannot be installed automatically: install it"
 }
 
 case ${1:-} in
@@ -31,7 +31,7 @@ for cc in gcc clang; do
         [ "${1:-}" = --require ] || continue
         install "$cc"
     fi
-    for file in ext/core/*.h; do # by itself: it includes what it uses
+    for file in ext/core/*.h; do # alone: a header includes all that it uses
         # The typedef: ISO C wants a declaration, and a header may hold macros only.
         printf '#include "%s"\ntypedef int declared;\n' "${file##*/}" |
             "$cc" "${strict[@]}" -x c -fsyntax-only - ||

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The demo: an embedded broker, producers, a group of consumers that come, go and crash, and the
-# check of their history; then the same flights on Spark, whose driver is killed in the middle.
-# Arguments go to `ordermq demo`; --help lists them. Spark needs a Java 17: ci/java.sh sees to it.
+# Run the demo: an embedded broker, producers, a group of consumers that join, leave and crash, and
+# the audit of their history; then the same flights on Spark, whose driver is killed in between.
+# Arguments go to `ordermq demo`; --help lists them. Spark needs Java 17: ci/java.sh installs it
+# where that is allowed.
 set -euo pipefail
 here=$(pwd)
 EXTRAS=${EXTRAS:-demo-spark}

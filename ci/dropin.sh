@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The published samples and test suites of two old clients, on ours: only their imports change.
+# Run the published samples and test suites of two old clients on ordermq; only imports change.
 #   ci/dropin.sh                          on the embedded broker
-#   ci/dropin.sh --rocketmq 5.3.3         and on a real RocketMQ, where the C++ client of 0.4.4
-#                                         works beside ours, too; needs a JDK 17 and Maven
+#   ci/dropin.sh --rocketmq 5.3.3         also on RocketMQ, together with the C++ client of 0.4.4;
+#                                         needs a JDK 17 and Maven
 #   ci/dropin.sh -k sample                other arguments go to pytest
-# Fetches rocketmq-client-python 2.0.0 and rocketmq 0.4.4 with pip, and their repositories, which
-# hold the suites, with git; ORDERMQ_APACHE_CLIENT and ORDERMQ_MESSENSE_CLIENT name other places
-# of those. Nothing fetched is kept in the project: it lies in build/dropin. What cannot be fetched
-# is left out, and said so. The programs expect a name server on 127.0.0.1:9876.
+# Fetches rocketmq-client-python 2.0.0 and rocketmq 0.4.4 with pip, and their repositories (for the
+# test suites) with git; ORDERMQ_APACHE_CLIENT and ORDERMQ_MESSENSE_CLIENT name other sources.
+# Everything is fetched into build/dropin. What cannot be fetched is left out and reported.
+# The programs expect a name server on 127.0.0.1:9876.
 set -euo pipefail
 case ${1:-} in
 -h | --help)
@@ -19,7 +19,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
 version=
 if [ "${1:-}" = --rocketmq ]; then
-    version=${2:?a version, as 5.3.3}
+    version=${2:?a version, for example 5.3.3}
     shift 2
 fi
 apache=${ORDERMQ_APACHE_CLIENT:-https://github.com/apache/rocketmq-client-python}

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Our client on RocketMQ's broker, RocketMQ's client on ours, and both in one group.
-#   ci/interop.sh                        on RocketMQ 5.3.3
+# Test ordermq's client on RocketMQ, RocketMQ's client on the embedded broker, and mixed groups.
+#   ci/interop.sh                         on RocketMQ 5.3.3
 #   ci/interop.sh --version 4.9.7 -k tag  another version; other arguments go to pytest
 #   ci/interop.sh tests/interop/test_tls.py  only these files
-#   ci/interop.sh --all                  on every version we promise, the short leg with binary
-#                                        headers too; a table of all cases and skips at the end
-#   ci/interop.sh --short                what ci/test.sh runs: our client, and Java's beside it
-#   ci/interop.sh --short --binary       the same, all headers of both clients in the binary form
-# Needs a JDK 17 and Maven. Each version gets a name server and two brokers of its own, which
-# end with the tests, also when those fail.
+#   ci/interop.sh --all                   on every supported version, and the short run with binary
+#                                         headers; a table of all cases and skips at the end
+#   ci/interop.sh --short                 the part that ci/test.sh runs
+#   ci/interop.sh --short --binary        the same with binary headers, for both clients
+# Needs a JDK 17 and Maven. Each version gets its own name server and two brokers, which are
+# stopped after the tests, also when those fail.
 set -euo pipefail
 case ${1:-} in
 -h | --help)
@@ -16,7 +16,7 @@ case ${1:-} in
     exit 0
     ;;
 esac
-# All but the short leg run Spark programs too.
+# All runs but the short one include Spark programs.
 [[ " $* " == *" --short "* ]] || EXTRAS=dev,spark-test
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
@@ -29,7 +29,7 @@ all=
 while [ $# -gt 0 ]; do
     case $1 in
     --version)
-        versions=("${2:?a version, as 5.3.3}")
+        versions=("${2:?a version, for example 5.3.3}")
         shift 2
         ;;
     --all)
@@ -49,7 +49,7 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-for argument in "$@"; do # named files take the place of all
+for argument in "$@"; do # named files replace the default
     [ ! -e "${argument%%::*}" ] || files=()
 done
 for tool in java javac mvn; do
@@ -67,9 +67,9 @@ leg() {
     local version=$1 serialize=$2 marks=$3 report
     shift 3
     echo "ordermq: interop on RocketMQ $version${serialize:+, binary headers}"
-    # broker-b answers with binary headers; a name server that was away hears of brokers soon;
-    # the locks of killed members run out in a third of the usual time (tests/interop/cluster.py);
-    # producers are asked soon how their transactions stand, and timed messages may be recalled.
+    # broker-b answers with binary headers; brokers register again soon with a restarted name
+    # server; locks of killed members expire after a third of the default time
+    # (tests/interop/cluster.py); transactions are checked soon; timed messages may be recalled.
     ci/rocketmq.sh up "$version" --folder "$folder" --brokers 2 \
         --java=broker-b:-Drocketmq.serialize.type=ROCKETMQ \
         --java=-Drocketmq.broker.rebalance.lockMaxLiveTime=20000 \
@@ -77,7 +77,7 @@ leg() {
         --set transactionTimeOut=1000 --set transactionCheckInterval=1000 \
         --set recallMessageEnable=true >/dev/null
     report=$folder.$version$serialize.xml
-    # Our client reads the variable as Java's does.
+    # Both clients read the variable.
     ROCKETMQ_SERIALIZE_TYPE=$serialize ORDERMQ_ROCKETMQ=$folder "$venv/bin/python" -m pytest -q \
         --durations=5 -m "$marks" --junitxml="$report" "$@" || failed=1
     reports+=("$version${serialize:+, binary headers}=$report")

@@ -1,4 +1,7 @@
-"""One table of interop runs, every skip with its reason: interop_summary.py LABEL=JUNIT_FILE..."""
+"""Print one table of interop runs, and each skip with its reason.
+
+python ci/interop_summary.py LABEL=JUNIT_FILE...
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sees to it that there is a Java 17 or later, which Spark runs on: installs one where that is
-# allowed (Debian and Ubuntu, as root or by sudo without a password), else says what to do.
+# Make sure that Java 17 or later is available, which Spark needs: install it where that is allowed
+# (Debian and Ubuntu, as root or with sudo without a password), else say what to do.
 set -euo pipefail
 
 version_of() {
@@ -19,7 +19,7 @@ if [ "$(id -u)" != 0 ]; then
     as_root="sudo -n"
 fi
 if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then
-    echo "ordermq: no Java 17 here, installing $package"
+    echo "ordermq: Java 17 not found, installing $package"
     $as_root apt-get -qq update >/dev/null &&
         DEBIAN_FRONTEND=noninteractive $as_root apt-get -qq install --no-install-recommends -y \
             "$package" >/dev/null || true

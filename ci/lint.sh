@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Style, types, and whether the documents show the recorded figures.
+# Check style and types, and that the documents show the recorded figures.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 bin=$venv/bin

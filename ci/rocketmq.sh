@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A real RocketMQ: name server and brokers from Maven Central, beside each other if wanted.
-#   ci/rocketmq.sh up 5.3.3                 prints the name server's address when all answer
+# Start and stop RocketMQ: name server and brokers from Maven Central, several instances if wanted.
+#   ci/rocketmq.sh up 5.3.3                 prints the name server's address when all are ready
 #   ci/rocketmq.sh down 5.3.3
-# Everything else is in --help; ci/rocketmq/ does the work, with nothing but the standard library.
+# See --help for the rest; implemented in ci/rocketmq/ with the standard library only.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}

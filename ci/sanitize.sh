@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The C core alone, under ASan and UBSan (random steps with every check, the same without
-# memory, mutated stored records, command headers and batch bodies) and under TSan (threads on
-# one queue, one table, one lane map).
-#   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated bodies
+# Run the C core alone under ASan and UBSan (random steps with all checks, the same with failing
+# allocations, mutated records, headers and batch bodies) and under TSan (threads on one queue, one
+# lock table, one lane map).
+#   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated inputs
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Everything a commit must pass, in a few minutes: lint, the C core under each compiler, under
-# sanitizers and fuzzed, what touches the core on cffi and the reference, all tests on Cython, then
-# short runs on a real RocketMQ and a real Spark where there is Java.
-# Arguments go to the run on Cython.
+# Run everything that a commit must pass, in a few minutes: lint, the C core under each compiler,
+# under sanitizers and fuzzed, the parts that use the core with cffi and the reference, all tests with Cython,
+# then short runs on RocketMQ and Spark if Java is installed.
+# Arguments go to the run with Cython.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
-# Three at once: most tests wait for a server more than they count.
+# Three at once: most tests wait for a server most of the time.
 pytest="$venv/bin/python -m pytest -n 3"
 
 ci/lint.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes .venv and installs this checkout into it; sourced or run by the other scripts.
-#   PYTHON=python3.13 ci/venv.sh      another interpreter for a new .venv
-#   EXTRAS=cli,report ci/venv.sh      what to install beside the core (default: dev)
+# Create .venv and install this checkout into it; sourced or run by the other scripts.
+#   PYTHON=python3.13 ci/venv.sh      the interpreter of a new .venv
+#   EXTRAS=cli,report ci/venv.sh      extras to install (default: dev)
 # Installs again only when something that is built or pinned has changed.
 set -euo pipefail
 
@@ -32,7 +32,7 @@ check_tools() {
         fail "no Python.h in $include: install the headers (on Debian: apt install python3-dev)"
 }
 
-# What a build depends on: the metadata, the C core and its bindings, the interpreter.
+# Everything a build depends on: the metadata, the C core and its bindings, the interpreter.
 fingerprint() {
     {
         "$venv/bin/python" --version
@@ -43,7 +43,7 @@ fingerprint() {
 
 if [ ! -x "$venv/bin/python" ]; then
     check_tools "${PYTHON:-python3}"
-    echo "ordermq: making .venv with $("${PYTHON:-python3}" --version)"
+    echo "ordermq: creating .venv with $("${PYTHON:-python3}" --version)"
     "${PYTHON:-python3}" -m venv "$venv"
 fi
 stamp=$venv/.ordermq-${EXTRAS//,/-}

@@ -1,4 +1,4 @@
-"""The check of an installed wheel; ci/wheel_check.sh runs it far from the checkout."""
+"""Check an installed wheel; ci/wheel_check.sh runs it outside of the checkout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEADLINE_S = 60
 
 
 def require(condition: object, text: str) -> None:
-    """`assert` would fall silent under -O."""
+    """Exit with an error unless the condition holds; unlike `assert`, also under -O."""
     if not condition:
         sys.exit(f"ordermq: wheel check: {text}")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks an installed ordermq, as a user has it: native modules, types, header, and 1,000
-# messages through the embedded broker, audited. Nothing of this checkout is on its path.
+# Check an installed ordermq as a user has it: native modules, types, header, and 1,000 messages
+# through the embedded broker, audited. Nothing of this checkout is on its path.
 #   ci/wheel_check.sh                        the python on PATH (cibuildwheel's test command)
 #   PYTHON=venv/bin/python ci/wheel_check.sh
 set -euo pipefail

