@@ -27,7 +27,7 @@ from ordermq.errors import ConfigError, ProtocolError, StoreError
 from ordermq.events import Recorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.signing import refusal_of
+from ordermq.remoting.signing import refusal_reason
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, server_context
 
 log = logging.getLogger("ordermq.broker")
@@ -137,7 +137,7 @@ class BrokerServer:
             return
         self._statistics.requests += 1
         if self._config.accounts:
-            refusal = refusal_of(request, self._config.accounts)
+            refusal = refusal_reason(request, self._config.accounts)
             if refusal is not None:
                 connection.reply(request, ResponseCode.NO_PERMISSION, remark=refusal)
                 return

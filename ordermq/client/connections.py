@@ -104,12 +104,12 @@ class Connections:
         # One system call per request cost more than encoding the requests.
         held = list(self._open.values())
         for connection in held:
-            connection.hold()
+            connection.cork()
         try:
             yield
         finally:
             for connection in held:
-                connection.release()
+                connection.uncork()
 
     def explained(self, answer: Command) -> Command:
         """Add to a denied answer's remark which account asked; return the answer."""

@@ -1,12 +1,18 @@
-"""The wire: RocketMQ's remoting protocol as pure functions on bytes, and one connection class.
+"""RocketMQ's remoting protocol: pure functions on bytes, and one class that does I/O.
 
-| question | file |
+| subject | file |
 |---|---|
-| numbers of requests, answers, languages | codes.py |
-| one request or answer | command.py |
-| its header as bytes, JSON and binary | header_codec.py |
-| splitting a stream into commands | framing.py |
-| what each request carries | headers.py (fields), bodies.py (JSON) |
-| names of a tenant's own | namespaces.py |
-| an open connection and its pending requests | connection.py |
+| codes of requests, responses and languages | codes.py |
+| one request or response | command.py |
+| commands as bytes: frames, JSON and binary headers, pull requests | framing.py |
+| named fields of each request and response | headers.py |
+| JSON bodies | bodies.py |
+| an open connection | connection.py |
+| requests of a connection that wait for a response | response_futures.py |
+| writing to a connection from other threads | shared_socket.py |
+| TLS contexts and errors | tls.py |
+| accounts: signed requests | signing.py |
+| namespaces of tenants | namespaces.py |
+| message traces | trace.py |
+| asyncio or uvloop | event_loop.py |
 """

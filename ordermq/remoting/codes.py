@@ -1,16 +1,18 @@
-"""Numbers of the protocol (sections 1.4, 3)."""
+"""Codes of requests, responses, languages and flags
+(docs/internals/protocol.md#commands, docs/internals/protocol.md#response-codes).
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-# MQVersion.V5_3_3: recent enough for standard JSON routes and SQL filters.
+# MQVersion.V5_3_3: recent enough that brokers answer with standard JSON routes and SQL filters.
 PROTOCOL_VERSION = 479
 VERSION_WITH_TIMERS = 413  # MQVersion.V5_0_0
 
 
 class RequestCode(IntEnum):
-    """What a request asks for; 28101 and up are ours."""
+    """Kind of a request; 28101 and above are extensions of the embedded broker."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -61,11 +63,11 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
-    OMQ_QUERY_LOCKS = 28_101  # ours: who holds these queues (docs/order.md)
+    OMQ_QUERY_LOCKS = 28_101  # extension: live locks of these queues
 
 
 class ResponseCode(IntEnum):
-    """How a request ended; 28001 and up are ours, spoken only to clients that ask for it."""
+    """Outcome of a request; 28001 and above are extensions, sent only to clients that use them."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -93,12 +95,13 @@ class ResponseCode(IntEnum):
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
-    # the commit's lock epoch is not the current one (docs/internals/semantics.md#fencing)
+    # Extension: the commit's lock epoch is not the current one
+    # (docs/internals/semantics.md#fencing).
     OMQ_FENCED = 28_001
 
 
 class LanguageCode(IntEnum):
-    """Who speaks; JSON carries the name, the binary header the number."""
+    """Language of the sender; the JSON header carries the name, the binary one the number."""
 
     JAVA = 0
     CPP = 1
@@ -117,10 +120,11 @@ class LanguageCode(IntEnum):
 
 
 class TransactionFlag(IntEnum):
-    """The transaction bits of a message's sysFlag, also how a transaction ends
-    (docs/internals/protocol.md#sending)."""
+    """Transaction bits of a message's sysFlag; also the state sent in END_TRANSACTION
+    (docs/internals/protocol.md#sending).
+    """
 
-    NONE = 0x0  # of END_TRANSACTION: not known yet
+    NONE = 0x0  # in END_TRANSACTION: unknown
     PREPARED = 0x4
     COMMIT = 0x8
     ROLLBACK = 0xC

@@ -1,4 +1,4 @@
-"""One request or answer."""
+"""Command: one request or response of the protocol."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _opaques = itertools.count(1)
 
 
 def next_opaque() -> int:
-    """A fresh one; 31 bits: the field is signed, and 0 is what peers default to."""
+    """Return a new opaque of 31 bits."""
+    # The field is a signed 32-bit integer, and 0 is what peers read where it is missing.
     return next(_opaques) & 0x7FFFFFFF
 
 
 class Serialization(IntEnum):
-    """How the header is written; chosen frame by frame (docs/internals/protocol.md#frame)."""
+    """Encoding of a header; each frame says its own (docs/internals/protocol.md#frame)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -28,13 +29,13 @@ class Serialization(IntEnum):
 
 @dataclass(slots=True)
 class Command:
-    """A frame's content (docs/internals/protocol.md#frame, 1.4).
+    """Content of a frame (docs/internals/protocol.md#flags-and-request-ids).
 
     Args:
-        code: a `RequestCode`, or the `ResponseCode` of an answer.
-        ext: the named fields; texts only.
-        body: the bytes after the header, empty if there are none.
-        opaque: ties an answer to its request.
+        code: a `RequestCode`, or a `ResponseCode` in a response.
+        ext: the named fields; all values are strings.
+        body: bytes after the header, possibly empty.
+        opaque: id of the request, repeated in its response.
     """
 
     code: int
@@ -49,7 +50,7 @@ class Command:
 
     @classmethod
     def request(cls, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
-        """A request with a fresh opaque."""
+        """Create a request with a new opaque."""
         return cls(code, ext or {}, body, opaque=next_opaque())
 
     def reply(
@@ -59,13 +60,15 @@ class Command:
         body: bytes = b"",
         remark: str | None = None,
     ) -> Command:
-        """The answer to this request, in JSON, which every peer accepts."""
+        """Create the response to this request, in JSON, which every peer reads."""
         return Command(code, ext or {}, body, remark, self.opaque, RESPONSE_FLAG)
 
     @property
     def is_response(self) -> bool:
+        """True for a response, False for a request."""
         return bool(self.flag & RESPONSE_FLAG)
 
     @property
     def is_oneway(self) -> bool:
+        """True for a request that gets no response."""
         return bool(self.flag & ONEWAY_FLAG)

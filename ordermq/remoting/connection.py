@@ -1,4 +1,9 @@
-"""An open connection: requests out, answers matched by opaque, the peer's requests handed on."""
+"""A client's connection: sends requests, matches responses by opaque, passes on broker requests.
+
+Threads: all state belongs to the loop's thread, except that any thread may call `ask`. Such a
+thread writes to the socket itself, under `_lock`, which also guards the time-out check and the
+end of the connection; see response_futures.py and shared_socket.py.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +30,30 @@ from ordermq.remoting.namespaces import Namespaces
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
 from ordermq.remoting.shared_socket import SharedSocket
 from ordermq.remoting.signing import Credentials
-from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, is_record, words_for, words_for_silence
+from ordermq.remoting.tls import (
+    SHUTDOWN_TIMEOUT_S,
+    describe_tls_error,
+    hint_for_silence,
+    is_tls_record,
+)
 
 _log = logging.getLogger("ordermq.remoting")
 _WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10911)?"
-_FRAME_MS = 30_000  # as long as a pull may take; no frame that is under way longer will be whole
+_FRAME_MS = 30_000  # the longest a pull takes; a frame that is incomplete longer never completes
 
 
 class ConnectionEvents(Protocol):
-    """What the owner of a connection is told, on the loop's thread."""
+    """Callbacks to the owner of a connection, on the loop's thread."""
 
     def on_request(self, connection: Connection, command: Command) -> None:
-        """The peer asks something, as that the group's members changed."""
+        """Handle a request of the peer, as that the group's members changed."""
 
     def on_closed(self, connection: Connection, error: Exception | None) -> None:
-        """The connection ended; its pending requests have already failed."""
+        """Handle the end of the connection; its pending requests have already failed."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, an IPv6 host in brackets.
+    """Split `host:port`; an IPv6 host is in brackets.
 
     Raises: ConfigError: anything else.
     """
@@ -53,17 +63,19 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _foreign(data: bytes) -> ProtocolError | None:
-    """What a server speaks whose first bytes begin no frame; no frame is as long as these say."""
-    if is_record(data):
-        return ProtocolError("the server speaks TLS there: give tls=True")
+def _other_protocol(data: bytes) -> ProtocolError | None:
+    """Recognize TLS and HTTP by the first bytes a server sends; None for anything else."""
+    # Both would be read as the length of a frame over `max_frame_bytes`, an error that names
+    # neither the protocol nor what to do.
+    if is_tls_record(data):
+        return ProtocolError("server speaks TLS on this port: give tls=True")
     if data.startswith(b"HTTP/"):
-        return ProtocolError(f"an HTTP server answers there: {_WRONG_PORT}")
+        return ProtocolError(f"HTTP server on this port: {_WRONG_PORT}")
     return None
 
 
-class _Answer(ResponseFuture):
-    """A future that waits."""
+class _AsyncioResponse(ResponseFuture):
+    """A pending response that an asyncio future waits for."""
 
     __slots__ = ("future",)
 
@@ -85,7 +97,7 @@ class _Answer(ResponseFuture):
 
 
 class Connection(asyncio.Protocol):
-    """One TCP connection to a broker or name server; use it on its loop's thread, but for `ask`.
+    """One TCP connection to a broker or name server; only `ask` may be called by other threads.
 
     Make one with `Connection.open`.
     """
@@ -100,23 +112,26 @@ class Connection(asyncio.Protocol):
         self._namespaces = Namespaces.of(config)
         self._credentials = Credentials.of(config)
         self.namespace = config.namespace
-        # Whether a request is changed on its way, and its frame must be made by `frame`.
+        # True if requests are renamed, signed or written in binary form on their way: frames must
+        # then come from `frame` and cannot be made from a template (`PullFrames`).
         self.is_framing = self._is_binary or (self._credentials or self._namespaces) is not None
         self._config = config
         self._framer = Framer(config.max_frame_bytes)
         self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
-        self._lock = threading.Lock()  # of whoever asks from another thread
+        self._lock = threading.Lock()  # of threads that write themselves, see the module
         self._pending = ResponseFutures(clock, self._lock, self._tick)
         self._socket: SharedSocket | None = None
-        self._out: list[bytes] = []
-        self._is_holding = False
+        self._out: list[bytes] = []  # written while corked
+        self._is_corked = False
         self._after_read: list[Callable[[], object]] = []
         self._writable = asyncio.Event()
         self._writable.set()
         self._heard_bytes = 0
         self._heard_commands = 0
-        self._last_whole = (0, 0)  # as many of them, when that was last seen to be all or changed
+        # `_heard_commands` at the last check that found no incomplete frame or a new command,
+        # and the time of that check.
+        self._last_whole = (0, 0)
         self._error: Exception | None = None
         self._is_closing = False
         self._ended = asyncio.Event()
@@ -133,9 +148,9 @@ class Connection(asyncio.Protocol):
         """Connect.
 
         Args:
-            tls: of `tls.client_context`; None speaks without.
-        Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or no
-            agreement on TLS.
+            tls: from `tls.client_context`; None connects without TLS.
+        Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or the
+            TLS handshake failed.
         """
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
@@ -149,44 +164,47 @@ class Connection(asyncio.Protocol):
         try:
             _, connection = await asyncio.wait_for(opening, config.connect_timeout_ms / 1000)
         except (OSError, TimeoutError) as error:
+            # A refused or unknown host is not a matter of TLS, whatever the settings.
             is_refused = isinstance(error, ConnectionRefusedError | socket.gaierror)
             if tls is not None and not is_refused:
-                raise ConnectFailed(words_for(error, host), address=address) from error
+                raise ConnectFailed(describe_tls_error(error, host), address=address) from error
             raise ConnectFailed(
-                f"cannot connect: {str(error) or type(error).__name__}; is the server running "
-                "there, and the address right?",
+                f"cannot connect: {str(error) or type(error).__name__}; check that the server is "
+                "running and the address is right",
                 address=address,
             ) from error
         return connection
 
     @property
     def is_open(self) -> bool:
+        """True until the connection is closed or breaks."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
-        """Send and await the answer, whatever its code.
+        """Send a request and await its response, whatever its code.
 
         Raises:
-            RequestTimeout: no answer in `timeout_ms`; the outcome is unknown.
-            ConnectFailed: the connection was closed before: nothing was sent.
-            ConnectionLost: it broke meanwhile; the outcome is unknown.
+            RequestTimeout: no response in `timeout_ms`; the outcome is unknown.
+            ConnectFailed: the connection was closed already; nothing was sent.
+            ConnectionLost: the connection broke meanwhile; the outcome is unknown.
         """
         return await self.begin_request(command, timeout_ms)
 
     def begin_request(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
-        """Put the request on the wire now; the future ends as `request` does."""
+        """Send a request now; the future gets the response, or an error as of `request`."""
         answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        frame = self.frame(command)  # first: what cannot be written must not stay pending
-        self.ask(command.opaque, frame, _Answer(command.code, answer), timeout_ms)
+        frame = self.frame(command)  # first: a request that cannot be encoded must not stay pending
+        self.ask(command.opaque, frame, _AsyncioResponse(command.code, answer), timeout_ms)
         return answer
 
     def ask(self, opaque: int, frame: bytes, waiting: ResponseFuture, timeout_ms: int) -> bool:
-        """Put a request on the wire that is framed already; from any thread.
+        """Send an encoded request; from any thread.
 
         Args:
-            opaque: the frame's own.
-            waiting: told what came of it, at once if the connection is closed; its `code` is set.
-        Returns: False if nothing was done, for only the loop's thread can do it now.
+            opaque: that of the frame.
+            waiting: gets the response or the error, at once if the connection is closed; its
+                `code` is set.
+        Returns: False if nothing was done, because only the loop's thread can send now.
         """
         waiting.deadline_ms = self._clock.now_ms() + timeout_ms
         waiting.heard_bytes = self._heard_bytes
@@ -196,7 +214,7 @@ class Connection(asyncio.Protocol):
             waiting.failed(self._closed_error(ConnectFailed))
             return True
         if not self._pending.is_ticking:
-            self._last_whole = 0, 0  # nobody looked since the last request was answered
+            self._last_whole = 0, 0  # no check has run since the last request was answered
         self._pending.add(opaque, waiting)
         self._write(frame)
         return True
@@ -205,10 +223,13 @@ class Connection(asyncio.Protocol):
         shared = self._socket
         if shared is None:
             return False
-        with self._lock:  # the connection does not end meanwhile, nor do the looks at time-outs
+        # The lock keeps the connection from ending, and the time-out check from going to sleep,
+        # between the test and the write. If no check runs, the loop's thread must send: only it
+        # can start one.
+        with self._lock:
             if not self._pending.is_ticking or not shared.is_free:
                 return False
-            # First: the answer may come before `send` returns.
+            # Before the write: the response may arrive before `send` returns.
             self._pending.add_from_outside(opaque, waiting)
             try:
                 shared.send(frame)
@@ -217,7 +238,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def send_oneway(self, command: Command) -> None:
-        """Send without an answer.
+        """Send a request that gets no response.
 
         Raises: ConnectFailed: the connection is closed.
         """
@@ -227,7 +248,7 @@ class Connection(asyncio.Protocol):
         self._write(self.frame(command))
 
     def respond(self, request: Command, answer: Command) -> None:
-        """Answer a request of the peer; dropped if the connection is gone, like the request."""
+        """Answer a request of the peer; dropped if the connection has ended, as the request."""
         if self._namespaces is not None:
             self._namespaces.wrap_answer(request.code, answer)
         if self._is_binary:
@@ -236,16 +257,17 @@ class Connection(asyncio.Protocol):
             self._write(encode(answer))
 
     async def writable(self) -> None:
-        """Return once the peer takes bytes again (back-pressure)."""
+        """Return once the transport accepts bytes again (back-pressure)."""
         await self._writable.wait()
 
     @property
     def is_writable(self) -> bool:
-        """Whether the peer takes bytes, see `writable`; also once the connection is closed."""
+        """True if the transport accepts bytes now; also after the end of the connection."""
         return self._writable.is_set()
 
     def frame(self, request: Command) -> bytes:
-        """The bytes of a request, as the settings want it: renamed, signed, binary."""
+        """Encode a request as configured: with namespace, signature, binary header."""
+        # In this order: the signature covers the names that the broker sees.
         if self._namespaces is not None:
             self._namespaces.wrap_request(request)
         if self._credentials is not None:
@@ -256,21 +278,21 @@ class Connection(asyncio.Protocol):
 
     def _write(self, frame: bytes) -> None:
         self._out.append(frame)
-        if not self._is_holding:
+        if not self._is_corked:
             self._flush()
 
-    def hold(self) -> None:
-        """Let what is written wait for `release`, and leave joined; on the loop's thread."""
-        self._is_holding = True
+    def cork(self) -> None:
+        """Collect what is written until `uncork`, to send it in one piece; on the loop's thread."""
+        self._is_corked = True
 
-    def release(self) -> None:
-        """Write what `hold` held."""
-        self._is_holding = False
+    def uncork(self) -> None:
+        """Write what was collected since `cork`."""
+        self._is_corked = False
         self._flush()
 
     def after_read(self, action: Callable[[], object]) -> None:
-        """Call `action` once all that came with the answer being told has been looked at, and
-        what was written meanwhile is out; from within `ResponseFuture.answered`.
+        """Call `action` when all commands of the current read are handled, and all that was
+        written meanwhile is sent; from within `ResponseFuture.answered`.
         """
         self._after_read.append(action)
 
@@ -280,7 +302,7 @@ class Connection(asyncio.Protocol):
         self._out.clear()
 
     async def close(self) -> None:
-        """Close, once what was written is out; pending requests fail with `ConnectionLost`."""
+        """Close after sending what was written; pending requests fail with `ConnectionLost`."""
         if self._transport is not None:
             self._is_closing = True
             self._flush()
@@ -290,7 +312,8 @@ class Connection(asyncio.Protocol):
             await self._ended.wait()
 
     def abort(self, error: Exception) -> None:
-        """Cut the connection because of `error`, which pending requests then see."""
+        """Cut the connection because of `error`, which is the cause pending requests see."""
+        # The first error is the cause; later ones follow from it.
         self._error = self._error or error
         if self._transport is not None:
             self._transport.abort()
@@ -298,40 +321,42 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # not so by type in uvloop
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by type
         self._socket = SharedSocket(self._transport, self._lock)
 
     def data_received(self, data: bytes) -> None:
         is_first = not self._heard_bytes
         self._heard_bytes += len(data)
         commands: list[Command] = []
-        broken = _foreign(data) if is_first else None
+        broken = _other_protocol(data) if is_first else None
         if broken is None:
             try:
                 commands = self._framer.feed(data)
             except ProtocolError as error:
+                # Responses that came whole before the damaged bytes still count.
                 commands, broken = self._framer.completed, error
         self._heard_commands += len(commands)
-        self._tell(commands)
+        self._handle(commands)
         if broken is not None:
-            _log.warning("%s: closing, %s", self.address, broken)
+            _log.warning("%s: closing the connection: %s", self.address, broken)
             self.abort(broken)
 
-    def _tell(self, commands: list[Command]) -> None:
-        # What the answers of one read bring about leaves joined: those to several queues' pulls
-        # come in one, and a system call for each next pull cost more than all the rest. Written
-        # at the end, not by the loop soon: a listener's thread may come in between.
-        self.hold()
+    def _handle(self, commands: list[Command]) -> None:
+        # The responses to pulls of several queues often come in one read, and each sends the next
+        # pull. These are sent with one system call: one per pull cost more than all the rest.
+        # They are sent at the end of this function, not by `call_soon`: a listener's thread could
+        # take the interpreter lock in between and delay them by milliseconds.
+        self.cork()
         try:
             for command in commands:
                 if command.flag & RESPONSE_FLAG:
-                    self._settle(command)
+                    self._complete(command)
                 else:
                     if self._namespaces is not None:
                         self._namespaces.unwrap_request(command)
                     self._events.on_request(self, command)
         finally:
-            self.release()
+            self.uncork()
         if self._after_read:
             actions, self._after_read = self._after_read, []
             for action in actions:
@@ -348,16 +373,17 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         if self._socket is not None:
             self._socket.close()
+        # Before `on_closed`: its owner may reconnect and retry, and must not meet old requests.
         for waiting in self._pending.end():
             waiting.failed(self._closed_error(ConnectionLost))
         self._ended.set()
         self._events.on_closed(self, self._error)
 
-    def _settle(self, command: Command) -> None:
+    def _complete(self, command: Command) -> None:
         waiting = self._pending.pop(command.opaque)
         if waiting is None:
-            # The request timed out before; its caller has already been told.
-            _log.debug("%s: answer to no pending request, opaque %d", self.address, command.opaque)
+            # The request timed out before, and its caller has got that error.
+            _log.debug("%s: late response dropped: opaque %d", self.address, command.opaque)
         else:
             if self._namespaces is not None:
                 self._namespaces.unwrap_answer(waiting.code, command)
@@ -365,45 +391,48 @@ class Connection(asyncio.Protocol):
 
     def _explained(self, error: Exception | None) -> Exception | None:
         if isinstance(error, ssl.SSLError):
-            return ConnectionError(words_for(error, self.address))
+            return ConnectionError(describe_tls_error(error, self.address))
         if self._heard_bytes or self._is_closing:
             return error
+        # A server that ends a connection without one byte usually expects TLS, or a certificate.
         what = f"{error}" if error else "the server closed it"
-        return ConnectionError(f"{what} before it said anything: {words_for_silence(self._config)}")
+        return ConnectionError(f"{what} without sending anything: {hint_for_silence(self._config)}")
 
     def _closed_error(
         self, kind: type[ConnectFailed | ConnectionLost]
     ) -> ConnectFailed | ConnectionLost:
         why = f": {self._error}" if self._error else ""
-        closed = kind(f"the connection is closed{why}", address=self.address)
+        closed = kind(f"connection is closed{why}", address=self.address)
         closed.__cause__ = self._error
         return closed
 
     def _tick(self, now_ms: int) -> None:
         for waiting in self._pending.due(now_ms):
-            if waiting.is_over:  # its caller was cancelled
+            if waiting.is_over:  # its caller was cancelled: no error, and no sign of a dead peer
                 continue
-            silent = "" if self._heard_bytes else f"; it never said a byte: {_WRONG_PORT}"
+            silent = "" if self._heard_bytes else f"; the server never sent a byte: {_WRONG_PORT}"
             error = RequestTimeout(
-                f"request {waiting.code} had no answer in time: its outcome is unknown{silent}",
+                f"request {waiting.code}: no response in time, its outcome is unknown{silent}",
                 address=self.address,
             )
             waiting.failed(error)
             if self._heard_bytes == waiting.heard_bytes:
-                # Not one byte since the request left: a dead line, which TCP may take
-                # minutes to notice. Pending requests fail now and the next one reconnects.
+                # Not one byte since the request was sent: a dead connection, which TCP may take
+                # minutes to notice. Pending requests fail now, and the next one reconnects. A
+                # peer that sends other responses is only slow: its connection is kept.
                 self.abort(error)
         self._end_stuck_frame(now_ms)
 
     def _end_stuck_frame(self, now_ms: int) -> None:
-        # A length that is wrong, and within bounds, would swallow all answers there will be.
+        # A corrupted length that is within bounds would swallow all later responses, and no
+        # request would see a dead connection, for bytes do arrive.
         count, since_ms = self._last_whole
         if not self._framer.buffered_bytes or self._heard_commands != count or not since_ms:
             self._last_whole = self._heard_commands, now_ms
         elif now_ms - since_ms > _FRAME_MS:
             self.abort(
                 ProtocolError(
-                    f"a frame is not whole after {_FRAME_MS // 1000} s: the server, or what lies "
-                    "between, lost some of it"
+                    f"frame is incomplete after {_FRAME_MS // 1000} s: the server or a proxy lost "
+                    "part of it"
                 )
             )

@@ -1,4 +1,4 @@
-"""Which event loop carries the connections: uvloop where it is installed, else asyncio's own."""
+"""Event loop of the connections: uvloop if it is installed, else asyncio's own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _CHOICES: Final = ("asyncio", "uvloop")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make a loop; `ORDERMQ_EVENT_LOOP=asyncio|uvloop` forces which.
+    """Create a loop; `ORDERMQ_EVENT_LOOP=asyncio|uvloop` forces the kind.
 
-    uvloop takes a fifth off a consumer's CPU (docs/benchmarks.md): pip install ordermq[uvloop].
+    uvloop saves a fifth of a consumer's CPU time (docs/benchmarks.md): pip install
+    ordermq[uvloop].
 
-    Raises: ConfigError: the variable names neither, or uvloop and it cannot be loaded.
+    Raises: ConfigError: the variable has another value, or uvloop cannot be imported.
     """
     forced = os.environ.get(_VARIABLE)
     if forced and forced not in _CHOICES:

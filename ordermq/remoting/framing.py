@@ -1,4 +1,4 @@
-"""Commands as bytes and back: frames and their headers, without I/O, for client and broker alike
+"""Commands as bytes and back: frames and their headers, without I/O, for client and broker
 (docs/internals/protocol.md#frame).
 
 The header travels as JSON (docs/internals/protocol.md#json-header) or in RocketMQ's binary form
@@ -8,7 +8,7 @@ The header travels as JSON (docs/internals/protocol.md#json-header) or in Rocket
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,20 +20,21 @@ from ordermq.remoting.codes import LanguageCode, PullFlag, RequestCode
 from ordermq.remoting.command import Command, Serialization
 from ordermq.remoting.headers import PullHeader
 
-_WORDS = struct.Struct(">iI")  # length behind itself; serialization << 24 | header length
+_WORDS = struct.Struct(">iI")  # length after itself; serialization << 24 | header length
 MAX_FRAME_BYTES = 16_777_216
 _BINARY_HEAD = struct.Struct(">hBhii")  # code, language, version, opaque, flag
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
 _LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
+# Placeholders of the pull template. Quotes within a string are escaped, so the patterns below match
+# the two members and nothing else.
 _OFFSET, _OPAQUE = 7_777_777, 8_888_888
-# Quotes within a text are escaped, so these are the members and nothing else.
 _OFFSET_MEMBER, _OPAQUE_MEMBER = b'"queueOffset":"%d"' % _OFFSET, b'"opaque":%d' % _OPAQUE
 
 
 def encode(command: Command) -> bytes:
-    """One frame."""
+    """Return the frame of a command."""
     if command.serialization is Serialization.JSON:
         header = encode_json(command)
     else:
@@ -43,13 +44,13 @@ def encode(command: Command) -> bytes:
 
 
 class Framer:
-    """Cuts a stream into commands.
+    """Splits a stream of bytes into commands.
 
     Args:
-        max_frame_bytes: a longer frame is refused before its bytes are awaited.
+        max_frame_bytes: a longer frame is refused as soon as its length is read.
     Attributes:
-        completed: after a `feed` that raised, the commands that came whole before the bytes
-            that cannot be understood; they are as good as any.
+        completed: after a `feed` that raised, the commands before the malformed bytes; they
+            are valid.
     """
 
     __slots__ = ("_buffer", "_max_frame_bytes", "completed")
@@ -61,18 +62,20 @@ class Framer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """Number of bytes of the incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Command]:
-        """Take the next bytes and return the commands they complete, in order.
+        """Add received bytes and return the commands they complete, in order.
 
-        Raises: ProtocolError: the stream cannot be understood from here on: use what
-            `completed` has, and close it.
-        O(bytes): a body is copied out of the stream, twice if it came in pieces.
+        Raises: ProtocolError: the stream is malformed from here on: handle `completed`, then
+            close it.
+        O(bytes): a body is copied once, twice if its frame came in pieces.
         """
         source = data
         if self._buffer:
+            # Large frames come in many reads. Joining buffer and data for each of them would copy
+            # the frame's start again every time.
             if self._is_far_from_whole(len(data)):
                 self._buffer += data
                 return []
@@ -84,6 +87,7 @@ class Framer:
             while end - at >= 8:
                 length, mark = _WORDS.unpack_from(source, at)
                 header_size = mark & 0xFFFFFF
+                # Before the bytes are awaited: a wrong length would make us wait for ever.
                 if length < 4 or length + 4 > self._max_frame_bytes:
                     raise ProtocolError(
                         f"frame of {length + 4} bytes: expected 8..{self._max_frame_bytes}"
@@ -107,7 +111,7 @@ class Framer:
         return commands
 
     def _is_far_from_whole(self, more: int) -> bool:
-        """Whether the frame in the buffer, of a length we take, misses more bytes than that."""
+        """Return True if the buffered frame is of a legal length and misses more bytes."""
         if len(self._buffer) < 8:
             return False
         length: int = _WORDS.unpack_from(self._buffer)[0]
@@ -123,10 +127,12 @@ def _decode(serialization: int, header: bytes, body: bytes) -> Command:
 
 
 class PullFrames:
-    """Makes the frames of pulls that differ in their offset only.
+    """Frames of pull requests of one queue that differ only in offset and opaque.
+
+    The header is encoded once, and the two numbers are filled in for each pull.
 
     Args:
-        header: the pull; its offset does not count.
+        header: the pull; its offset is ignored.
     """
 
     def __init__(self, header: PullHeader) -> None:
@@ -138,7 +144,7 @@ class PullFrames:
         self.code = command.code
 
     def command(self, offset: int, opaque: int) -> Command:
-        """The pull at `offset` as a command, for who must sign it."""
+        """Return the pull at `offset` as a command, for requests that are signed or renamed."""
         code = RequestCode.PULL_MESSAGE
         if self._header.sys_flag & PullFlag.LITE:
             code = RequestCode.LITE_PULL_MESSAGE
@@ -146,14 +152,14 @@ class PullFrames:
         return Command(code, header.to_ext(), opaque=opaque)
 
     def frame(self, offset: int, opaque: int) -> bytes:
-        """The pull at `offset` as `encode` writes it."""
+        """Return the frame of the pull at `offset`, equal to `encode` of the command."""
         before, between, after = self._parts
         text = b"%b%d%b%d%b" % (before, offset, between, opaque, after)
         return _WORDS.pack(len(text) + 4, len(text)) + text
 
 
 def encode_json(command: Command) -> bytes:
-    """Write a JSON header; members in Java's order, nulls left out."""
+    """Encode a JSON header; members in Java's order, without nulls."""
     members: dict[str, Any] = {
         "code": command.code,
         "extFields": command.ext,
@@ -169,9 +175,9 @@ def encode_json(command: Command) -> bytes:
 
 
 def decode_json(header: bytes | memoryview, body: bytes) -> Command:
-    """Read a JSON header; unknown members are ignored, missing ones defaulted.
+    """Decode a JSON header; ignore unknown members, use defaults for missing ones.
 
-    Raises: ProtocolError: not a JSON object, or a member of the wrong kind.
+    Raises: ProtocolError: not a JSON object, or a member of the wrong type.
     """
     try:
         members = orjson.loads(header)
@@ -184,16 +190,17 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
     ext = get("extFields") or {}
     remark = get("remark")
     code, opaque, flag, version = get("code"), get("opaque", 0), get("flag", 0), get("version", 0)
+    # By exact type, as everything here: bool is a subclass of int.
     if not (type(code) is type(opaque) is type(flag) is type(version) is int):
         raise ProtocolError(
             f"command header: code, opaque, flag, version are {(code, opaque, flag, version)!r}, "
             "expected numbers"
         )
     if not isinstance(ext, dict) or not (remark is None or isinstance(remark, str)):
-        raise ProtocolError("command header: extFields must be an object, remark a text")
+        raise ProtocolError("command header: extFields must be an object, remark a string")
     for name, value in ext.items():
         if type(value) is not str:
-            ext[name] = _as_text(name, value)
+            ext[name] = _as_text(name, value)  # Java reads what other clients send unquoted
     return Command(
         code,
         ext,
@@ -215,24 +222,29 @@ def _language(value: object) -> int:
 
 
 def _as_text(name: str, value: object) -> str:
-    # Java coerces what other clients send unquoted.
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return ""
-    if isinstance(value, int | float):
-        return str(value)
-    raise ProtocolError(f"command header: extFields.{name} is a {type(value).__name__}")
+    write = _TEXT_OF.get(type(value))
+    if write is None:
+        raise ProtocolError(f"command header: extFields.{name} is a {type(value).__name__}")
+    return write(value)
+
+
+_TEXT_OF: dict[type, Callable[[Any], str]] = {
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda value: "",
+    int: str,
+    float: str,
+}
 
 
 def make_binary(command: Command) -> None:
-    """Have it written in the binary form, if that can carry its code; else it stays as it is."""
+    """Choose the binary header for a command; one whose code does not fit keeps JSON."""
+    # The binary header has 16 bits for the code; the extensions from 28101 on fit, Java's too.
     if -32_768 <= command.code <= 32_767:
         command.serialization = Serialization.ROCKETMQ
 
 
 def encode_binary(command: Command) -> bytes:
-    """Write a ROCKETMQ header.
+    """Encode a binary header.
 
     Raises: ProtocolError: the code does not fit into 16 bits.
     """
@@ -262,9 +274,9 @@ def _encode_ext(ext: Mapping[str, str]) -> bytes:
 
 
 def decode_binary(header: bytes, body: bytes) -> Command:
-    """Read a ROCKETMQ header; every length is checked before use.
+    """Decode a binary header; every length is checked before use.
 
-    Raises: ProtocolError: truncated, a length out of bounds, text that is not UTF-8.
+    Raises: ProtocolError: truncated, a length out of bounds, or not UTF-8.
     """
     code, language, version, opaque, flag, remark, ext = read_header(header)
     return Command(

@@ -1,7 +1,9 @@
-"""The named fields of each request and answer, typed (docs/internals/protocol.md#commands).
+"""Headers: the named fields of each request and response, as dataclasses
+(docs/internals/protocol.md#commands).
 
-Each class lists its fields once, with the name on the wire; `to_ext` and `from_ext` follow.
-Booleans travel as `true` and `false`, numbers decimal, absent ones not at all.
+Each class lists its fields once, with their names on the wire; `to_ext` and `from_ext` are
+generated from them. Booleans are sent as `true` and `false`, numbers in decimal, missing values
+not at all.
 """
 
 from __future__ import annotations
@@ -18,26 +20,21 @@ def _ext(name: str, **options: Any) -> Any:
 
 
 class Header:
-    """What all headers can do; subclasses are dataclasses of `_ext` fields.
-
-    Each has its reading and writing spelled out once, as source, when it is first used, like a
-    dataclass its `__init__`: every request and answer goes through them, and a loop over the
-    fields takes four times as long.
-    """
+    """Base of all headers; subclasses are dataclasses of `_ext` fields."""
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """Read the fields.
+        """Read the fields of a received command.
 
-        Raises: ProtocolError: a required one is missing, or a number is none.
+        Raises: ProtocolError: a required field is missing, or is not a number.
         """
-        read, _ = _METHODS.get(cls) or _spell_out(cls)
+        read, _ = _METHODS.get(cls) or _generate(cls)
         header: Self = read(ext)
         return header
 
     def to_ext(self) -> dict[str, str]:
-        """Write the fields that have a value."""
-        _, write = _METHODS.get(type(self)) or _spell_out(type(self))
+        """Return the fields that have a value, by their names on the wire."""
+        _, write = _METHODS.get(type(self)) or _generate(type(self))
         return write(self)
 
 
@@ -45,8 +42,10 @@ _Methods = tuple[Callable[[Mapping[str, str]], Any], Callable[[Any], dict[str, s
 _METHODS: dict[type, _Methods] = {}
 
 
-def _spell_out(header: type[Any]) -> _Methods:
-    """The two methods of a header, made for its fields."""
+def _generate(header: type[Any]) -> _Methods:
+    """Generate and keep the functions that read and write a header, as dataclasses do."""
+    # Every request and response passes here; a loop over the fields took four times as long.
+    # Generated at first use: most programs never need the broker's headers.
     names: dict[str, Any] = {"cls": header, "number": _number, "missing": _missing}
     read = ["def from_ext(ext):", "    get = ext.get"]
     write = ["def to_ext(self):", "    ext = {}"]
@@ -93,7 +92,7 @@ def _number(header: type[Header], text: str, wire: str, name: str) -> int:
 
 def _read_int(text: str) -> int:
     value = int(text)
-    # What Python reads and a Java long does not; the store could not keep it either.
+    # Python reads larger numbers and "1_0", which a Java long is not; SQLite could not store them.
     if not -(1 << 63) <= value < 1 << 63:
         raise ValueError
     if not text[-1].isdecimal() or "_" in text or text[0].isspace():
@@ -111,7 +110,7 @@ class RouteHeader(Header):
 
 @dataclass(slots=True)
 class SendHeader(Header):
-    """SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320: names shortened to a letter."""
+    """SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320: names shortened to one letter."""
 
     producer_group: str = _ext("a")
     topic: str = _ext("b")
@@ -131,7 +130,7 @@ class SendHeader(Header):
 
 @dataclass(slots=True)
 class LongSendHeader(Header):
-    """SEND_MESSAGE 10: the same with long names."""
+    """SEND_MESSAGE 10: the fields of 310 under their long names."""
 
     producer_group: str = _ext("producerGroup")
     topic: str = _ext("topic")
@@ -149,13 +148,13 @@ class LongSendHeader(Header):
     broker_name: str | None = _ext("bname", default=None)
 
     def short(self) -> SendHeader:
-        """The same fields as the class the send processor works on."""
+        """Return the same fields as a `SendHeader`."""
         return SendHeader(**{part.name: getattr(self, part.name) for part in fields(self)})
 
 
 @dataclass(slots=True)
 class SendReplyHeader(Header):
-    """Answer to a send; batches join their ids with commas."""
+    """Response to a send; the ids of a batch are joined with commas."""
 
     message_id: str = _ext("msgId")
     queue_id: int = _ext("queueId")
@@ -168,9 +167,9 @@ class SendReplyHeader(Header):
 
 @dataclass(slots=True)
 class PushReplyHeader(Header):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT 326, which a broker sends to who asked."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT 326, sent by a broker to the client that made a request."""
 
-    producer_group: str = _ext("producerGroup")  # of who replies
+    producer_group: str = _ext("producerGroup")  # of the replying producer
     topic: str = _ext("topic")
     queue_id: int = _ext("queueId")
     sys_flag: int = _ext("sysFlag", default=0)
@@ -208,7 +207,7 @@ class PullHeader(Header):
 
 @dataclass(slots=True)
 class PullReplyHeader(Header):
-    """Answer to a pull; all four are needed with codes 0, 19, 20 and 21."""
+    """Response to a pull with code 0, 19, 20 or 21."""
 
     next_begin_offset: int = _ext("nextBeginOffset")
     min_offset: int = _ext("minOffset")
@@ -229,7 +228,7 @@ class QueryOffsetHeader(Header):
 
 @dataclass(slots=True)
 class UpdateOffsetHeader(Header):
-    """UPDATE_CONSUMER_OFFSET 15; the three last are ours and make it conditional."""
+    """UPDATE_CONSUMER_OFFSET 15; the `omq` fields are extensions that make it conditional."""
 
     group: str = _ext("consumerGroup")
     topic: str = _ext("topic")
@@ -264,7 +263,7 @@ class SearchOffsetHeader(Header):
 
 @dataclass(slots=True)
 class OffsetReplyHeader(Header):
-    """Answer of 14, 29, 30 and 31."""
+    """Response to 14, 29, 30 and 31."""
 
     offset: int
 
@@ -311,7 +310,7 @@ class RecallHeader(Header):
 
 @dataclass(slots=True)
 class RecallReplyHeader(Header):
-    """Answer to a recall."""
+    """Response to a recall."""
 
     message_id: str = _ext("msgId")
 
@@ -333,23 +332,23 @@ class EndTransactionHeader(Header):
 
 @dataclass(slots=True)
 class CheckTransactionHeader(Header):
-    """CHECK_TRANSACTION_STATE 39, which a broker sends to a producer; the body is a record."""
+    """CHECK_TRANSACTION_STATE 39, sent by a broker to a producer; the body is a stored record."""
 
     half_offset: int = _ext("tranStateTableOffset")
     physical_offset: int = _ext("commitLogOffset")
     message_id: str | None = _ext("msgId", default=None)
     transaction_id: str | None = _ext("transactionId", default=None)
     offset_message_id: str | None = _ext("offsetMsgId", default=None)
-    topic: str | None = _ext("topic", default=None)  # that of half messages
+    topic: str | None = _ext("topic", default=None)  # the topic of half messages
     broker_name: str | None = _ext("bname", default=None)
 
 
 @dataclass(slots=True)
 class LockExtHeader(Header):
-    """Our optional fields of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ, both ways.
+    """Extensions of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ, in requests and responses.
 
-    In a lock request `epochs` is "1": tell me the epochs. In its answer and in an unlock
-    request it joins one epoch a queue with commas, in the order of the body's queues.
+    In a lock request `epochs` is "1", which asks for epochs. In its response and in an unlock
+    request it holds one epoch per queue, joined with commas in the order of the body's queues.
     """
 
     epochs: str | None = _ext("omqEpochs", default=None)
@@ -357,9 +356,9 @@ class LockExtHeader(Header):
     broker_id: str | None = _ext("omqBrokerId", default=None)
 
     def epoch_list(self) -> list[int]:
-        """`epochs` as numbers.
+        """Return `epochs` as numbers.
 
-        Raises: ProtocolError: one is not a number.
+        Raises: ProtocolError: one of them is not a number.
         """
         try:
             return [int(text) for text in self.epochs.split(",")] if self.epochs else []

@@ -1,10 +1,10 @@
-"""Names of a tenant's own: `orders` here, `namespace%orders` on the wire
+"""Namespaces: `orders` in the program is `namespace%orders` on the wire
 (docs/internals/protocol.md#names-and-permissions).
 
-Everything above the wire knows plain names only. What leaves is wrapped and what comes is
-unwrapped here, as RocketMQ's NamespaceUtil does, in headers and in JSON bodies; message records
-stay as they are stored (`MessageView.topic` unwraps). The namespaces of RocketMQ 5 ("v2") travel
-as two fields beside plain names, which a broker that knows them reads.
+The rest of the client uses plain names only. This module adds the namespace to requests and removes
+it from responses, in headers and JSON bodies, as RocketMQ's NamespaceUtil does. Message records
+stay as they are stored; `MessageView.topic` removes the namespace. The namespaces of RocketMQ 5
+("v2") travel as two extra fields next to plain names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ordermq.remoting.command import Command
 
 _FIELDS = ("topic", "originTopic", "consumerGroup", "producerGroup", "group", "groupName")
 _SEND_FIELDS = ("a", "b")  # producer group and topic of the short send header
-_REPLY_FIELDS = ("a",)  # the topic of replies is the cluster's, whatever the tenant
+_REPLY_FIELDS = ("a",)  # the reply topic belongs to the cluster, not to a namespace
 _SENDS = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 _PROPERTIES = "i"
 _INSTANCE_ID = "INSTANCE_ID"
@@ -38,7 +38,8 @@ _JSON_BODIES = frozenset(
     }
 )
 _PRODUCER_GROUP = re.compile(r"((?:^|\x02)PGROUP\x01)([^\x02]+)")
-# A name holds no quotes and no backslashes, and a text that looks like this has its own escaped.
+# Names contain no quotes or backslashes, and in a string value that looks like this the quotes are
+# escaped, so the pattern finds members only. Not by parsing: Java's bodies are not always JSON.
 _NAME_IN_JSON = re.compile(
     rb'("(?:topic|consumerGroup|producerGroup|group|groupName)"\s*:\s*")([^"\\]+)(?=")'
 )
@@ -46,31 +47,31 @@ _NAME_IN_JSON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
-    """What a client's commands go through; both kinds may be given.
+    """Namespaces of one client; both kinds may be set.
 
     Args:
-        name: of `name%topic`; empty for none.
-        second: the namespace of RocketMQ 5; empty for none.
+        name: the prefix of `name%topic`; empty for none.
+        v2: the namespace of RocketMQ 5; empty for none.
     """
 
     name: str
-    second: str
+    v2: str
 
     @classmethod
     def of(cls, config: RemotingConfig) -> Namespaces | None:
-        """What the settings say; None if names go as they are."""
+        """Return the configured namespaces, None if names are sent unchanged."""
         if not config.namespace and not config.namespace_v2:
             return None
         return cls(config.namespace, config.namespace_v2)
 
     def wrap_request(self, command: Command) -> None:
-        """Before it is signed and sent.
+        """Add the namespace to a request, before it is signed.
 
-        Raises: ConfigError: a name is too long with the namespace before it.
+        Raises: ConfigError: a name with its namespace is too long.
         """
         ext = dict(command.ext)
-        if self.second:
-            ext["nsd"], ext["ns"] = "true", self.second
+        if self.v2:
+            ext["nsd"], ext["ns"] = "true", self.v2
         if self.name:
             self._rename(command, ext, self._wrap)
             if command.code in _SENDS:
@@ -78,17 +79,17 @@ class Namespaces:
         command.ext = ext
 
     def wrap_answer(self, request_code: int, answer: Command) -> None:
-        """Our answer to a request of the broker's, as an admin tool's question passed on."""
+        """Add the namespace to our response to a broker's request, as one of an admin tool."""
         if self.name and request_code in _JSON_BODIES:
             answer.body = _renamed(answer.body, self._wrap)
 
     def unwrap_answer(self, request_code: int, answer: Command) -> None:
-        """The broker's answer to a request of ours."""
+        """Remove the namespace from the response to a request of ours."""
         if self.name and request_code in _JSON_BODIES:
             answer.body = _renamed(answer.body, self._unwrap)
 
     def unwrap_request(self, command: Command) -> None:
-        """A request of the broker's."""
+        """Remove the namespace from a request of the broker."""
         if self.name:
             ext = dict(command.ext)
             self._rename(command, ext, self._unwrap)
@@ -105,7 +106,7 @@ class Namespaces:
         whole = wrapped(self.name, name)
         if len(whole) > MAX_TOPIC_LENGTH and not is_system_name(name):
             raise ConfigError(
-                f"{whole!r} has {len(whole)} characters with its namespace: expected at most "
+                f"{whole!r} has {len(whole)} characters including its namespace: expected at most "
                 f"{MAX_TOPIC_LENGTH}; shorten the name or RemotingConfig.namespace"
             )
         return whole
@@ -114,7 +115,8 @@ class Namespaces:
         return unwrapped(self.name, name)
 
     def _with_instance(self, properties: str) -> str:
-        # A transaction is asked about at a member of the group this property names.
+        # PGROUP names the producer group that the broker sends transaction checks to, and the
+        # broker knows the group with its namespace only.
         properties = _PRODUCER_GROUP.sub(lambda m: m[1] + self._wrap(m[2]), properties)
         gap = "\x02" if properties and not properties.endswith("\x02") else ""
         return f"{properties}{gap}{_INSTANCE_ID}\x01{self.name}\x02"

@@ -1,4 +1,8 @@
-"""The requests of one connection that wait for an answer, and until when."""
+"""Requests of one connection that wait for a response, with their deadlines.
+
+One task per connection checks all deadlines every 100 ms while requests are pending, instead of
+one timer per request.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +14,42 @@ from collections.abc import Callable
 from ordermq.clock import Clock
 from ordermq.remoting.command import Command
 
-_TICK_MS = 100  # how late a time-out may be noticed
+_TICK_MS = 100  # a time-out is noticed this much late at most
 
 
 class ResponseFuture:
-    """Whoever waits for an answer; told on the loop's thread, once a request."""
+    """A pending response (RocketMQ's ResponseFuture); completed once, on the loop's thread.
+
+    A base class and not an asyncio future: threads wait for theirs without a loop.
+    """
 
     __slots__ = ("code", "deadline_ms", "heard_bytes")
 
     code: int  # of the request
     deadline_ms: int
-    heard_bytes: int  # by the connection, when the request left
+    heard_bytes: int  # received on the connection when the request was sent
 
     @property
     def is_over(self) -> bool:
-        """Nobody waits any more."""
+        """True if nobody waits any more."""
         raise NotImplementedError
 
     def answered(self, command: Command) -> None:
-        """The answer came, whatever its code; raises nothing."""
+        """Take the response, whatever its code; must not raise."""
         raise NotImplementedError
 
     def failed(self, error: Exception) -> None:
-        """None will come; the errors are those of `Connection.request`."""
+        """Take the error instead; one of those of `Connection.request`. Must not raise."""
         raise NotImplementedError
 
 
 class ResponseFutures:
-    """Who waits, by opaque; on the loop's thread, but for `add_from_outside`.
+    """Pending responses by opaque; on the loop's thread, except `add_from_outside`.
 
     Args:
-        lock: of the socket; held, no other thread asks.
-        on_tick: called with the time while anybody waits; `due` has whose time is up.
+        lock: the connection's; while it is held, no other thread adds a request.
+        on_tick: called with the time every 100 ms while requests are pending; it fails those
+            that `due` returns.
     """
 
     def __init__(self, clock: Clock, lock: threading.Lock, on_tick: Callable[[int], None]) -> None:
@@ -50,36 +58,37 @@ class ResponseFutures:
         self._on_tick = on_tick
         self._waiting: dict[int, ResponseFuture] = {}
         self._ticking: asyncio.Task[None] | None = None
-        self._was_added = False  # since the last tick
+        self._was_added = False  # since the last check
 
     @property
     def is_ticking(self) -> bool:
-        """Whether somebody looks after time-outs now."""
+        """True while the task that checks deadlines runs."""
         return self._ticking is not None
 
     def add(self, opaque: int, waiting: ResponseFuture) -> None:
+        """Add a request; start the deadline check if none runs."""
         self._waiting[opaque] = waiting
         self._was_added = True
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     def add_from_outside(self, opaque: int, waiting: ResponseFuture) -> None:
-        """`add` on another thread, with the lock held, while it `is_ticking`."""
+        """Add a request on another thread, with the lock held and while `is_ticking`."""
         self._waiting[opaque] = waiting
         self._was_added = True
 
     def pop(self, opaque: int) -> ResponseFuture | None:
-        """Who waits for this answer; None if nobody does any more."""
+        """Remove and return the request with this opaque; None if it is no longer pending."""
         return self._waiting.pop(opaque, None)
 
     def due(self, now_ms: int) -> list[ResponseFuture]:
-        """Remove and return whose time is up."""
-        waiting = list(self._waiting.items())  # in one go: other threads may add to it
+        """Remove and return the requests whose deadline has passed."""
+        waiting = list(self._waiting.items())  # one atomic call: other threads add meanwhile
         found = [opaque for opaque, item in waiting if item.deadline_ms <= now_ms]
         return [self._waiting.pop(opaque) for opaque in found]
 
     def end(self) -> list[ResponseFuture]:
-        """Remove and return all; nobody asks any more."""
+        """Remove and return all requests; called when no thread adds any more."""
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -88,12 +97,16 @@ class ResponseFutures:
 
     async def _tick(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            while self._goes_on():
+            # The task ends with the last request, so that an idle connection wakes nobody.
+            while self._is_needed():
                 await self._clock.sleep_ms(_TICK_MS)
                 self._on_tick(self._clock.now_ms())
 
-    def _goes_on(self) -> bool:
-        with self._lock:  # another thread may be asking
+    def _is_needed(self) -> bool:
+        # Under the lock: another thread may have tested `is_ticking` and be about to add its
+        # request, which would then have no deadline. A request added and answered between two
+        # checks keeps the task for one more round: sends in a row do not restart it each time.
+        with self._lock:
             if not self._waiting and not self._was_added:
                 self._ticking = None
             self._was_added = False

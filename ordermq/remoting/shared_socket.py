@@ -1,4 +1,4 @@
-"""A socket its transport writes, and other threads while that has nothing to write."""
+"""A socket that its transport writes, and also other threads while the transport is idle."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 import socket
 import threading
 
-# A peer that is gone is an error to return, also where the program takes SIGPIPE as its end.
+# MSG_NOSIGNAL: a closed connection must be an error, also in a program that dies of SIGPIPE.
 _FLAGS = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class SharedSocket:
     """The socket of one transport; made on its loop's thread.
 
-    A thread that waits for its answer anyway writes its request itself: to wake the loop's thread
-    for that costs more than the write. TLS is the transport's alone.
+    A thread that will wait for its response anyway writes its request itself: waking the loop's
+    thread costs more than the write. TLS connections are written by the transport only, which
+    encrypts.
 
     Args:
-        lock: held by other threads while they write.
+        lock: held by every writer, so that frames do not mix.
     """
 
     __slots__ = ("_is_open", "_lock", "_own", "_rest", "_transport", "loop")
@@ -26,25 +27,27 @@ class SharedSocket:
         self._lock = lock
         self._transport = transport
         self.loop = asyncio.get_running_loop()
-        self._own: socket.socket | None = None  # a second handle: nobody else closes it
-        self._rest = b""  # of a frame that was not taken whole: before anything else
+        # A duplicate of the file descriptor: the transport may close its own, and the number may
+        # be reused, while another thread writes.
+        self._own: socket.socket | None = None
+        self._rest = b""  # of a partly written frame: must be sent before anything else
         self._is_open = transport.get_extra_info("ssl_object") is None
 
     # On the loop's thread.
 
     def write(self, data: bytes) -> None:
-        """Write soon, through the transport."""
+        """Write through the transport."""
         with self._lock:
             self._write_rest()
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Hand the transport what another thread could not write whole."""
+        """Pass the rest of a partly written frame to the transport."""
         with self._lock:
             self._write_rest()
 
     def close(self) -> None:
-        """Let no other thread write any more; when the transport has ended."""
+        """Refuse writes of other threads; called when the transport has ended."""
         with self._lock:
             self._is_open = False
             if self._own is not None:
@@ -55,7 +58,7 @@ class SharedSocket:
 
     @property
     def is_free(self) -> bool:
-        """Whether `send` may be called: it is open, and nothing waits to be written."""
+        """True if `send` may be called: open, and the transport has nothing to write."""
         return (
             self._is_open
             and not self._rest
@@ -64,7 +67,7 @@ class SharedSocket:
         )
 
     def send(self, data: bytes) -> None:
-        """Write now; what the peer does not take at once, the transport writes.
+        """Write now; the transport writes what the kernel's buffer cannot take.
 
         Raises: OSError: the connection broke.
         """

@@ -1,5 +1,6 @@
-"""Requests signed with an account's secret key, as RocketMQ's ACL asks for
-(docs/internals/protocol.md#signed-requests)."""
+"""Accounts: requests signed with a secret key, as RocketMQ's ACL requires
+(docs/internals/protocol.md#signed-requests).
+"""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
 SIGNED_BY = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-_SIGNS_IT_FROM = 400  # Java's clients up to this version added that field after they had signed
+_SIGNS_IT_FROM = 400  # Java's clients before this version add that field after signing
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An account as a client knows it.
+    """Account of a client.
 
     Args:
-        security_token: of a temporary account; empty for none.
+        security_token: for temporary accounts; empty for none.
     """
 
     access_key: str
@@ -33,13 +34,13 @@ class Credentials:
 
     @classmethod
     def of(cls, config: RemotingConfig) -> Credentials | None:
-        """What the settings say; None if requests go unsigned."""
+        """Return the configured account, None if requests are not signed."""
         if not config.access_key:
             return None
         return cls(config.access_key, config.secret_key, config.security_token)
 
     def sign(self, command: Command) -> None:
-        """Add the account and the signature; nothing in `ext` or `body` may change after it."""
+        """Add the account and the signature to a request; change nothing in it afterwards."""
         ext = dict(command.ext)
         ext[ACCESS_KEY] = self.access_key
         if self.security_token:
@@ -51,31 +52,33 @@ class Credentials:
 def signature(
     ext: Mapping[str, str], body: bytes, secret_key: str, without: frozenset[str] = frozenset()
 ) -> str:
-    """HMAC-SHA1 over the values in the order of their names, then the body; base64.
+    """Return the signature: HMAC-SHA1 over the values sorted by name, then the body; in base64.
 
     Args:
-        without: names of fields that were not signed; the signature itself never is.
+        without: names of fields that are not signed; the signature itself never is.
     """
+    # Values only, without names or separators: so it is defined, and peers compute the same.
     values = "".join(ext[name] for name in sorted(ext) if name != SIGNATURE and name not in without)
     mac = hmac.new(secret_key.encode(), values.encode(), "sha1")
     mac.update(body)
     return base64.b64encode(mac.digest()).decode()
 
 
-def refusal_of(command: Command, accounts: Mapping[str, str]) -> str | None:
-    """Why a received request is not to be served; None if an account signed it.
+def refusal_reason(command: Command, accounts: Mapping[str, str]) -> str | None:
+    """Return the reason to refuse a received request, None if an account signed it.
 
     Args:
-        accounts: access key -> secret key.
+        accounts: secret keys by access key.
     """
     access_key = command.ext.get(ACCESS_KEY)
     if not access_key:
-        return "the request is not signed: this broker serves its accounts only"
+        return "the request is not signed: this broker serves configured accounts only"
     secret_key = accounts.get(access_key)
     if secret_key is None:
         return f"no account has the access key {access_key!r}"
-    late = frozenset({_UNIQUE_KEY_QUERY}) if command.version < _SIGNS_IT_FROM else frozenset()
-    wanted = signature(command.ext, command.body, secret_key, late)
-    if not hmac.compare_digest(wanted.encode(), command.ext.get(SIGNATURE, "").encode()):
-        return f"the signature is not that of the access key {access_key!r}: wrong secret key?"
+    unsigned = frozenset({_UNIQUE_KEY_QUERY}) if command.version < _SIGNS_IT_FROM else frozenset()
+    expected = signature(command.ext, command.body, secret_key, unsigned)
+    # In constant time: how many characters agree must not show in the time of the answer.
+    if not hmac.compare_digest(expected.encode(), command.ext.get(SIGNATURE, "").encode()):
+        return f"the signature does not match access key {access_key!r}: wrong secret key?"
     return None

@@ -1,5 +1,6 @@
-"""TLS: certificates from settings, and what goes wrong with them in plain words
-(docs/internals/protocol.md#tls)."""
+"""TLS contexts from settings, and errors that name the setting to change
+(docs/internals/protocol.md#tls).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +9,16 @@ import ssl
 from ordermq.config import BrokerConfig, RemotingConfig, TlsVerify
 from ordermq.errors import ConfigError
 
-SHUTDOWN_TIMEOUT_S = 1.0  # for the peer's farewell; asyncio's own 30 s would hold a close so long
-_HOSTNAME_MISMATCH = 62  # of OpenSSL's X509_V_ERR_...; the next is the same for addresses
-_ADDRESS_MISMATCH = 64
-_RECORD_HEADS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake; no frame begins so
+SHUTDOWN_TIMEOUT_S = 1.0  # for the peer's close_notify; asyncio's 30 s would delay each close
+_HOSTNAME_MISMATCH = 62  # X509_V_ERR_HOSTNAME_MISMATCH of OpenSSL
+_ADDRESS_MISMATCH = 64  # X509_V_ERR_IP_ADDRESS_MISMATCH
+_RECORD_HEADS = (b"\x15\x03", b"\x16\x03")  # alert and handshake records; no frame starts like this
 
 
 def client_context(config: RemotingConfig) -> ssl.SSLContext | None:
-    """What a client connects with; None if it does without TLS.
+    """Return the context of a client, None without TLS.
 
-    Raises: ConfigError: a file of the settings cannot be used.
+    Raises: ConfigError: a certificate or key file cannot be used.
     """
     if not config.tls:
         return None
@@ -35,9 +36,9 @@ def client_context(config: RemotingConfig) -> ssl.SSLContext | None:
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
-    """What the embedded broker listens with; None if it does without TLS.
+    """Return the context of the embedded broker, None without TLS.
 
-    Raises: ConfigError: a file of the settings cannot be used.
+    Raises: ConfigError: a certificate or key file cannot be used.
     """
     if not config.tls_certificate:
         return None
@@ -49,47 +50,48 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
     return context
 
 
-def is_record(data: bytes) -> bool:
-    """Whether a server's first bytes are TLS where plain frames were expected."""
+def is_tls_record(data: bytes) -> bool:
+    """Return True if the first bytes of a server are TLS instead of a plain frame."""
     return data[:2] in _RECORD_HEADS
 
 
-def words_for(error: BaseException, host: str) -> str:
-    """What a failed or broken TLS connection to `host` means, and what to do."""
+def describe_tls_error(error: BaseException, host: str) -> str:
+    """Return the reason for a failed TLS connection to `host`, and the setting to change."""
+    # OpenSSL reports errors by code and by words of its C names; there is no finer class in Python.
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message
         if error.verify_code in (_HOSTNAME_MISMATCH, _ADDRESS_MISMATCH):
             return (
-                f"the server's certificate is not for the host {host} ({why}): connect by a name "
-                "it holds, or give tls_verify='ca' to do without that check"
+                f"the server's certificate is not for the host {host} ({why}): connect by a "
+                "name in the certificate, or give tls_verify='ca' to skip the host check"
             )
         return (
-            f"the server's certificate is not trusted ({why}): give tls_ca_file= of who signed "
-            "it, or tls_verify='none' where nobody can listen in"
+            f"the server's certificate is not trusted ({why}): give tls_ca_file= with the CA "
+            "bundle that verifies it, or tls_verify='none' in a private network"
         )
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return (
-            f"the server refused us ({reason}): does it want a client certificate? "
+            f"the server refused the connection ({reason}): if it requires a client certificate, "
             "give tls_certificate= and tls_key="
         )
     if "ALERT" in reason and ("CERTIFICATE" in reason or "CA" in reason):
         return (
-            f"the server refused our certificate ({reason}): tls_certificate= must be signed by "
-            "an authority that the server trusts"
+            f"the server refused the client certificate ({reason}): tls_certificate= must be "
+            "signed by an authority that the server trusts"
         )
     return (
-        f"no TLS connection ({str(error) or type(error).__name__}): does the server speak TLS "
-        "there? tls=False connects without"
+        f"TLS handshake failed ({str(error) or type(error).__name__}): check that the server "
+        "speaks TLS on this port; tls=False connects without"
     )
 
 
-def words_for_silence(config: RemotingConfig) -> str:
-    """What it may mean that a server takes a connection and ends it without a byte."""
+def hint_for_silence(config: RemotingConfig) -> str:
+    """Return the likely reason why a server closes a connection without sending a byte."""
     if not config.tls:
-        return "does it want TLS (tls=True)?"
+        return "does it require TLS (tls=True)?"
     if not config.tls_certificate:
-        return "does it want a client certificate (tls_certificate=, tls_key=)?"
+        return "does it require a client certificate (tls_certificate=, tls_key=)?"
     return "does it trust the authority that signed tls_certificate?"
 
 
@@ -104,7 +106,8 @@ def _trust(context: ssl.SSLContext, name: str, path: str) -> None:
 
 def _present(context: ssl.SSLContext, certificate: str, key: str) -> None:
     try:
-        # A key with a passphrase is refused: nobody is there who could be asked for it.
+        # The empty password refuses a key with a passphrase. Without it OpenSSL would ask for one
+        # on the terminal, in the middle of a service.
         context.load_cert_chain(certificate, key or None, password="")
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(

@@ -1,33 +1,33 @@
-"""Message traces in the form Java's clients write and its tools read; pure functions.
+"""Message traces in the format of Java's clients and tools; pure functions.
 
-A trace message holds many records. The fields of a record are split by U+0001, records end with
-U+0002; the message's keys are the ids and keys of the messages they are about, so that asking a
-broker for one of those finds their traces.
+A trace message holds many records. Fields are separated by U+0001, records end with U+0002. The
+keys of the trace message are the ids and keys of the traced messages, so that a query for one of
+them at the broker finds its traces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ordermq.errors import ProtocolError
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 DEFAULT_REGION = "DefaultRegion"
-NORMAL, HALF, DELAYED = 0, 1, 3  # message types, by Java's ordinals
+NORMAL, HALF, DELAYED = 0, 1, 3  # ordinals of Java's MessageType
 _FIELD_END = "\x01"
 _RECORD_END = "\x02"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A message was sent.
+    """Record of one send.
 
     Args:
-        at_ms: when the send began, ms since 1970.
+        at_ms: start of the send, ms since 1970.
         store_host: the broker's address.
-        cost_ms: from there to the broker's answer.
+        cost_ms: time until the broker's response.
         kind: NORMAL, HALF or DELAYED.
     """
 
@@ -48,7 +48,7 @@ class Published:
     is_success: bool
 
     def to_text(self) -> str:
-        """The record."""
+        """Encode the record."""
         return _record(
             self.word, self.at_ms, self.region, self.group, self.topic, self.message_id, self.tags,
             self.keys, self.store_host, self.body_length, self.cost_ms, self.kind,
@@ -58,9 +58,9 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeBegun:
-    """A listener is called with a message; one record a message of the call.
+    """Record of a listener call's start; one per message of the call.
 
-    Args: request_id: names the call; its end has the same.
+    Args: request_id: id of the call, repeated in its `ConsumeEnded`.
     """
 
     word: ClassVar[str] = "SubBefore"
@@ -74,7 +74,7 @@ class ConsumeBegun:
     keys: str | None
 
     def to_text(self) -> str:
-        """The record."""
+        """Encode the record."""
         return _record(
             self.word, self.at_ms, self.region, self.group, self.request_id, self.message_id,
             self.retry_times, self.keys,
@@ -83,11 +83,11 @@ class ConsumeBegun:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeEnded:
-    """A listener has returned or raised.
+    """Record of a listener call's end; one per message of the call.
 
     Args:
-        cost_ms: of the call, shared among its messages.
-        code: how, by the ordinals of Java's ConsumeReturnType.
+        cost_ms: time of the call, divided by its messages.
+        code: ordinal of Java's ConsumeReturnType.
     """
 
     word: ClassVar[str] = "SubAfter"
@@ -102,7 +102,7 @@ class ConsumeEnded:
     group: str
 
     def to_text(self) -> str:
-        """The record."""
+        """Encode the record."""
         return _record(
             self.word, self.request_id, self.message_id, self.cost_ms, self.is_success, self.keys,
             self.code, self.at_ms, self.group,
@@ -113,7 +113,7 @@ TraceRecord = Published | ConsumeBegun | ConsumeEnded
 
 
 def keys_of(records: Sequence[TraceRecord]) -> list[str]:
-    """What a message with these records is found by, each once."""
+    """Return the keys of a trace message with these records, each once."""
     found: dict[str, None] = {}
     for record in records:
         found[record.message_id] = None
@@ -122,9 +122,9 @@ def keys_of(records: Sequence[TraceRecord]) -> list[str]:
 
 
 def read(text: str) -> list[TraceRecord]:
-    """The records of a trace message; of kinds not listed here none.
+    """Parse a trace message; records of other kinds are skipped.
 
-    Raises: ProtocolError: a record has too few fields, or no number where one belongs.
+    Raises: ProtocolError: a record has too few fields, or a field is not a number.
     """
     found: list[TraceRecord] = []
     for line in text.split(_RECORD_END):
@@ -149,7 +149,9 @@ def read(text: str) -> list[TraceRecord]:
                     )
                 )  # fmt: skip
         except ValueError as error:
-            raise ProtocolError(f"trace record {line!r} is torn: {error}") from None
+            raise ProtocolError(
+                f"trace record {line!r} is truncated or malformed: {error}"
+            ) from None
     return found
 
 
@@ -169,11 +171,16 @@ def _record(*fields: str | int | None) -> str:
 
 
 def _field(value: str | int | None) -> str:
-    if value is None:
-        return "null"  # as Java writes what is not there
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    # By exact type: bool is a subclass of int, and Java writes its booleans in words.
+    return _WRITERS[type(value)](value)
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    str: str,
+    int: str,
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda value: "null",  # as Java appends a missing string
+}
 
 
 def _text(field: str) -> str | None:

@@ -67,26 +67,26 @@ def assert_say(address: str, *words: str) -> None:
 def test_an_address_where_nothing_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = f"127.0.0.1:{taken.getsockname()[1]}"
-    assert_say(free, "cannot connect", "is the server running there, and the address right?")
+    assert_say(free, "cannot connect", "check that the server is running and the address is right")
 
 
 def test_a_host_nobody_knows() -> None:
-    assert_say("no-such-host.invalid:9876", "cannot connect", "and the address right?")
+    assert_say("no-such-host.invalid:9876", "cannot connect", "the address is right")
 
 
 def test_a_name_server_that_is_a_web_server() -> None:
     with server(HTTP) as address:
-        assert_say(address, "an HTTP server answers there", "a RocketMQ name server (9876)")
+        assert_say(address, "HTTP server on this port", "a RocketMQ name server (9876)")
 
 
 def test_a_name_server_that_says_nothing() -> None:
     with server(b"") as address:
-        assert_say(address, "it never said a byte", "a RocketMQ name server (9876)")
+        assert_say(address, "the server never sent a byte", "a RocketMQ name server (9876)")
 
 
 def test_a_name_server_that_speaks_tls() -> None:
     with server(RECORD) as address:
-        assert_say(address, "the server speaks TLS there: give tls=True")
+        assert_say(address, "server speaks TLS on this port: give tls=True")
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "localhost:port", "http://h:1/x", ":9876", ";"])

@@ -188,7 +188,9 @@ def test_a_broker_whose_disk_is_full_and_then_has_space_again(
 
 def test_tls_to_servers_without_tls(strict: Cluster) -> None:
     error = refusal(strict.name_servers, "orders", **TLS)
-    assert_says(error, strict.name_servers, "does the server speak TLS there?", "tls=False")
+    assert_says(
+        error, strict.name_servers, "check that the server speaks TLS on this port", "tls=False"
+    )
 
 
 def test_no_tls_to_a_broker_that_accepts_only_tls(

@@ -91,7 +91,7 @@ def test_a_stream_goes_signed_and_encrypted_from_source_to_fence_to_sink(
     ("wrong", "said"),
     [
         ({"secret_key": "another"}, r"signed as access_key='shop': check"),
-        (dict.fromkeys(TLS_FILES, "") | {"tls": "false"}, r"does it want TLS \(tls=True\)\?"),
+        (dict.fromkeys(TLS_FILES, "") | {"tls": "false"}, r"does it require TLS \(tls=True\)\?"),
         ({"tls_certificate": "", "tls_key": ""}, r"a client certificate"),
     ],
     ids=["secret", "no TLS", "no certificate"],

@@ -114,7 +114,7 @@ def test_a_line_that_gave_no_byte_before_a_time_out_is_cut_for_all_its_requests(
             clock.advance(1_001)
             with pytest.raises(RequestTimeout):
                 await short
-            with pytest.raises(ConnectionLost, match="no answer in time"):
+            with pytest.raises(ConnectionLost, match="no response in time"):
                 await long
             assert not connection.is_open
             assert len(owner.closed) == 1
@@ -151,7 +151,7 @@ def test_a_frame_that_never_becomes_whole_ends_the_line_however_much_is_said() -
             assert connection.is_open
             await let_pass(clock, 14)
             for waiting in asked:
-                with pytest.raises(ConnectionLost, match="a frame is not whole after 30 s"):
+                with pytest.raises(ConnectionLost, match="frame is incomplete after 30 s"):
                     await waiting
             assert not connection.is_open
 
@@ -404,7 +404,9 @@ def test_a_refused_connect_says_where_and_what_to_look_for() -> None:
         async def work() -> None:
             await Connection.open(address, SystemClock(), CONFIG, Owner())
 
-        with pytest.raises(ConnectFailed, match=r"cannot connect: .*is the server running") as it:
+        with pytest.raises(
+            ConnectFailed, match=r"cannot connect: .*check that the server is running"
+        ) as it:
             run(work())
         assert it.value.address == address
         assert isinstance(it.value, ConnectionError)

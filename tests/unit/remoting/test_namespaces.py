@@ -137,7 +137,7 @@ def test_message_bodies_are_never_touched() -> None:
 def test_a_name_that_is_too_long_with_its_namespace_is_refused_before_it_is_sent() -> None:
     header = SendHeader("makers", "t" * 125, 0)
     command = Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext())
-    with pytest.raises(ConfigError, match="130 characters with its namespace"):
+    with pytest.raises(ConfigError, match="130 characters including its namespace"):
         SHOP.wrap_request(command)
 
 

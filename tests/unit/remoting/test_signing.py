@@ -9,7 +9,7 @@ import pytest
 
 from ordermq.config import RemotingConfig
 from ordermq.remoting.command import Command
-from ordermq.remoting.signing import Credentials, refusal_of
+from ordermq.remoting.signing import Credentials, refusal_reason
 
 PLAIN = Credentials("ak", "sk-secret")
 ODD = Credentials("account-订单", "schlüssel", "token-1")
@@ -49,11 +49,11 @@ def test_a_request_signed_again_has_the_same_signature() -> None:
 def test_what_an_account_signed_is_served_and_nothing_else() -> None:
     accounts = {"ak": "sk-secret"}
     command = Command.request(310, {"topic": "t"}, b"x")
-    assert "not signed" in str(refusal_of(command, accounts))
+    assert "not signed" in str(refusal_reason(command, accounts))
     PLAIN.sign(command)
-    assert refusal_of(command, accounts) is None
-    assert "no account" in str(refusal_of(command, {"other": "sk-secret"}))
-    assert "wrong secret key" in str(refusal_of(command, {"ak": "guess"}))
+    assert refusal_reason(command, accounts) is None
+    assert "no account" in str(refusal_reason(command, {"other": "sk-secret"}))
+    assert "wrong secret key" in str(refusal_reason(command, {"ak": "guess"}))
     changed = [
         replace(command, body=b"y"),
         replace(command, ext=command.ext | {"topic": "u"}),
@@ -61,7 +61,7 @@ def test_what_an_account_signed_is_served_and_nothing_else() -> None:
         replace(command, ext=command.ext | {"Signature": ""}),
         replace(command, ext=command.ext | {"Signature": "☃"}),
     ]
-    assert all(refusal_of(one, accounts) for one in changed)
+    assert all(refusal_reason(one, accounts) for one in changed)
 
 
 def test_what_old_clients_add_after_signing_is_not_held_against_them() -> None:
@@ -70,7 +70,7 @@ def test_what_old_clients_add_after_signing_is_not_held_against_them() -> None:
     command.ext = command.ext | {"_UNIQUE_KEY_QUERY": "true"}
     for version, served in ((399, True), (400, False)):
         command.version = version
-        assert (refusal_of(command, {"ak": "sk-secret"}) is None) is served
+        assert (refusal_reason(command, {"ak": "sk-secret"}) is None) is served
 
 
 def test_a_secret_key_is_not_shown() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ordermq.config import BrokerConfig, RemotingConfig
-from ordermq.remoting.tls import client_context, is_record, server_context, words_for
+from ordermq.remoting.tls import client_context, describe_tls_error, is_tls_record, server_context
 from tests.component.certificates import Authority
 
 
@@ -46,14 +46,14 @@ def test_a_server_that_wants_a_certificate_says_so_by_an_alert(folder: Path) -> 
     )
     trusting = {"tls": True, "tls_ca_file": authority.file}
     error = failure(RemotingConfig(**trusting), server)
-    assert "give tls_certificate= and tls_key=" in words_for(error, "127.0.0.1")
+    assert "give tls_certificate= and tls_key=" in describe_tls_error(error, "127.0.0.1")
     foreign = Authority(folder, "foreign").sign("foreigner")
     config = RemotingConfig(tls_certificate=foreign.certificate, tls_key=foreign.key, **trusting)
     error = failure(config, server)
-    assert "an authority that the server trusts" in words_for(error, "127.0.0.1")
+    assert "an authority that the server trusts" in describe_tls_error(error, "127.0.0.1")
 
 
 def test_tls_records_are_told_from_frames() -> None:
-    assert is_record(bytes.fromhex("15030300020246"))  # alert: protocol version
-    assert is_record(bytes.fromhex("160301"))
-    assert not is_record(bytes.fromhex("0000006000000058"))
+    assert is_tls_record(bytes.fromhex("15030300020246"))  # alert: protocol version
+    assert is_tls_record(bytes.fromhex("160301"))
+    assert not is_tls_record(bytes.fromhex("0000006000000058"))

@@ -49,8 +49,8 @@ def test_records_of_kinds_we_do_not_read_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("text", ["Pub\x011\x02", "SubBefore\x01x\x01\x01\x01\x01\x011\x01\x02"])
-def test_a_torn_record_is_an_error(text: str) -> None:
-    with pytest.raises(ProtocolError, match="torn"):
+def test_a_truncated_record_is_an_error(text: str) -> None:
+    with pytest.raises(ProtocolError, match="is truncated or malformed"):
         read(text)
 
 
