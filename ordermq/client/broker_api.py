@@ -120,10 +120,12 @@ class BrokerApi:
         header: SendHeader,
         body: bytes,
         timeout_ms: int,
-        waiting: ResponseFuture,
+        waiting: ResponseFuture | None,
     ) -> bool:
         """Send without waiting; `waiting` gets the answer, which `stored` reads. Any thread.
 
+        Args:
+            waiting: None sends one-way, without an answer; only on the I/O thread.
         Returns: False if nothing was sent: the connection is not open, or accepts no bytes now
             (await `writable`), or none from this thread.
         """
@@ -131,6 +133,25 @@ class BrokerApi:
         if connection is None:
             return False
         command = self._send_command(header, body)
+        if waiting is None:
+            connection.send_oneway(command)
+            return True
+        waiting.code = command.code
+        return connection.ask(command.opaque, connection.frame(command), waiting, timeout_ms)
+
+    def begin_reply(
+        self,
+        address: str,
+        header: SendHeader,
+        body: bytes,
+        timeout_ms: int,
+        waiting: ResponseFuture,
+    ) -> bool:
+        """Send a reply as `begin_send` does; the broker pushes it to the requester."""
+        connection = self._connections.writable_now(address)
+        if connection is None:
+            return False
+        command = Command.request(RequestCode.SEND_REPLY_MESSAGE_V2, header.to_ext(), body)
         waiting.code = command.code
         return connection.ask(command.opaque, connection.frame(command), waiting, timeout_ms)
 
@@ -193,26 +214,16 @@ class BrokerApi:
             answer, "broker did not take the message back for a retry", address, group=header.group
         )
 
-    async def send_oneway(self, address: str, header: SendHeader, body: bytes) -> None:
-        """Send without an answer: unknown whether the broker stores it."""
-        connection = await self._connections.get(address)
-        await connection.writable()
-        connection.send_oneway(Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), body))
+    def pushed(self, address: str, answer: Command) -> SendReplyHeader:
+        """Read the answer to `begin_reply`, which comes when the requester has the reply.
 
-    async def send_reply(
-        self, address: str, header: SendHeader, body: bytes, timeout_ms: int
-    ) -> SendReplyHeader:
-        """Send a reply, which the broker pushes to the requester; returns when that has it.
-
-        Raises: BrokerError: the broker could not push it.
+        Raises: BrokerError: the broker could not push it. ProtocolError: the answer is malformed.
         """
-        command = Command.request(RequestCode.SEND_REPLY_MESSAGE_V2, header.to_ext(), body)
-        answer = await self._connections.request(address, command, timeout_ms)
         failure = (
             "broker could not push the reply: the requester no longer waits, lost its "
             "connection to this broker, or was never connected"
         )
-        self._check(answer, failure, address)
+        self._check(self._connections.explained(answer), failure, address)
         return SendReplyHeader.from_ext(answer.ext)
 
     async def recall(self, address: str, header: RecallHeader, timeout_ms: int) -> str:

@@ -68,6 +68,10 @@ class Heartbeats:
                 raise error
             self._outages.failed(address, "heartbeat", error)
 
+    def is_registered(self, address: str) -> bool:
+        """Return True if `register_with` succeeded and the connection has lasted; any thread."""
+        return address in self._registered
+
     async def register_with(self, address: str) -> bool:
         """Make sure that a broker can send us requests, now and after each lost connection.
 

@@ -1,20 +1,18 @@
 """Sending in order.
 
-| question | file |
+Every message takes one path: producer -> accumulator -> queue sender -> send protocol.
+
+| subject | file |
 |---|---|
-| what a user creates | producer.py |
-| halves of transactions, and answering brokers that ask | transactions.py |
-| requests that wait for replies, and replies | asking.py, requests.py, replies.py |
-| which brokers have heard of us | introductions.py |
-| what runs around a send, traces among it | hooks.py |
-| which queue a key goes to | selectors.py |
-| which queue a message goes to | targets.py |
-| which brokers are slow or away | faults.py |
-| a message on its way, and batches of them | entry.py |
-| where messages come in, and in what order | intake.py |
-| how a caller waits, and is woken | window.py, bell.py |
-| one request of a queue at a time, failed keys | lanes.py |
-| a batch on its way, try after try | sending.py |
-| what to do after a failed try | send_retry.py |
-| requests to a queue's broker, and what its answers say | destination.py |
+| the public class, all ways to send | producer.py |
+| transactions, and the brokers' questions about them | transactions.py |
+| requests that wait for replies, and the replies | request_reply.py |
+| hooks around a send, checks, traces | hooks.py |
+| messages in call order, until their queue's sender | accumulator.py |
+| queue of a message: selectors, routing, slow brokers | queue_selector.py |
+| a message waiting for its receipt, and batches | pending_message.py |
+| one request in flight per queue, failed keys, retries | queue_sender.py |
+| decisions after a failed attempt | retry_policy.py |
+| requests on the wire, receipts, compression | send_protocol.py |
+| waiters for receipts | waiters.py |
 """

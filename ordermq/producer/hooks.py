@@ -1,7 +1,8 @@
-"""What runs around a send: checks that may refuse it, hooks before it and after its outcome."""
+"""Hooks around a send, and checks that may refuse it before."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -15,18 +16,21 @@ from ordermq.model import properties as props
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt, SendStatus
-from ordermq.producer.pending_message import Entry
-from ordermq.producer.selectors import ShardingKey
+from ordermq.producer.pending_message import PendingMessage
+from ordermq.producer.queue_selector import ShardingKey
 from ordermq.remoting.trace import DEFAULT_REGION, DELAYED, HALF, NORMAL, Published
 
 _log = logging.getLogger("ordermq.producer")
 
-SendCheck = Callable[[Message], object]  # what it raises refuses the message
+SendCheck = Callable[[Message], object]  # an exception it raises refuses the message
 
 
 @dataclass(slots=True)
 class SendCall:
-    """One message on its way, as hooks see it; what follows `is_half` is set for `after` only."""
+    """One message being sent, as hooks see it; fields after `is_half` are set for `after` only.
+
+    A one-way message that needed no answer has neither receipt nor exception.
+    """
 
     group: str
     message: Message
@@ -35,19 +39,19 @@ class SendCall:
     is_half: bool  # of a transaction
     receipt: SendReceipt | None = None
     exception: BaseException | None = None
-    region: str | None = None  # of the broker, if it said
+    region: str | None = None  # of the broker, if it told
     is_trace_on: bool = True  # the broker's switch
-    at_ms: int = 0  # when it was handed in, wall clock
-    spent_ms: int = 0  # from then to its outcome
+    at_ms: int = 0  # wall clock of the call
+    spent_ms: int = 0  # from the call to the outcome
     notes: dict[str, Any] = field(default_factory=dict)  # from a hook's `before` to its `after`
 
 
 class SendHook(Protocol):
     """Called around each send, in the order hooks were added.
 
-    `before` runs on the thread that sends, `after` on the I/O thread, for one-way sends never:
-    it must be quick, and must not send. What a hook raises is logged and counted
-    (`Producer.hook_errors`); the send goes on.
+    `before` runs on the thread that sends, `after` on the I/O thread: it must be quick and must
+    not send. An exception of a hook is logged and counted (`Producer.hook_errors`), and the
+    send continues.
     """
 
     def before(self, call: SendCall) -> None: ...
@@ -62,13 +66,13 @@ class SendHooks:
         self._group = group
         self._clock = clock
         self.hooks: list[SendHook] = []
-        self.errors = 0  # what hooks raised
-        self._counting = threading.Lock()  # callers, and the I/O thread
+        self.errors = 0  # exceptions that hooks raised
+        self._counting = threading.Lock()  # callers and the I/O thread count
 
-    def around(self, messages: Sequence[Message], entry: Entry) -> None:
-        """Run the hooks before `entry` is handed in, and see to those after its outcome.
+    def wrap(self, messages: Sequence[Message], pending: PendingMessage) -> None:
+        """Run the `before` hooks, and have the `after` hooks run at the outcome.
 
-        Args: messages: those the entry holds.
+        Args: messages: those that `pending` holds.
         """
         if not self.hooks:
             return
@@ -77,53 +81,64 @@ class SendHooks:
                 self._group,
                 message,
                 unique_id,
-                entry.key,
+                pending.key,
                 props.TRANSACTION_PREPARED in text,
                 at_ms=self._clock.wall_ms(),
+                # Negative until `_after` adds the time of the outcome.
                 spent_ms=-self._clock.now_ms(),
             )
             for message, unique_id, text in zip(
-                messages, entry.unique_ids, entry.properties, strict=True
+                messages, pending.unique_ids, pending.properties, strict=True
             )
         ]
         for call in calls:
             for hook in self.hooks:
-                self._run(hook.before, call, call.message.topic)
-        entry.is_watched = True
-        entry.on_done = partial(self._after, calls, entry.on_done)
+                try:
+                    hook.before(call)
+                except Exception:  # noqa: BLE001 - the user's; logged, and the send continues
+                    self._count(call, call.message.topic)
+        pending.is_watched = True
+        pending.on_done = partial(self._after, calls, pending.on_done)
 
     def _after(
-        self, calls: Sequence[SendCall], on_done: Callable[[Entry], None], entry: Entry
-    ) -> None:
-        for at, call in enumerate(calls):
-            where: MessageQueue | str = call.message.topic
-            call.exception = entry.error
-            if entry.receipts is not None:
-                call.receipt = entry.receipts[at]
-                where = call.receipt.message_queue
-            call.spent_ms += self._clock.now_ms()
-            if entry.reply is not None:
-                call.region = entry.reply.region
-                call.is_trace_on = entry.reply.trace_on != "false"
-            for hook in self.hooks:
-                self._run(hook.after, call, where)
-        on_done(entry)
-
-    def _run(
-        self, step: Callable[[SendCall], None], call: SendCall, where: MessageQueue | str
+        self,
+        calls: Sequence[SendCall],
+        on_done: Callable[[PendingMessage], None],
+        pending: PendingMessage,
     ) -> None:
         try:
-            step(call)
-        except Exception:  # noqa: BLE001 - the user's; logged, and the send goes on
-            with self._counting:
-                self.errors += 1
-            _log.exception("%s: message %s: a send hook raised", where, call.message_id)
+            for at, call in enumerate(calls):
+                self._after_one(call, pending, at)
+        finally:  # whatever a hook does, the caller is waiting
+            on_done(pending)
+
+    def _after_one(self, call: SendCall, pending: PendingMessage, at: int) -> None:
+        where: MessageQueue | str = call.message.topic
+        call.exception = pending.error
+        if pending.receipts:
+            call.receipt = pending.receipts[at]
+            where = call.receipt.message_queue
+        call.spent_ms += self._clock.now_ms()
+        if pending.reply_header is not None:
+            call.region = pending.reply_header.region
+            call.is_trace_on = pending.reply_header.trace_on != "false"
+        for hook in self.hooks:
+            try:
+                hook.after(call)
+            # Also sys.exit() and a cancellation: they would end the I/O thread's loop.
+            except (Exception, SystemExit, asyncio.CancelledError):  # noqa: BLE001
+                self._count(call, where)
+
+    def _count(self, call: SendCall, where: MessageQueue | str) -> None:
+        with self._counting:
+            self.errors += 1
+        _log.exception("%s: message %s: a send hook raised", where, call.message_id)
 
 
 class TraceSends:
-    """The hook that tells of each message a broker has.
+    """The hook that records a trace of each message a broker stored.
 
-    Args: address_of: a broker's, by its name.
+    Args: address_of: returns a broker's address by its name.
     """
 
     def __init__(self, dispatcher: TraceDispatcher, address_of: Callable[[str], str]) -> None:
@@ -136,6 +151,7 @@ class TraceSends:
         message, receipt = call.message, call.receipt
         if receipt is None or not call.is_trace_on:
             return
+        # A trace of a trace would never end.
         if message.topic == self._dispatcher.config.customized_trace_topic:
             return
         record = Published(

@@ -1,4 +1,4 @@
-"""Messages on their way, and how many of them go in one request."""
+"""Messages waiting for their receipts, and how many of them share a request."""
 
 from __future__ import annotations
 
@@ -7,25 +7,43 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Protocol
 
 from ordermq import core
 from ordermq.model.status import SendReceipt
-from ordermq.producer.selectors import ShardingKey
+from ordermq.producer.queue_selector import ShardingKey
 from ordermq.remoting.headers import SendReplyHeader
 
 _log = logging.getLogger("ordermq.producer")
 
 
+class Requirement(Protocol):
+    """A condition a broker must meet before it is sent a message, such as knowing this client."""
+
+    def is_met(self, address: str) -> bool:
+        """Return True if the message may be sent now; any thread.
+
+        Raises: OrderMQError: it may never be sent.
+        """
+
+    async def meet(self, address: str) -> None:
+        """Make it so; on the I/O thread.
+
+        Raises: OrderMQError: the broker did not accept it; the attempt to send has failed.
+        """
+
+
 @dataclass(slots=True, eq=False)
-class Entry:
-    """A message on its way, or several that stay together: what a `send_batch` was given.
+class PendingMessage:
+    """A message waiting for its receipt, or several that stay together (`send_batch`).
 
     Args:
-        properties: the property text of each; its id of `unique_ids` is in there.
+        properties: the property text of each; its id of `unique_ids` is part of it.
         size: bytes of bodies and properties.
         key: the sharding key, None for unordered messages.
-        on_done: called once, on the I/O thread, when `receipts` or `error` is set; what it
-            raises is logged.
+        is_alone: it shares no request, being delayed, half of a transaction or a request.
+        on_done: called once, when `receipts` or `error` is set: on the I/O thread, or on the
+            caller's if no queue could be chosen. An exception it raises is logged.
     """
 
     bodies: Sequence[bytes]
@@ -34,66 +52,71 @@ class Entry:
     flags: Sequence[int]
     size: int
     key: ShardingKey | None
-    is_alone: bool  # no batch may hold it: it is delayed, or half of a transaction
-    on_done: Callable[[Entry], None] = field(repr=False)
-    sys_flag: int = 0  # bits besides that of compression
-    moves_left: int = 0  # how often it may yet go to another broker
-    is_watched: bool = False  # hooks want to know what the broker said
-    is_timed: bool = False  # old brokers would deliver it at once
-    receipts: Sequence[SendReceipt] | None = None
+    is_alone: bool
+    on_done: Callable[[PendingMessage], None] = field(repr=False)
+    sys_flag: int = 0  # bits besides those of compression
+    fallbacks_left: int = 0  # how many more other brokers may be tried
+    is_watched: bool = False  # hooks want the header of the broker's answer
+    is_timed: bool = False  # brokers before 5.0 would deliver it at once
+    is_oneway: bool = False  # needs no answer: it is unordered, and its caller does not wait
+    requirement: Requirement | None = None
+    receipts: Sequence[SendReceipt] | None = None  # empty for a one-way message
     error: BaseException | None = None
-    reply: SendReplyHeader | None = None  # of a watched one
+    reply_header: SendReplyHeader | None = None  # only if `is_watched`
 
     def __len__(self) -> int:
-        """How many messages it holds."""
+        """Return the number of messages."""
         return len(self.bodies)
 
     @property
     def is_done(self) -> bool:
         return self.receipts is not None or self.error is not None
 
-    def outcomes(self) -> Sequence[SendReceipt]:
-        """The receipts of messages that are done.
+    def all_receipts(self) -> Sequence[SendReceipt]:
+        """Return the receipts of messages that are done.
 
-        Raises: what their sending failed with.
+        Raises: the error that sending failed with.
         """
         if self.error is not None:
             raise self.error
         assert self.receipts is not None
         return self.receipts
 
-    def outcome(self) -> SendReceipt:
-        """The receipt of a single message; raises as `outcomes`."""
-        return self.outcomes()[0]
+    def receipt(self) -> SendReceipt:
+        """Return the receipt of a single message; raises as `all_receipts`."""
+        return self.all_receipts()[0]
 
     def finish(self, receipts: Sequence[SendReceipt] | None, error: BaseException | None) -> None:
+        """Set the outcome and notify the caller; later outcomes change nothing."""
+        if self.receipts is not None or self.error is not None:
+            return
         self.receipts, self.error = receipts, error
         try:
             self.on_done(self)
-        except Exception:  # noqa: BLE001 - a defect: those it went with shall be told all the same
-            where = error if receipts is None else receipts[0].message_queue
-            _log.exception("message %s (%s): not told who waits", self.unique_ids[0], where)
+        except Exception:  # noqa: BLE001 - a defect; others of its request are notified next
+            name, where = self.unique_ids[0], receipts[0].message_queue if receipts else error
+            _log.exception("message %s (%s): notifying its caller failed", name, where)
 
 
-def is_single(batch: Sequence[Entry]) -> bool:
-    """Whether a request holds one message, which goes as it is."""
+def is_single(batch: Sequence[PendingMessage]) -> bool:
+    """Return True if the request holds one message, which is not encoded as a batch."""
     return len(batch) == 1 and len(batch[0].bodies) == 1
 
 
-def batch_body(batch: Sequence[Entry]) -> bytes:
-    """The body of SEND_BATCH_MESSAGE."""
+def batch_body(batch: Sequence[PendingMessage]) -> bytes:
+    """Return the body of SEND_BATCH_MESSAGE."""
     if len(batch) == 1:
         return core.encode_batch(batch[0].bodies, batch[0].properties, batch[0].flags)
     every = chain.from_iterable
     return core.encode_batch(
-        list(every(entry.bodies for entry in batch)),
-        list(every(entry.properties for entry in batch)),
-        list(every(entry.flags for entry in batch)),
+        list(every(message.bodies for message in batch)),
+        list(every(message.properties for message in batch)),
+        list(every(message.flags for message in batch)),
     )
 
 
-def take_batch(waiting: deque[Entry], max_bytes: int) -> list[Entry]:
-    """Remove the next entries that may go in one request, in order; at least one."""
+def take_batch(waiting: deque[PendingMessage], max_bytes: int) -> list[PendingMessage]:
+    """Remove the next messages that may share a request, in order; at least one."""
     batch = [waiting.popleft()]
     size = batch[0].size
     while waiting and not batch[0].is_alone and not waiting[0].is_alone:

@@ -5,54 +5,68 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
+from ordermq.closing import Starting
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, StateError
-from ordermq.model.message import Message
+from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
 from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
-from ordermq.producer.accumulator import Intake, Parcel
-from ordermq.producer.asking import Asking
-from ordermq.producer.entries import Entries
-from ordermq.producer.faults import Faults
+from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
-from ordermq.producer.packing import packed
-from ordermq.producer.pending_message import Entry
-from ordermq.producer.queue_selector import Targets
-from ordermq.producer.queue_sender import QueueLane
-from ordermq.producer.selectors import QueueSelector, ShardingKey, selector_of
-from ordermq.producer.waiters import Awaited, SendWindow, Together
-from ordermq.remoting.headers import RecallHeader, SendHeader
+from ordermq.producer.pending_message import PendingMessage
+from ordermq.producer.queue_selector import (
+    LatencyFaults,
+    QueueRouting,
+    QueueSelector,
+    ShardingKey,
+)
+from ordermq.producer.queue_sender import FailedKeys, QueueSender
+from ordermq.producer.request_reply import (
+    BrokerRegistration,
+    ReplyProtocol,
+    Request,
+    Requests,
+    reply_message,
+)
+from ordermq.producer.send_protocol import SendProtocol
+from ordermq.producer.waiters import AsyncWaiter, BatchWaiter, SendWindow, UnawaitedSend
+from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import Command
+from ordermq.remoting.headers import RecallHeader
 
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
+_FALLBACKS = 2  # other brokers tried for an unordered message; Java's retryTimesWhenSendFailed
 
 
-class Producer(Asking):
+class Producer(Starting):
     """Sends messages; those of one sharding key in order.
 
     Args:
         group: the producer group, for the broker's statistics and transactions.
         name_servers: `host:port`, several joined by `;` or in a list.
-        selector: which queue a key goes to: "java" (the classic Java client's choice), "go",
-            "sip", "sha256", or a function (queues, message, key) -> queue. All producers of
-            an ordered topic must agree.
-        instance_name: a name in the client id, for admins to read; the id is unique with and
+        selector: how a sharding key chooses its queue: "java" (the classic Java client's way),
+            "go", "sip", "sha256", or a function (queues, message, key) -> queue, called on the
+            thread that sends. All producers of an ordered topic must agree.
+        instance_name: a part of the client id, for admin tools; the id is unique with and
             without it.
         config: all settings at once; else give them flat, as `send_timeout_ms=500`.
-        clock: time, as an argument; for tests.
-    Raises: ConfigError: a name or setting no broker would take.
+        clock: for tests.
+    Raises: ConfigError: a name or setting no broker would accept.
 
-    Any thread may send. Messages without a key go to the queues in turn.
+    Any thread may send. Messages without a key go to the queues in turn. Every way to send takes
+    the same path: the accumulator keeps the order of the calls, and each queue's sender has one
+    request in flight.
     """
 
     def __init__(
@@ -74,24 +88,32 @@ class Producer(Asking):
         )
         compression.require(self.config.send.compress_type)
         self._clock = clock if clock is not None else SystemClock()
-        self._faults = Faults(self._clock) if self.config.send.send_latency_fault else None
-        self._targets = Targets(selector_of(selector), self.config.send, self._faults)
+        self._latency_faults = (
+            LatencyFaults(self._clock) if self.config.send.send_latency_fault else None
+        )
+        self._routing = QueueRouting(selector, self.config.send, self._latency_faults)
         self._client: ClientSession | None = None
         self._closed = False
-        self._lanes: dict[MessageQueue, QueueLane] = {}
-        self._under_way: set[QueueLane] = set()
-        self._intake: Intake | None = None
+        self._senders: dict[MessageQueue, QueueSender] = {}
+        self._senders_in_flight: set[QueueSender] = set()
+        self._failed_keys = FailedKeys()
+        self._accumulator: Accumulator | None = None
         self._hooks = SendHooks(self.group, self._clock)
-        self._entries = Entries(self.config.send, self._hooks)
+        self._preparation = MessagePreparation(self.config.send, self._hooks)
+        self._registration: BrokerRegistration | None = None
+        self._requests: Requests | None = None
         self._traces: TraceDispatcher | None = None
+        self._oneway_failures = 0
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} {self.client_id}>"
 
     def start(self) -> None:
-        """Get ready; a server is first talked to by the first send."""
+        """Start the client; the first send connects to a server."""
         if self._client is not None or self._closed:
-            raise StateError("a producer starts once", group=self.group)
+            raise StateError(
+                "start() may be called only once: create a new producer", group=self.group
+            )
         client = self._client = ClientSession(
             self.name_servers,
             self.config.remoting,
@@ -101,8 +123,13 @@ class Producer(Asking):
             on_request=self._on_request,
         )
         client.start()
-        self._intake = Intake(client, self._targets, self._lane, self._under_way)
-        self._begin_asking(client, self._targets)
+        self._accumulator = Accumulator(
+            client, self._routing, self._sender_of, self._senders_in_flight
+        )
+        self._registration = BrokerRegistration(client)
+        self._requests = Requests(
+            client, self._routing, self._registration, self.config.remoting.namespace
+        )
         if self.config.trace.enable_msg_trace:
             self._begin_traces(client)
 
@@ -114,34 +141,39 @@ class Producer(Asking):
         self._hooks.hooks.append(TraceSends(self._traces, client.routes.master_of))
 
     def add_hook(self, hook: SendHook) -> None:
-        """Have `hook` called around each send; before `start`."""
+        """Call `hook` around each send; only before `start`."""
         self._require_not_started("add_hook")
         self._hooks.hooks.append(hook)
 
     def add_check(self, check: SendCheck) -> None:
-        """Have `check(message)` called before each send; what it raises is raised there.
+        """Call `check(message)` before each send; an exception it raises refuses the message.
 
-        Nothing is sent then. Before `start`.
+        The send raises it, and nothing is sent. Only before `start`.
         """
         self._require_not_started("add_check")
-        self._entries.checks.append(check)
+        self._preparation.checks.append(check)
 
     def _require_not_started(self, call: str) -> None:
         if self._client is not None or self._closed:
-            raise StateError(f"{call} before the producer starts", group=self.group)
+            raise StateError(f"call {call}() before start()", group=self.group)
 
     @property
     def traces_dropped(self) -> int:
-        """Trace records nobody will see: too many waited, or no broker took them."""
+        """The number of trace records lost: too many waited, or no broker accepted them."""
         return 0 if self._traces is None else self._traces.dropped
 
     @property
     def hook_errors(self) -> int:
-        """How often a hook raised; each is logged with its message."""
+        """The number of exceptions that hooks raised; each is logged with its message."""
         return self._hooks.errors
 
+    @property
+    def oneway_failures(self) -> int:
+        """The number of one-way messages that failed after their call returned; all are logged."""
+        return self._oneway_failures
+
     def close(self, timeout_s: float = 30.0) -> None:
-        """Send what is under way, at most `timeout_s`, then disconnect."""
+        """Send what waits, for at most `timeout_s`, then disconnect."""
         client = self._client
         if client is None or self._closed:
             return
@@ -164,20 +196,20 @@ class Producer(Asking):
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
     ) -> SendReceipt:
-        """Send and wait until the broker has it.
+        """Send and wait until the broker has stored the message.
 
         Args:
-            sharding_key: messages of one key stay in order; goes through the selector.
-            queue: send there, whatever the selector says.
+            sharding_key: messages of one key stay in order; the selector chooses their queue.
+            queue: send to this queue, whatever the selector says.
         Raises:
-            RequestTimeout, ConnectionLost: the outcome is unknown after all re-sends; the key
+            RequestTimeout, ConnectionLost: the outcome is unknown after all retries; the key
                 fails until `resolve`.
             KeyFailed: an earlier send of this key ended so.
             BrokerError: the broker refused it; it is not stored.
-            ConnectFailed: its broker is away, after all re-sends; it is not stored.
+            ConnectFailed: its broker is away, after all retries; it is not stored.
             RouteError: no broker has the topic.
         """
-        return self._send_together([message], sharding_key, queue)[0]
+        return self._send_and_wait([message], sharding_key, queue)[0]
 
     async def asend(
         self,
@@ -187,10 +219,10 @@ class Producer(Asking):
         queue: MessageQueue | None = None,
     ) -> SendReceipt:
         """`send` for asyncio code, on any loop; keep the order by awaiting in order."""
-        awaited = Awaited()
-        entry = self._entries.one(message, sharding_key, awaited.on_done)
-        self._hand_in(Parcel(message, sharding_key, queue, [entry]))
-        return await awaited.receipt
+        waiter = AsyncWaiter()
+        pending = self._preparation.one(message, sharding_key, waiter.on_done)
+        self._hand_in(SendRequest(message.topic, message, sharding_key, queue, [pending]))
+        return await waiter.receipt
 
     def send_batch(
         self,
@@ -201,17 +233,17 @@ class Producer(Asking):
     ) -> Sequence[SendReceipt]:
         """Send messages of one topic to one queue, back to back, and all of them or none.
 
-        Only those that one request cannot hold go in several, one after the other: more than
+        Only messages that one request cannot hold go in several, one after the other: more than
         `max_batch_bytes`, and delayed ones.
 
-        Returns: a receipt a message; made when it is looked at.
-        Raises: ConfigError: none, or of several topics; else as `send`.
+        Returns: one receipt per message, created when it is read.
+        Raises: ConfigError: no messages, or of several topics; else as `send`.
         """
         if not messages:
             raise ConfigError("send_batch needs at least one message")
         if len({message.topic for message in messages}) > 1:
             raise ConfigError("send_batch takes messages of one topic only")
-        return self._send_together(messages, sharding_key, queue)
+        return self._send_and_wait(messages, sharding_key, queue)
 
     def send_many(
         self,
@@ -222,8 +254,8 @@ class Producer(Asking):
         """Send (message, sharding key) pairs, in order within a key, pipelined across keys.
 
         Args:
-            max_in_flight: messages sent ahead of the receipts handed out, 2..1000000.
-        Yields: a receipt a message, in the order of `events`. It must be exhausted.
+            max_in_flight: messages sent ahead of the receipts yielded, 2..1000000.
+        Yields: one receipt per message, in the order of `events`. It must be exhausted.
         Raises: as `send`, for the first message that failed; later ones may be stored, but
             none of the failed one's key after an unknown outcome.
         """
@@ -231,45 +263,24 @@ class Producer(Asking):
             raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
         self._live()
         window = SendWindow()
-        under_way: deque[Entry] = deque()
+        in_flight: deque[PendingMessage] = deque()
         refused: Exception | None = None
         for message, key in events:
             try:
-                entry = self._entries.one(message, key, window.on_done)
+                pending = self._preparation.one(message, key, window.on_done)
             except Exception as error:  # noqa: BLE001 - raised below
                 refused = error  # after the receipts of those before it
                 break
-            under_way.append(entry)
-            self._hand_in(Parcel(message, key, None, [entry]), is_awaited=False)
-            while under_way and (len(under_way) >= max_in_flight or under_way[0].is_done):
-                yield window.receipt(under_way.popleft())
-        while under_way:
-            yield window.receipt(under_way.popleft())
+            in_flight.append(pending)
+            self._hand_in(
+                SendRequest(message.topic, message, key, None, [pending]), is_awaited=False
+            )
+            while in_flight and (len(in_flight) >= max_in_flight or in_flight[0].is_done):
+                yield window.receipt(in_flight.popleft())
+        while in_flight:
+            yield window.receipt(in_flight.popleft())
         if refused is not None:
             raise refused
-
-    def _send_together(
-        self,
-        messages: Sequence[Message],
-        key: ShardingKey | None,
-        queue: MessageQueue | None,
-    ) -> Sequence[SendReceipt]:
-        if self._live().runtime.is_io_thread:
-            raise StateError("a blocking send on the I/O thread: use `asend` there")
-        together = Together(len(messages))
-        entries = self._entries.together(messages, key, together.on_done)
-        self._hand_in(Parcel(messages[0], key, queue, entries))
-        together.wait()
-        if len(entries) == 1:
-            return entries[0].outcomes()
-        return [receipt for entry in entries for receipt in entry.outcomes()]
-
-    def _hand_in(self, parcel: Parcel, *, is_awaited: bool = True) -> None:
-        self._live()
-        if parcel.is_free:
-            self._let_move(parcel.entries[0])
-        assert self._intake is not None
-        self._intake.hand_in(parcel, is_awaited=is_awaited)
 
     def send_oneway(
         self,
@@ -278,46 +289,207 @@ class Producer(Asking):
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
     ) -> None:
-        """Send without an acknowledgement: it may be lost, and nobody is told."""
+        """Send without waiting for the outcome; the message may be lost.
+
+        It keeps its place behind all earlier sends. Without key and queue the broker is not
+        asked for an answer: the message counts as sent once it is written to the socket. With
+        either, its queue sends nothing more until the broker has answered, as for `send`:
+        RocketMQ works on requests of one connection in parallel, so a later message could be
+        stored before it.
+
+        Raises: KeyFailed, ConfigError, StateError: as `send`, if that is known at once. A later
+            failure is logged and counted (`oneway_failures`).
+        """
+        self._live()
+        if (failed := self._failed_keys.error_of(message.topic, sharding_key)) is not None:
+            raise failed
+        outcome = UnawaitedSend(self._oneway_failed)
+        pending = self._preparation.one(message, sharding_key, outcome.on_done)
+        pending.is_oneway = sharding_key is None and queue is None
+        self._hand_in(
+            SendRequest(message.topic, message, sharding_key, queue, [pending]), is_awaited=False
+        )
+        outcome.end_call()
+
+    def _oneway_failed(self, pending: PendingMessage) -> None:
+        self._oneway_failures += 1  # on the I/O thread only
+        _log.warning("one-way message %s failed: %s", pending.unique_ids[0], pending.error)
+
+    def _send_and_wait(
+        self,
+        messages: Sequence[Message],
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> Sequence[SendReceipt]:
+        self._live_for_blocking()
+        waiter = BatchWaiter(len(messages))
+        made = self._preparation.batch(messages, key, waiter.on_done)
+        self._hand_in(SendRequest(messages[0].topic, messages[0], key, queue, made))
+        waiter.wait()
+        if len(made) == 1:
+            return made[0].all_receipts()
+        return [receipt for pending in made for receipt in pending.all_receipts()]
+
+    def _hand_in(
+        self, request: SendRequest, *, is_awaited: bool = True, may_use_fallback: bool = True
+    ) -> None:
+        self._live()
+        # Any queue will do for an unordered message, so another broker's may store it, too.
+        if (
+            may_use_fallback
+            and request.key is None
+            and request.queue is None
+            and len(request.pending) == 1
+            and self.config.send.retry_another_broker
+        ):
+            request.pending[0].fallbacks_left = _FALLBACKS
+        assert self._accumulator is not None
+        self._accumulator.hand_in(request, is_awaited=is_awaited)
+
+    # Requests and replies.
+
+    def request(
+        self,
+        message: Message,
+        timeout_ms: int = 3_000,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> MessageView:
+        """Send, and wait for the reply of a consumer of the topic.
+
+        Args:
+            timeout_ms: for both together, at least 1; consumers see it as the TTL.
+            sharding_key, queue: as of `send`.
+        Returns: the reply; the first one if several consumers reply.
+        Raises:
+            ReplyTimeout: none came in time; the request may yet be carried out.
+            ConfigError: a property of the message is reserved for requests and replies.
+            StateError: the producer was closed meanwhile. Else as `send`.
+        """
+        client = self._live_for_blocking()
+        requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
+        return client.runtime.call(requests.reply_to(request))
+
+    async def arequest(
+        self,
+        message: Message,
+        timeout_ms: int = 3_000,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> MessageView:
+        """`request` for asyncio code, on any loop; keep the order by awaiting in order."""
         client = self._live()
-        entry = self._entries.one(message, sharding_key, _nothing)
+        requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
+        reply = asyncio.wrap_future(client.runtime.submit(requests.reply_to(request)))
+        try:
+            return await reply
+        except asyncio.CancelledError as error:
+            # `reply_to` may not have begun yet, and then cannot clean up itself.
+            client.runtime.post(requests.give_up, request, error)
+            raise
 
-        async def work() -> None:
-            await self._targets.learn(client.routes, message.topic)
-            target = self._targets.choose(client.routes, message, sharding_key, queue)
-            body, sys_flag = await packed(entry.bodies[0], self.config.send)
-            header = SendHeader(
-                producer_group=self.group,
-                topic=message.topic,
-                queue_id=target.queue_id,
-                sys_flag=sys_flag,
-                born_timestamp_ms=self._clock.wall_ms(),
-                flag=message.flag,
-                properties=entry.properties[0],
-                broker_name=target.broker_name,
-            )
-            address = client.routes.master_of(target.broker_name)
-            await client.api.send_oneway(address, header, body)
+    def _begin_request(
+        self,
+        message: Message,
+        timeout_ms: int,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+    ) -> tuple[Requests, Request]:
+        requests = self._requests
+        assert requests is not None
+        request = Request(requests, message, timeout_ms, self.client_id)
+        pending = self._preparation.one(message, key, request.on_done, request.properties)
+        pending.is_alone = True  # brokers add what a reply needs to no message of a batch
+        pending.requirement = request
+        request.pending = pending
+        requests.add(request)
+        self._hand_in(SendRequest(message.topic, message, key, queue, [pending]))
+        return requests, request
 
-        client.runtime.call(work())
+    def reply(
+        self,
+        request: MessageView,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> SendReceipt:
+        """Reply to a request, from a listener or elsewhere; return when the requester has it.
+
+        Args:
+            request: the message that was consumed.
+            body, tags, keys, properties: of the reply, as of `Message`.
+        Raises:
+            ConfigError: the message is no request, or the reply no valid message.
+            BrokerError: the requester waits no more, or is not connected to the broker.
+            RequestTimeout, ConnectionLost, ConnectFailed: a broker did not answer; whether
+                the reply arrived is unknown.
+        """
+        self._live_for_blocking()
+        waiter = BatchWaiter(1)
+        pending = self._begin_reply(request, body, tags, keys, properties, waiter.on_done)
+        waiter.wait()
+        return pending.receipt()
+
+    async def areply(
+        self,
+        request: MessageView,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> SendReceipt:
+        """`reply` for asyncio code, on any loop."""
+        waiter = AsyncWaiter()
+        self._begin_reply(request, body, tags, keys, properties, waiter.on_done)
+        return await waiter.receipt
+
+    def _begin_reply(
+        self,
+        request: MessageView,
+        body: bytes,
+        tags: str | None,
+        keys: Sequence[str],
+        properties: Mapping[str, str] | None,
+        on_done: Callable[[PendingMessage], None],
+    ) -> PendingMessage:
+        client = self._live()
+        message, added = reply_message(request, body, tags, keys, properties or {})
+        pending = self._preparation.one(message, None, on_done, added)
+        protocol = ReplyProtocol(client, self.group, request, message.topic, self.config.send)
+        # A sender of its own: a reply belongs to no queue, and one requester that does not
+        # answer must not hold up the replies to others.
+        sender = self._new_sender(protocol)
+        self._hand_in(
+            SendRequest(request.topic, message, None, None, [pending], sender),
+            may_use_fallback=False,
+        )
+        return pending
+
+    # Other requests to brokers.
 
     def recall(self, topic: str, recall_handle: str) -> str:
-        """Take back a timed message that is not due yet.
+        """Delete a timed message that is not due yet.
 
-        RocketMQ's brokers do it since 5.3.2, with `recallMessageEnable=true`. They say yes once
-        they noted it, also for a message recalled before; the embedded one when it is gone.
+        RocketMQ's brokers do it since 5.3.2, with `recallMessageEnable=true`. They confirm as
+        soon as the recall is stored, also for a message recalled before; the embedded broker
+        confirms when the message is gone.
 
-        Args: recall_handle: that of its receipt.
+        Args: recall_handle: from the receipt of its send.
         Returns: the message's id.
         Raises:
-            ConfigError: no handle, or of another topic.
-            BrokerError: too late, no such message, or the broker does not do it.
+            ConfigError: an invalid handle, or one of another topic.
+            BrokerError: too late, no such message, or the broker does not support it.
             RouteError: no broker has the topic.
         """
         client = self._live()
         handle = RecallHandle.of_text(recall_handle)
         if unwrapped(self.config.remoting.namespace, handle.topic) != topic:
-            raise ConfigError(f"the recall handle is of topic {handle.topic!r}", topic=topic)
+            raise ConfigError(f"the recall handle belongs to topic {handle.topic!r}", topic=topic)
 
         async def work() -> str:
             await client.routes.get(topic)
@@ -328,77 +500,95 @@ class Producer(Asking):
         return client.runtime.call(work())
 
     def resolve(self, topic: str, sharding_key: ShardingKey) -> bool:
-        """Let a failed key go on, after you looked whether its message arrived.
+        """Let a failed key go on, after you checked whether its message arrived.
 
         Returns: False if the key had not failed.
         """
-        client = self._live()
-
-        async def work() -> bool:
-            # In every lane: if queues changed, the key may have failed in several.
-            lanes = [lane for queue, lane in list(self._lanes.items()) if queue.topic == topic]
-            return sum(lane.resolve(sharding_key) for lane in lanes) > 0
-
-        return client.runtime.call(work())
+        self._live()
+        return self._failed_keys.resolve(topic, sharding_key)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues the selector chooses from, sorted.
+        """Return the queues the selector chooses from, sorted.
 
         Raises: RouteError: no broker has the topic.
         """
         client = self._live()
 
         async def work() -> list[MessageQueue]:
-            await self._targets.learn(client.routes, topic)
-            return list(self._targets.queues(client.routes, topic))
+            await self._routing.learn(client.routes, topic)
+            return list(self._routing.queues(client.routes, topic))
 
         return client.runtime.call(work())
 
+    # Senders; any thread.
+
+    def _sender_of(self, queue: MessageQueue) -> QueueSender:
+        sender = self._senders.get(queue)
+        if sender is None:
+            assert self._client is not None
+            protocol = SendProtocol(
+                self._client, self.group, queue, self.config.send, self._latency_faults
+            )
+            # Two threads may want a queue's first sender: both get the same.
+            sender = self._senders.setdefault(queue, self._new_sender(protocol))
+        return sender
+
+    def _new_sender(self, protocol: SendProtocol) -> QueueSender:
+        assert self._client is not None
+        return QueueSender(
+            self._client,
+            protocol,
+            self.config.send,
+            self._failed_keys,
+            self._use_fallback,
+            self._senders_in_flight,
+        )
+
     # On the I/O thread.
 
-    def _lane(self, queue: MessageQueue) -> QueueLane:
-        lane = self._lanes.get(queue)
-        if lane is None:
-            assert self._client is not None
-            lane = QueueLane(
-                self._client,
-                self.group,
-                queue,
-                self.config.send,
-                self._detour,
-                self._faults,
-                self._under_way,
-            )
-            lane = self._lanes.setdefault(queue, lane)  # two threads may want its first
-        return lane
-
-    def _detour(self, queue: MessageQueue, entry: Entry) -> bool:
-        """Hand an unordered message that a broker did not take to another, if there is one."""
+    def _use_fallback(self, queue: MessageQueue, pending: PendingMessage) -> bool:
+        """Hand an unordered message to another broker's sender; False if there is none."""
         if self._closed or self._client is None:
             return False
         try:
-            target = self._targets.elsewhere(self._client.routes, queue)
-        except OrderMQError:  # the topic's queues changed meanwhile: it stays, and is told so
+            target = self._routing.fallback(self._client.routes, queue)
+        except OrderMQError:  # the topic is gone: the message stays, and fails with its error
             return False
         if target is None:
             return False
-        entry.moves_left -= 1
-        lane = self._lane(target)
-        lane.put([entry])
-        lane.begin()
+        pending.fallbacks_left -= 1
+        sender = self._sender_of(target)
+        sender.put([pending])
+        sender.begin()
         return True
 
+    def _on_request(self, address: str, request: Command) -> Command | None:
+        if request.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT or self._requests is None:
+            return None
+        return self._requests.take_reply(address, request)
+
     async def _flush(self) -> None:
-        assert self._intake is not None
-        while not (self._intake.is_empty and all(lane.is_idle for lane in [*self._lanes.values()])):
+        assert self._accumulator is not None
+        while not (
+            self._accumulator.is_empty
+            and not self._senders_in_flight
+            and all(sender.is_idle for sender in [*self._senders.values()])
+        ):
             await self._clock.sleep_ms(_FLUSH_TICK_MS)
 
     async def _leave(self, client: ClientSession) -> None:
-        await client.stop_loops()
-        self._stop_asking()
-        assert self._intake is not None
-        self._intake.close(self._not_running())
-        await asyncio.gather(*(lane.stop() for lane in [*self._lanes.values()]))
+        assert self._requests is not None
+        assert self._accumulator is not None
+        self._requests.close(
+            StateError(
+                "the producer was closed while it waited for a reply; the request may yet be "
+                "carried out",
+                group=self.group,
+            )
+        )
+        self._accumulator.close(self._not_running())
+        senders = {*self._senders.values(), *self._senders_in_flight}
+        await asyncio.gather(*(sender.stop() for sender in senders))
         await client.leave(producer_group=self.group)
         await client.disconnect()
 
@@ -407,12 +597,17 @@ class Producer(Asking):
             raise self._not_running()
         return self._client
 
+    def _live_for_blocking(self) -> ClientSession:
+        client = self._live()
+        if client.runtime.is_io_thread:
+            raise StateError(
+                "a blocking call on the I/O thread would wait for ever: use the async form there",
+                group=self.group,
+            )
+        return client
+
     def _not_running(self) -> StateError:
         return StateError(
             "the producer is not running: call start(), or use it in a `with` block",
             group=self.group,
         )
-
-
-def _nothing(entry: Entry) -> None:
-    return None

@@ -1,38 +1,181 @@
-"""Which queue a message goes to: the caller's, its key's, or the next in turn."""
+"""Queue selection: the caller's queue, the queue of the sharding key, or the next in turn.
+
+A sharding key goes through a selector (docs/internals/semantics.md#ordered-sends). Clients of
+other languages choose different queues for the same key, so each choice has a name: all
+producers of one ordered topic must use the same.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ordermq.client.routes import Routes, are_brokers_away, publish_queues
+from ordermq.clock import Clock
 from ordermq.config import SendConfig
-from ordermq.errors import ConfigError, OrderingError, RouteError
+from ordermq.errors import ConfigError, OrderingError, RouteError, StateError
+from ordermq.model.hashing import key_hash
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
-from ordermq.producer.faults import Faults
-from ordermq.producer.selectors import QueueSelector, ShardingKey
 from ordermq.remoting.bodies import TopicRoute
 
+ShardingKey = str | int
+QueueSelector = Callable[[Sequence[MessageQueue], Message, ShardingKey], MessageQueue]
 
-class Targets:
-    """Chooses queues for one producer; on the I/O thread.
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def java_index(key: ShardingKey, count: int) -> int:
+    """Return the index of Java's `SelectMessageQueueByHash`: |hashCode % n|.
+
+    Java's % truncates towards zero, Python's rounds down.
+    """
+    return abs(key_hash(key)) % count
+
+
+def go_index(key: ShardingKey, count: int) -> int:
+    """Return the index of the Go client: FNV-1a, 32 bits, over UTF-8."""
+    value = 0x811C9DC5
+    for byte in str(key).encode():
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value % count
+
+
+def sha256_index(key: ShardingKey, count: int) -> int:
+    """Return the index of the 5.x Python client: SHA-256 as one big number."""
+    return int.from_bytes(hashlib.sha256(str(key).encode()).digest(), "big") % count
+
+
+def sip_index(key: ShardingKey, count: int) -> int:
+    """Return the index of the 5.x Java and Go clients: SipHash-2-4 as a signed long."""
+    value = _sip_hash_24(str(key).encode())
+    return (value - (1 << 64) if value >> 63 else value) % count
+
+
+def _sip_hash_24(data: bytes) -> int:
+    # The 128-bit key is 00 01 .. 0f, that of the reference implementation's test vectors.
+    k0, k1 = 0x0706050403020100, 0x0F0E0D0C0B0A0908
+    v0, v1 = k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D
+    v2, v3 = k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573
+
+    def rounds(count: int) -> None:
+        nonlocal v0, v1, v2, v3
+        for _ in range(count):
+            v0 = (v0 + v1) & _MASK
+            v1 = _rotate(v1, 13) ^ v0
+            v0 = _rotate(v0, 32)
+            v2 = (v2 + v3) & _MASK
+            v3 = _rotate(v3, 16) ^ v2
+            v0 = (v0 + v3) & _MASK
+            v3 = _rotate(v3, 21) ^ v0
+            v2 = (v2 + v1) & _MASK
+            v1 = _rotate(v1, 17) ^ v2
+            v2 = _rotate(v2, 32)
+
+    whole = len(data) - len(data) % 8
+    words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, whole, 8)]
+    words.append(int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56)
+    for word in words:
+        v3 ^= word
+        rounds(2)
+        v0 ^= word
+    v2 ^= 0xFF
+    rounds(4)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+def _rotate(value: int, bits: int) -> int:
+    return (value << bits | value >> (64 - bits)) & _MASK
+
+
+_INDEXES: dict[str, Callable[[ShardingKey, int], int]] = {
+    "java": java_index,
+    "go": go_index,
+    "sip": sip_index,
+    "sha256": sha256_index,
+}
+
+
+def selector_of(choice: str | QueueSelector) -> QueueSelector:
+    """Return the selector of this name, or the caller's own function.
+
+    Raises: ConfigError: an unknown name.
+    """
+    if callable(choice):
+        return choice
+    index = _INDEXES.get(choice)
+    if index is None:
+        raise ConfigError(
+            f"selector {choice!r}: expected one of {sorted(_INDEXES)}, or a function "
+            "(queues, message, key) -> queue"
+        )
+
+    def select(queues: Sequence[MessageQueue], message: Message, key: ShardingKey) -> MessageQueue:
+        return queues[index(key, len(queues))]
+
+    return select
+
+
+# Java's LatencyFaultToleranceImpl: a send that took this long makes its broker unavailable for
+# this long, both in ms.
+_PENALTIES = ((15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000))
+_UNANSWERED_MS = 10_000  # counted for a send that had no answer
+
+
+class LatencyFaults:
+    """Brokers that unordered messages avoid for a while because they were slow or silent."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until_ms: dict[str, int] = {}
+
+    def record(self, broker_name: str, latency_ms: int) -> None:
+        """Record how long a broker took to answer; a quick answer makes it available at once."""
+        for at_least_ms, penalty_ms in _PENALTIES:
+            if latency_ms >= at_least_ms:
+                self._until_ms[broker_name] = self._clock.now_ms() + penalty_ms
+                return
+        self._until_ms.pop(broker_name, None)
+
+    def record_unanswered(self, broker_name: str) -> None:
+        """Record that a broker did not answer, or could not be reached."""
+        self.record(broker_name, _UNANSWERED_MS)
+
+    def is_available(self, broker_name: str) -> bool:
+        """Return False while the broker should be avoided."""
+        until_ms = self._until_ms.get(broker_name)
+        return until_ms is None or until_ms <= self._clock.now_ms()
+
+
+class QueueRouting:
+    """Chooses the queues of one producer's messages; any thread.
 
     Args:
-        faults: brokers to leave out, if unordered messages shall pass by slow ones.
+        selector: a name, or the caller's own function.
+        latency_faults: brokers to avoid; None uses all of them in turn.
+    Raises: ConfigError: an unknown selector name.
     """
 
     def __init__(
-        self, selector: QueueSelector, config: SendConfig, faults: Faults | None = None
+        self,
+        selector: str | QueueSelector,
+        config: SendConfig,
+        latency_faults: LatencyFaults | None = None,
     ) -> None:
-        self._selector = selector
+        self._selector = selector_of(selector)
+        # User code is slow or raises or sends, so it never runs on the I/O thread.
+        self.runs_user_code = callable(selector)
+        self._selecting = threading.local()
         self._config = config
-        self._faults = faults
+        self._latency_faults = latency_faults
         # The queues of a topic must not change under its keys
         # (docs/internals/semantics.md#ordered-sends).
         self._pinned: dict[str, tuple[MessageQueue, ...]] = {}
+        self._pinning = threading.Lock()
         self._latest: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
         self._turns = itertools.count()
 
@@ -43,22 +186,30 @@ class Targets:
         key: ShardingKey | None,
         queue: MessageQueue | None,
     ) -> MessageQueue:
-        """The queue for a message of a topic whose route we have (`learn`).
+        """Return the queue for a message of a topic with a known route (`learn`).
 
-        Raises: ConfigError: `queue` is of another topic, or the selector invented one. Else as
-            `queues`.
+        Raises: ConfigError: `queue` belongs to another topic, or the selector returned none of
+            the queues it was given. Else as `queues`.
         """
         if queue is not None:
             if queue.topic != message.topic:
                 raise ConfigError(
-                    f"queue {queue} is of another topic than the message", topic=message.topic
+                    f"queue {queue} belongs to another topic than the message: name one of "
+                    "producer.queues(topic)",
+                    topic=message.topic,
                 )
             return queue
         if key is None:
             queues = self._latest_of(routes, message.topic)
-            return self._in_turn(_at_least_one(queues, message.topic))
+            return self._next_in_turn(_at_least_one(queues, message.topic))
         queues = self.queues(routes, message.topic)
-        target = self._selector(queues, message, key)
+        if not self.runs_user_code:
+            return self._selector(queues, message, key)
+        self._selecting.is_active = True
+        try:
+            target = self._selector(queues, message, key)
+        finally:
+            self._selecting.is_active = False
         if target not in queues:
             raise ConfigError(
                 f"the selector returned {target!r}: expected one of the queues it was given",
@@ -66,42 +217,63 @@ class Targets:
             )
         return target
 
-    def elsewhere(self, routes: Routes, queue: MessageQueue) -> MessageQueue | None:
-        """A queue of the same topic at another broker; None if there is none."""
+    def check_not_selecting(self, topic: str) -> None:
+        """Refuse a send that the producer's own selector makes while it selects.
+
+        Before a topic's route is known, the message that is being selected for stands in front
+        of the selector's own: both would wait for each other.
+
+        Raises: StateError: it does.
+        """
+        if getattr(self._selecting, "is_active", False):
+            raise StateError(
+                "a queue selector sent a message with its own producer: a selector may only "
+                "choose a queue; send before or after",
+                topic=topic,
+            )
+
+    def fallback(self, routes: Routes, queue: MessageQueue) -> MessageQueue | None:
+        """Return a queue of the same topic on another broker; None if there is none."""
         others = [
             other
             for other in self._latest_of(routes, queue.topic)
             if other.broker_name != queue.broker_name
         ]
-        return self._in_turn(others) if others else None
+        return self._next_in_turn(others) if others else None
 
-    def _in_turn(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+    def _next_in_turn(self, queues: Sequence[MessageQueue]) -> MessageQueue:
         found = queues[next(self._turns) % len(queues)]
-        if self._faults is None:
+        if self._latency_faults is None:
             return found
         for _ in queues:
-            if self._faults.is_available(found.broker_name):
+            if self._latency_faults.is_available(found.broker_name):
                 break
             found = queues[next(self._turns) % len(queues)]
-        return found  # if none is available, whoever is next
+        return found  # if every broker was slow, the last one looked at
 
     def queues(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a learned topic that the selector chooses from, sorted.
+        """Return the queues of a learned topic that the selector chooses from, sorted.
 
-        With those of brokers that are away, be it all of them: their keys wait, as long as a
-        send is tried again, and no key moves.
+        They include those of brokers that are away, even all of them: their keys wait while a
+        send is retried, and no key moves.
 
         Raises:
-            RouteError: no broker has the topic, or none took its messages since we know it.
+            RouteError: no broker has the topic, or none has accepted its messages so far.
             OrderingError: they changed since a key was first sent, and keys would move.
         """
-        queues, pinned = self._latest_of(routes, topic), self._pinned.get(topic)
-        if queues is pinned:
+        queues = self._latest_of(routes, topic)
+        if queues is self._pinned.get(topic):
             return queues
+        # Only here, after a change: two threads that meet it together must not pin two sets.
+        with self._pinning:
+            return self._pin(topic, queues)
+
+    def _pin(self, topic: str, queues: tuple[MessageQueue, ...]) -> tuple[MessageQueue, ...]:
+        pinned = self._pinned.get(topic)
         if pinned is None:
             self._pinned[topic] = _at_least_one(queues, topic)
             return queues
-        if not queues:  # there is nowhere to move to
+        if not queues:  # there is no queue to move to
             return pinned
         if pinned != queues and not self._config.allow_queue_change:
             if are_brokers_away(queues, pinned):
@@ -117,7 +289,7 @@ class Targets:
         return queues
 
     def _latest_of(self, routes: Routes, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues there are now, perhaps none; messages without a key may go to any of them."""
+        # The queues of the latest route, perhaps none; messages without a key may use any.
         route = self._route(routes, topic)
         latest = self._latest.get(topic)
         if latest is not None and latest[0] is route:
@@ -127,7 +299,7 @@ class Targets:
         return queues
 
     async def learn(self, routes: Routes, topic: str) -> None:
-        """Get the route of a topic; of one that its first send creates, that of its template.
+        """Get the route of a topic; if its first send creates it, that of its template.
 
         Raises: RouteError: no name server answers.
         """
@@ -138,7 +310,7 @@ class Targets:
         route = routes.known(topic)
         if route is not None:
             return route
-        # Unknown topics are created by their first send, with the queues we ask for at most.
+        # The first send creates the topic, with at most the number of queues it asks for.
         template = routes.known(AUTO_CREATE_TOPIC)
         if template is None:
             raise RouteError(
@@ -163,7 +335,7 @@ class Targets:
 def _at_least_one(queues: tuple[MessageQueue, ...], topic: str) -> tuple[MessageQueue, ...]:
     if not queues:
         raise RouteError(
-            "no broker takes messages of this topic now: no writable queue has a live master",
+            "no broker accepts messages of this topic now: no writable queue has a live master",
             topic=topic,
         )
     return queues

@@ -1,164 +1,413 @@
-"""One request of a queue at a time: what gathers meanwhile goes as one batch.
+"""One request of a queue in flight: messages that arrive meanwhile leave as the next batch.
 
-A key always goes to one queue, so one unacknowledged request a queue is at most one
-unacknowledged send a key (docs/internals/semantics.md#ordered-sends), and a batch is stored whole
-or not at all. The rule
-costs little: under load the batches grow, as commits of a database do.
+A key always goes to one queue, so one unacknowledged request per queue is at most one
+unacknowledged send per key (docs/internals/semantics.md#ordered-sends), and a batch is stored
+whole or not at all. The rule costs little: under load the batches grow, like the group commits
+of a database.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
-from ordermq.errors import KeyFailed
+from ordermq.errors import KeyFailed, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.faults import Faults
-from ordermq.producer.pending_message import Entry, take_batch
-from ordermq.producer.selectors import ShardingKey
-from ordermq.producer.send_protocol import Destination
-from ordermq.producer.sending import Sending, stopped
+from ordermq.model.status import SendReceipt
+from ordermq.producer.pending_message import (
+    PendingMessage,
+    batch_body,
+    is_single,
+    take_batch,
+)
+from ordermq.producer.queue_selector import ShardingKey
+from ordermq.producer.retry_policy import (
+    AfterFailure,
+    is_outcome_unknown,
+    may_use_fallback_broker,
+    retry_delay_ms,
+)
+from ordermq.producer.send_protocol import SendProtocol, compressed, needs_compression
+from ordermq.remoting.command import Command
+from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.producer")
 
 
-def _stay(queue: MessageQueue, entry: Entry) -> bool:
+class FailedKeys:
+    """Sharding keys with an unknown outcome: their later messages fail; any thread.
+
+    One table per producer: after a change of queues a key must not go on in its new queue while
+    its outcome in the old one is unknown.
+    """
+
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[str, ShardingKey], str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._reasons)
+
+    def add(self, topic: str, key: ShardingKey, reason: str) -> None:
+        self._reasons.setdefault((topic, key), reason)
+
+    def resolve(self, topic: str, key: ShardingKey) -> bool:
+        """Let a key go on; return False if it had not failed."""
+        return self._reasons.pop((topic, key), None) is not None
+
+    def error_of(
+        self, topic: str, key: ShardingKey | None, queue: MessageQueue | None = None
+    ) -> KeyFailed | None:
+        """Return the error of a message of this key; None if the key has not failed."""
+        reason = self._reasons.get((topic, key)) if key is not None else None
+        if reason is None:
+            return None
+        return KeyFailed(
+            f"sharding key {key!r}: an earlier send has an unknown outcome ({reason}); check "
+            "whether it arrived, then call producer.resolve(topic, key)",
+            topic=topic,
+            broker=queue.broker_name if queue else None,
+            queue_id=queue.queue_id if queue else None,
+        )
+
+
+def _no_fallback(queue: MessageQueue, message: PendingMessage) -> bool:
     return False
 
 
-class QueueLane:
-    """Sends the messages of one queue in the order they come; on the I/O thread, but for `send`.
+class QueueSender:
+    """Sends the messages of one queue in the order they come; on the I/O thread, except `send`.
 
     Args:
-        detour: hands an entry that failed here to another broker's lane; False if it stays.
-        faults: hears how long the broker took, if anybody wants to know.
-        under_way: the producer's lanes with a request under way, kept by them.
+        failed_keys: of the producer.
+        fallback: hands a failed message to another broker's sender; False if it stays here.
+        in_flight: the producer's senders with a request in flight, kept up to date here.
     """
 
     def __init__(
         self,
         client: ClientSession,
-        group: str,
-        queue: MessageQueue,
+        protocol: SendProtocol,
         config: SendConfig,
-        detour: Callable[[MessageQueue, Entry], bool] = _stay,
-        faults: Faults | None = None,
-        under_way: set[QueueLane] | None = None,
+        failed_keys: FailedKeys,
+        fallback: Callable[[MessageQueue, PendingMessage], bool] = _no_fallback,
+        in_flight: set[QueueSender] | None = None,
     ) -> None:
-        self.queue = queue
         self._client = client
+        self._protocol = protocol
         self._config = config
-        self._detour = detour
-        self._destination = Destination(client, group, queue, config, faults)
+        self._failed_keys = failed_keys
+        self._fallback = fallback
+        self._senders_in_flight = set() if in_flight is None else in_flight
+        # Guards what follows; a caller that sends itself holds it while it writes the request.
         self._lock = threading.RLock()
-        self._waiting: deque[Entry] = deque()
-        self._failed: dict[ShardingKey, str] = {}
-        self._sending: Sending | None = None
-        self._under_way = set() if under_way is None else under_way
+        self._waiting: deque[PendingMessage] = deque()
+        self._in_flight: InFlightBatch | None = None
         self._is_beginning = False
 
     @property
-    def is_idle(self) -> bool:
-        return self._sending is None and not self._waiting
+    def queue(self) -> MessageQueue:
+        return self._protocol.queue
 
-    def put(self, entries: Sequence[Entry]) -> None:
-        """Queue messages for sending; `begin` sends them, their `on_done` tells the outcome."""
+    @property
+    def is_idle(self) -> bool:
+        return self._in_flight is None and not self._waiting
+
+    def put(self, messages: Sequence[PendingMessage]) -> None:
+        """Queue messages; `begin` sends them."""
         with self._lock:
-            self._waiting.extend(entries)
+            self._waiting.extend(messages)
 
     def begin(self) -> None:
-        """Send what waits, unless a request is under way: then it is sent after that."""
+        """Send what waits, unless a request is in flight: its answer begins the next one."""
         with self._lock:
-            if self._is_beginning:  # from within the loop below: a request failed at once
+            if self._is_beginning:  # called from the loop below: a request failed at once
                 return
             self._is_beginning = True
             try:
-                while self._waiting and self._sending is None:
-                    batch = take_batch(self._waiting, self._config.max_batch_bytes)
-                    if self._failed:
-                        batch = self._without_failed(batch)
-                    if batch:
-                        self._next(batch).start()
-            except Exception:  # noqa: BLE001 - a defect: yet nobody may wait for ever
-                _log.exception("%s: what waits was given up", self.queue)
-                self._turn_away()
+                # A loop, because a request may end in `start`: no route, or a one-way send.
+                while self._waiting and self._in_flight is None:
+                    self._begin_next(InFlightBatch.start)
             finally:
                 self._is_beginning = False
 
-    def send(self, entries: Sequence[Entry]) -> None:
-        """`put` and `begin` from another thread, which writes the request itself if it can."""
+    def send(self, messages: Sequence[PendingMessage]) -> None:
+        """Queue and send messages from another thread, which writes the request if it can."""
         with self._lock:
-            self._waiting.extend(entries)
-            if self._sending is not None:
-                return  # sent after that
-            if self._failed:
+            self._waiting.extend(messages)
+            if self._in_flight is not None:
+                return  # sent after that request's answer
+            if self._failed_keys:  # messages are refused on the I/O thread, like all that fail
                 self._client.runtime.post(self.begin)
             else:
-                batch = take_batch(self._waiting, self._config.max_batch_bytes)
-                self._next(batch).start_from_caller()
+                self._begin_next(InFlightBatch.start_from_caller)
 
-    def _next(self, batch: Sequence[Entry]) -> Sending:
-        self._sending = sending = Sending(
-            self._client,
-            self._destination,
-            self._config,
-            batch,
-            self._detour,
-            self.fail,
-            self._ended,
-        )
-        self._under_way.add(self)
-        return sending
+    def _begin_next(self, start: Callable[[InFlightBatch], None]) -> None:
+        batch: Sequence[PendingMessage] = ()
+        try:
+            batch = take_batch(self._waiting, self._config.max_batch_bytes)
+            sendable = self._without_failed_keys(batch) if self._failed_keys else batch
+            if sendable:
+                self._in_flight = in_flight = InFlightBatch(self, sendable)
+                self._senders_in_flight.add(self)
+                start(in_flight)
+        except Exception:  # noqa: BLE001 - a defect: callers must not wait for ever
+            _log.exception("%s: internal error (please report), messages fail", self.queue)
+            self._in_flight = None
+            self._senders_in_flight.discard(self)
+            for message in batch:
+                message.finish(None, stopped(self.queue, "it was not sent"))
+            self._fail_waiting()
 
     async def stop(self) -> None:
-        """End what is under way; those who wait for it are told."""
-        if self._sending is not None:
-            await self._sending.stop()
-        self._turn_away()
-
-    def fail(self, key: ShardingKey, reason: str) -> None:
-        """Let no later message of a key pass, until it is resolved."""
-        self._failed.setdefault(key, reason)
-
-    def resolve(self, key: ShardingKey) -> bool:
-        """Let a failed key go on; False if it had not failed."""
-        return self._failed.pop(key, None) is not None
+        """End the request in flight; callers that wait for it get an error."""
+        if self._in_flight is not None:
+            await self._in_flight.stop()
+        self._fail_waiting()
 
     def _ended(self, is_sound: bool) -> None:
         with self._lock:
-            self._sending = None
-            self._under_way.discard(self)
+            self._in_flight = None
+            self._senders_in_flight.discard(self)
             if not self._waiting:
                 return
             if is_sound:
                 self.begin()
             else:
-                self._turn_away()
+                self._fail_waiting()
 
-    def _turn_away(self) -> None:
+    def _fail_waiting(self) -> None:
         with self._lock:
             while self._waiting:
                 self._waiting.popleft().finish(None, stopped(self.queue, "it was not sent"))
 
-    def _without_failed(self, batch: list[Entry]) -> list[Entry]:
+    def _without_failed_keys(self, batch: Sequence[PendingMessage]) -> list[PendingMessage]:
         passed = []
-        for entry in batch:
-            reason = self._failed.get(entry.key) if entry.key is not None else None
-            if reason is None:
-                passed.append(entry)
+        for message in batch:
+            error = self._failed_keys.error_of(self.queue.topic, message.key, self.queue)
+            if error is None:
+                passed.append(message)
             else:
-                entry.finish(None, self._key_failed(entry.key, reason))
+                message.finish(None, error)
         return passed
 
-    def _key_failed(self, key: ShardingKey | None, reason: str) -> KeyFailed:
-        return KeyFailed(
-            f"sharding key {key!r}: an earlier send has an unknown outcome ({reason}); look "
-            "whether it arrived, then call producer.resolve(topic, key)",
-            topic=self.queue.topic,
-            broker=self.queue.broker_name,
-            queue_id=self.queue.queue_id,
-        )
+
+class InFlightBatch(ResponseFuture):
+    """One batch of a queue sender: sent until it is stored, refused, or of unknown outcome.
+
+    On the I/O thread, except `start_from_caller`. The request is written where the batch
+    starts, and its answer read where it arrives. A task is made only for what must be awaited:
+    a connection, compression, the pause before another attempt.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_batch",
+        "_body",
+        "_client",
+        "_config",
+        "_is_oneway",
+        "_is_outcome_unknown",
+        "_is_over",
+        "_protocol",
+        "_sender",
+        "_sys_flag",
+        "_task",
+    )
+
+    def __init__(self, sender: QueueSender, batch: Sequence[PendingMessage]) -> None:
+        self._sender = sender
+        self._client = sender._client
+        self._protocol = sender._protocol
+        self._config = sender._config
+        self._batch = batch
+        # One message that needs an answer makes the whole request need one.
+        self._is_oneway = batch[0].is_oneway and all(message.is_oneway for message in batch)
+        self._body: bytes | None = None  # as it is sent; None until it is made
+        self._sys_flag = 0
+        self._attempts = 0
+        self._is_outcome_unknown = False  # an earlier attempt may have been stored
+        self._is_over = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Send, now if nothing has to be awaited before."""
+        if not self._is_over:
+            self._guarded(self._start)
+
+    def start_from_caller(self) -> None:
+        """Send from another thread if that is possible at once; else the I/O thread starts."""
+        try:
+            # Only the I/O thread writes one-way requests: there is no answer to order them by.
+            is_sent = not self._is_oneway and self._is_body_made() and self._send()
+        except Exception:  # noqa: BLE001 - the I/O thread meets it again and handles it
+            is_sent = False
+        if not is_sent:
+            self._client.runtime.post(self.start)
+
+    async def stop(self) -> None:
+        """Give up now; whether the batch was stored is unknown."""
+        task, self._task = self._task, None
+        self._abandon("the producer was closed")
+        await cancelled(task)
+
+    def _start(self) -> None:
+        try:
+            is_sent = self._is_body_made() and self._send()
+        except OrderMQError as error:
+            self._after_failure(error)
+            return
+        if not is_sent:
+            self._spawn(0)
+
+    def _is_body_made(self) -> bool:
+        # False if the body has to be compressed, which is awaited.
+        if self._body is None:
+            first = self._batch[0]
+            if not is_single(self._batch):
+                self._body, self._sys_flag = batch_body(self._batch), 0  # never compressed
+            elif not needs_compression(first.bodies[0], self._config):
+                self._body, self._sys_flag = first.bodies[0], first.sys_flag
+        return self._body is not None
+
+    def _send(self) -> bool:
+        assert self._body is not None
+        if not self._is_oneway:
+            return self._protocol.begin(self._batch, self._body, self._sys_flag, self)
+        is_sent = self._protocol.begin(self._batch, self._body, self._sys_flag, None)
+        if is_sent:  # written to the socket, in front of all that follows: it counts as sent
+            self._finish([()] * len(self._batch))
+        return is_sent
+
+    def _spawn(self, pause_ms: int) -> None:
+        name = f"send {self._protocol.queue}"
+        self._task = self._client.runtime.spawn(self._send_later(pause_ms), name)
+
+    async def _send_later(self, pause_ms: int) -> None:
+        try:
+            if pause_ms:
+                await self._client.clock.sleep_ms(pause_ms)
+            if not self._is_body_made():
+                first = self._batch[0]
+                self._body, sys_flag = await compressed(first.bodies[0], self._config)
+                self._sys_flag = sys_flag | first.sys_flag
+            try:
+                while not self._send():
+                    await self._protocol.ready(self._batch)
+            except OrderMQError as error:
+                self._after_failure(error)
+        except BaseException as error:
+            # Stopped, or a defect: callers must not wait for this batch for ever.
+            self._abandon(repr(error))
+            raise
+
+    # ResponseFuture
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def answered(self, command: Command) -> None:
+        if not self._is_over:
+            self._guarded(lambda: self._read(command))
+
+    def failed(self, error: Exception) -> None:
+        if not self._is_over:
+            self._guarded(lambda: self._after_failure(error))
+
+    def _read(self, answer: Command) -> None:
+        assert self._body is not None
+        try:
+            receipts = self._protocol.receipts(self._batch, len(self._body), answer)
+        except OrderMQError as error:
+            self._after_failure(error)
+            return
+        self._finish(receipts)
+
+    def _finish(self, receipts: Sequence[Sequence[SendReceipt]]) -> None:
+        self._is_over = True
+        try:
+            # The next request first: callers that wake up compete for the GIL.
+            self._sender._ended(True)
+        finally:
+            for message, its_receipts in zip(self._batch, receipts, strict=True):
+                message.finish(its_receipts, None)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - a defect: callers must not wait for ever
+            _log.exception("%s: internal error (please report)", self._protocol.queue)
+            self._abandon(repr(error))
+
+    # After a failed attempt.
+
+    def _after_failure(self, error: Exception) -> None:
+        if not isinstance(error, OrderMQError):
+            raise error
+        self._attempts += 1
+        self._protocol.record_failure(error)
+        staying = self._without_fallbacks(error)
+        if len(staying) < len(self._batch):
+            self._batch, self._body = staying, None
+        if not staying:
+            self._is_over = True
+            self._sender._ended(True)
+            return
+        step, reason = self._protocol.after_failure(error, self._attempts, self._is_outcome_unknown)
+        self._is_outcome_unknown = self._is_outcome_unknown or is_outcome_unknown(error)
+        if step is AfterFailure.SEND_AGAIN:
+            _log.warning(
+                "%s: attempt %d failed, sending again: %s",
+                self._protocol.queue, self._attempts, error,
+            )  # fmt: skip
+            self._spawn(retry_delay_ms(self._attempts, self._config))
+        else:
+            self._give_up(reason, step)
+            self._sender._ended(True)
+
+    def _without_fallbacks(self, error: OrderMQError) -> Sequence[PendingMessage]:
+        # The messages that stay with this queue; another broker's sender has the others now.
+        batch, queue = self._batch, self._protocol.queue
+        if not any(message.fallbacks_left for message in batch):
+            return batch
+        if not may_use_fallback_broker(error):
+            return batch
+        fallback = self._sender._fallback
+        staying = [m for m in batch if not (m.fallbacks_left and fallback(queue, m))]
+        if len(staying) < len(batch):
+            self._protocol.log_fallback(error)
+        return staying
+
+    def _give_up(self, error: OrderMQError, step: AfterFailure) -> None:
+        self._is_over = True
+        # The keys first: a caller that is told and sends the key's next message must be refused.
+        if step is AfterFailure.UNKNOWN:
+            topic = self._protocol.queue.topic
+            for message in self._batch:
+                if message.key is not None:
+                    self._sender._failed_keys.add(topic, message.key, str(error))
+        for message in self._batch:
+            message.finish(None, error)
+
+    def _abandon(self, why: str) -> None:
+        if self._is_over:
+            return
+        outcome = f"whether it was stored is unknown ({why})"
+        self._give_up(stopped(self._protocol.queue, outcome), AfterFailure.UNKNOWN)
+        self._sender._ended(False)
+
+
+def stopped(queue: MessageQueue, outcome: str) -> StateError:
+    """Return the error of messages that the producer stopped sending."""
+    return StateError(
+        f"the producer stopped sending before this message was acknowledged; {outcome}",
+        topic=queue.topic,
+        broker=queue.broker_name,
+        queue_id=queue.queue_id,
+    )

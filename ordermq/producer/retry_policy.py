@@ -1,5 +1,7 @@
-"""What to do after a failed try to send (docs/internals/semantics.md#ordered-sends); pure
-functions."""
+"""Retry decisions after a failed attempt to send (docs/internals/semantics.md#ordered-sends).
+
+Pure functions of the error, the attempts so far and the settings.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from ordermq.errors import (
 )
 from ordermq.remoting.codes import ResponseCode
 
+# The broker is overloaded or shutting down: it stored nothing, and may store it later.
 _BUSY = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -25,7 +28,7 @@ _BUSY = frozenset(
     }
 )
 
-
+# Refusals that are about this broker rather than the message: another broker may accept it.
 _THIS_BROKER = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
@@ -37,44 +40,45 @@ _THIS_BROKER = frozenset(
 
 
 class AfterFailure(Enum):
-    """The next step."""
+    """The next step of a send that failed."""
 
-    SEND_AGAIN = auto()  # the same message to the same queue, before any successor
-    REFUSED = auto()  # surely not stored: raise, the key may go on
+    SEND_AGAIN = auto()  # the same message to the same queue, before any later message
+    REFUSED = auto()  # certainly not stored: raise, the key may go on
     UNKNOWN = auto()  # perhaps stored: raise, and fail the key until the user resolves it
 
 
-def is_doubtful(error: OrderMQError) -> bool:
-    """Whether a try that ended so may have been stored: no answer came, or not a sound one."""
+def is_outcome_unknown(error: OrderMQError) -> bool:
+    """Return True if the attempt may have been stored: no valid answer came."""
     return isinstance(error, RequestTimeout | ConnectionLost | ProtocolError)
 
 
-def decide(error: OrderMQError, tries: int, was_doubtful: bool, config: SendConfig) -> AfterFailure:
-    """What follows `error` after `tries` tries.
+def decide(
+    error: OrderMQError, attempts: int, outcome_unknown: bool, config: SendConfig
+) -> AfterFailure:
+    """Return the step after `error` ended attempt number `attempts`.
 
-    A time-out or a broken connection leaves the outcome open; only the same message may
-    follow, or a later one could stand before it. Busy brokers, and brokers that could not be
-    reached at all, stored nothing.
+    A time-out or a broken connection leaves the outcome open. Only the same message may follow,
+    or a later one could be stored before it. Busy and unreachable brokers stored nothing.
 
     Args:
-        was_doubtful: an earlier try of this message may have been stored; then no refusal
-            of a later one settles the outcome.
+        outcome_unknown: an earlier attempt of this message may have been stored; no later
+            refusal settles that.
     """
     unanswered = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
     busy = isinstance(error, BrokerError) and error.response_code in _BUSY
-    if (unanswered or busy) and tries <= config.retry_times:
+    if (unanswered or busy) and attempts <= config.retry_times:
         return AfterFailure.SEND_AGAIN
-    doubtful = was_doubtful or is_doubtful(error)
-    return AfterFailure.UNKNOWN if doubtful else AfterFailure.REFUSED
+    unknown = outcome_unknown or is_outcome_unknown(error)
+    return AfterFailure.UNKNOWN if unknown else AfterFailure.REFUSED
 
 
-def may_go_elsewhere(error: OrderMQError) -> bool:
-    """Whether another broker may take what this one did not; for unordered messages only."""
+def may_use_fallback_broker(error: OrderMQError) -> bool:
+    """Return True if another broker may store an unordered message that failed with `error`."""
     if isinstance(error, BrokerError):
         return error.response_code in _BUSY or error.response_code in _THIS_BROKER
     return isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
 
 
-def delay_ms(tries: int, config: SendConfig) -> int:
-    """The pause before the next try, doubled each time up to 16 times the first."""
-    return int(config.retry_delay_ms * min(1 << (tries - 1), 16))
+def retry_delay_ms(attempts: int, config: SendConfig) -> int:
+    """Return the pause before the next attempt: doubled each time, up to 16 times the first."""
+    return int(config.retry_delay_ms * min(1 << (attempts - 1), 16))

@@ -1,12 +1,14 @@
-"""One queue as a place to send to: requests on the wire, and what their answers say."""
+"""Send requests of one queue on the wire, and the receipts in their answers."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
+from ordermq.core import compression
 from ordermq.errors import (
     BrokerError,
     ConnectFailed,
@@ -18,11 +20,12 @@ from ordermq.errors import (
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
 from ordermq.model.status import SendReceipts, SendStatus
-from ordermq.producer.faults import Faults
-from ordermq.producer.pending_message import Entry, is_single
+from ordermq.producer.pending_message import PendingMessage, is_single
+from ordermq.producer.queue_selector import LatencyFaults
+from ordermq.producer.retry_policy import AfterFailure, decide
 from ordermq.remoting.codes import VERSION_WITH_TIMERS, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.headers import SendHeader, SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.producer")
@@ -35,11 +38,27 @@ _STATUS: dict[int, SendStatus] = {
 }
 
 
-class Destination:
-    """On the I/O thread, one request at a time.
+def needs_compression(body: bytes, config: SendConfig) -> bool:
+    """Return True if a body is compressed before it is sent; bodies of a batch never are."""
+    return len(body) >= config.compress_msg_body_over_howmuch
+
+
+async def compressed(body: bytes, config: SendConfig) -> tuple[bytes, int]:
+    """Compress a body (docs/internals/protocol.md#system-flags).
+
+    Returns: the body to send, and the sysFlag bits that name the compressor.
+    """
+    # Not on the I/O thread: 4 MiB take so long that queue locks would not be renewed in time.
+    return await asyncio.to_thread(
+        compression.compress, body, config.compress_type.value, config.compress_level
+    )
+
+
+class SendProtocol:
+    """Requests to one queue, one at a time.
 
     Args:
-        faults: hears how long the broker took, if anybody wants to know.
+        latency_faults: records the broker's latency; None measures nothing.
     """
 
     def __init__(
@@ -48,13 +67,13 @@ class Destination:
         group: str,
         queue: MessageQueue,
         config: SendConfig,
-        faults: Faults | None = None,
+        latency_faults: LatencyFaults | None = None,
     ) -> None:
         self.queue = queue
         self._client = client
         self._config = config
-        self._faults = faults
-        # The last request.
+        self._latency_faults = latency_faults
+        # The header of the last request; filled anew for each, because making one cost 2 us.
         self._header = SendHeader(
             producer_group=group,
             topic=queue.topic,
@@ -64,55 +83,73 @@ class Destination:
             broker_name=queue.broker_name,
         )
         self._address = ""
-        self._asked_ms = 0
-        self._version: int | None = None  # of the broker, once somebody needs to know
-        self._is_passed_by = False  # since its last answer, by messages that may go elsewhere
+        self._sent_ms = 0
+        self._version: int | None = None  # of the broker; asked for by the first timed message
+        self._is_fallback_logged = False  # since the broker's last answer
 
-    def ask(
-        self, batch: Sequence[Entry], body: bytes, sys_flag: int, waiting: ResponseFuture
+    def begin(
+        self,
+        batch: Sequence[PendingMessage],
+        body: bytes,
+        sys_flag: int,
+        answer: ResponseFuture | None,
     ) -> bool:
-        """Put a request on the wire now; `waiting` is told what came of it.
+        """Write a request to the socket; `answer` is notified of the outcome.
 
-        Returns: False if nothing was sent, for something must be awaited before: `ready`.
-        Raises: RouteError: no route names the broker. BrokerError: it is too old for this.
+        Args:
+            answer: None sends one-way: the broker does not answer.
+        Returns: False if nothing was written; await `ready` on the I/O thread, then try again.
+        Raises: RouteError: no route names the broker. BrokerError: it is too old for a timed
+            message. OrderMQError: of the message's requirement.
         """
-        client = self._client
+        client, first = self._client, batch[0]
         self._address = address = client.routes.master_of(self.queue.broker_name)
-        if batch[0].is_timed and not self._has_timers(address):
+        if first.is_timed and not self._has_timers(address):
             return False
         self._fill_header(batch, sys_flag)
-        self._asked_ms = client.clock.now_ms()
-        timeout_ms = self._config.send_timeout_ms
-        return client.api.begin_send(address, self._header, body, timeout_ms, waiting)
+        # The last check before the write: what it allows is counted as sent.
+        if first.requirement is not None and not first.requirement.is_met(address):
+            return False
+        self._sent_ms = client.clock.now_ms()
+        return self._write(address, body, answer)
 
-    async def ready(self, batch: Sequence[Entry]) -> None:
-        """Return once the broker can be asked to store these.
+    def _write(self, address: str, body: bytes, answer: ResponseFuture | None) -> bool:
+        timeout_ms = self._config.send_timeout_ms
+        return self._client.api.begin_send(address, self._header, body, timeout_ms, answer)
+
+    async def ready(self, batch: Sequence[PendingMessage]) -> None:
+        """Return once the broker can be sent this batch.
 
         Raises: ConnectFailed, StateError: it cannot be reached. RequestTimeout,
-            ConnectionLost: it does not say its version. RouteError: no route names it.
+            ConnectionLost: it does not tell its version. RouteError: no route names it.
+            OrderMQError: of the message's requirement.
         """
+        first = batch[0]
         address = self._client.routes.master_of(self.queue.broker_name)
-        if batch[0].is_timed and self._version is None:
+        if first.is_timed and self._version is None:
             self._version = await self._client.heartbeats.version_of(address)
+        if first.requirement is not None:
+            await first.requirement.meet(address)
         await self._client.api.writable(address)
 
     def receipts(
-        self, batch: Sequence[Entry], body_bytes: int, answer: Command
+        self, batch: Sequence[PendingMessage], body_bytes: int, answer: Command
     ) -> list[SendReceipts]:
-        """What the answer to the last request says of each entry's messages.
+        """Return the receipts of each message of the last request.
 
-        Raises: BrokerError: they were refused. ProtocolError: it is not an answer for these.
+        Raises: BrokerError: the broker refused them. ProtocolError: the answer does not fit.
         """
         broker_name = self.queue.broker_name
-        code, reply = self._client.api.stored(self._address, self._header, body_bytes, answer)
-        self._is_passed_by = False
-        if self._faults is not None:
-            self._faults.note(broker_name, self._client.clock.now_ms() - self._asked_ms)
-        places = reply.message_id.split(",")
-        count = sum([len(entry.bodies) for entry in batch])
-        if len(places) != count:
+        code, reply = self._read(body_bytes, answer)
+        self._is_fallback_logged = False
+        if self._latency_faults is not None:
+            latency_ms = self._client.clock.now_ms() - self._sent_ms
+            self._latency_faults.record(broker_name, latency_ms)
+        offset_ids = reply.message_id.split(",")
+        count = sum([len(message.bodies) for message in batch])
+        if len(offset_ids) != count:
             raise ProtocolError(
-                f"the broker acknowledged {len(places)} messages of {count}",
+                f"the broker acknowledged {len(offset_ids)} messages of {count}",
                 topic=self.queue.topic,
                 broker=broker_name,
             )
@@ -121,42 +158,52 @@ class Destination:
             queue = MessageQueue(queue.topic, broker_name, reply.queue_id)
         status, handle = _STATUS[code], reply.recall_handle
         receipts, at = [], 0
-        for entry in batch:
-            if entry.is_watched:
-                entry.reply = reply
-            end, ids = at + len(entry), entry.unique_ids
+        for message in batch:
+            if message.is_watched:
+                message.reply_header = reply
+            end, ids = at + len(message), message.unique_ids
             receipts.append(
-                SendReceipts(queue, reply.queue_offset + at, ids, places[at:end], status, handle)
+                SendReceipts(
+                    queue, reply.queue_offset + at, ids, offset_ids[at:end], status, handle
+                )
             )
             at = end
         return receipts
 
-    def note_failure(self, error: OrderMQError) -> None:
-        """A try ended so; messages that may go to any broker shall pass by a silent one."""
-        is_silent = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
-        if self._faults is not None and is_silent:
-            self._faults.note_unanswered(self.queue.broker_name)
+    def _read(self, body_bytes: int, answer: Command) -> tuple[int, SendReplyHeader]:
+        return self._client.api.stored(self._address, self._header, body_bytes, answer)
 
-    def note_detour(self, error: OrderMQError) -> None:
-        """Unordered messages went to another broker; said once, until this one stores again."""
-        if not self._is_passed_by:
-            self._is_passed_by = True
+    def after_failure(
+        self, error: OrderMQError, attempts: int, outcome_unknown: bool
+    ) -> tuple[AfterFailure, OrderMQError]:
+        """Return the next step after a failed attempt, and the error to raise if it is the last."""
+        return decide(error, attempts, outcome_unknown, self._config), error
+
+    def record_failure(self, error: OrderMQError) -> None:
+        """Record a failed attempt, so that unordered messages avoid a silent broker."""
+        is_silent = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
+        if self._latency_faults is not None and is_silent:
+            self._latency_faults.record_unanswered(self.queue.broker_name)
+
+    def log_fallback(self, error: OrderMQError) -> None:
+        """Log that unordered messages went to another broker; once until this one answers."""
+        if not self._is_fallback_logged:
+            self._is_fallback_logged = True
             _log.warning("%s: unordered messages go to another broker: %s", self.queue, error)
 
-    def _fill_header(self, batch: Sequence[Entry], sys_flag: int) -> None:
-        header, one = self._header, batch[0]
+    def _fill_header(self, batch: Sequence[PendingMessage], sys_flag: int) -> None:
+        header, first = self._header, batch[0]
         header.sys_flag = sys_flag
         header.born_timestamp_ms = self._client.clock.wall_ms()
         if is_single(batch):
-            header.flag, header.properties, header.batch = one.flags[0], one.properties[0], None
+            header.flag, header.batch = first.flags[0], None
+            header.properties = first.properties[0]
         else:
             header.flag, header.properties, header.batch = 0, "", True
 
     def _has_timers(self, address: str) -> bool:
-        """Whether the broker is known to hold timed messages; False if it has not said.
-
-        Raises: BrokerError: it would store the message, and deliver it at once.
-        """
+        # False while the version is unknown. Brokers before 5.0 ignore the timer properties, so
+        # a timed message would be delivered at once.
         if self._version is None:
             return False
         if self._version < VERSION_WITH_TIMERS:

@@ -1,7 +1,7 @@
-"""Transactions: a message that consumers get only if a local transaction came to be.
+"""Transactions: messages that consumers get only if a local transaction was committed.
 
-The broker keeps the message aside, as half of a transaction; then the local half is executed,
-and the broker hears how it went. If it does not hear, it asks a live producer of the group.
+The broker stores a half message that no consumer sees. Then the local transaction runs, and the
+broker is told its state. If it hears nothing, it asks a live producer of the group.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
 from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
 from ordermq.model.stored_message import StoredMessage
-from ordermq.producer.accumulator import Parcel
-from ordermq.producer.pending_message import Entry
+from ordermq.producer.accumulator import SendRequest
+from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.producer import Producer
-from ordermq.producer.selectors import ShardingKey
-from ordermq.producer.waiters import Awaited, Together
+from ordermq.producer.queue_selector import ShardingKey
+from ordermq.producer.waiters import AsyncWaiter, BatchWaiter
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
 
 _log = logging.getLogger("ordermq.producer")
-_PHYSICAL_OFFSET_AT = -16  # a stored message's id ends with its physical offset, 16 hex digits
+# A stored message's id ends with its physical offset, 16 hex digits.
+_PHYSICAL_OFFSET_AT = -16
 _FLAGS = {
     TransactionState.COMMIT: TransactionFlag.COMMIT,
     TransactionState.ROLLBACK: TransactionFlag.ROLLBACK,
@@ -41,39 +42,39 @@ _FLAGS = {
 _T = TypeVar("_T")
 Execute = Callable[[Message, Any], TransactionState | None]
 AsyncExecute = Callable[[Message, Any], Awaitable[TransactionState | None]]
-_Told = tuple[TransactionState, str | None]  # how a transaction ends, and why if not known
+_Outcome = tuple[TransactionState, str | None]  # the state, and the reason if it is unknown
 Check = Callable[[MessageView], TransactionState | None]
 
 
 class TransactionListener(Protocol):
-    """The local half of transactions. None is UNKNOWN, and so is what raises, after a log."""
+    """Local transactions. None means UNKNOWN, and so does an exception, which is logged."""
 
     def execute(self, message: Message, argument: Any) -> TransactionState | None:
-        """Do the local transaction of a message the broker has.
+        """Run the local transaction of a message that the broker has stored.
 
-        Called on the thread that sends. `message.transaction_id` is what `check` will see as
-        its `message_id`: keep it with the transaction, or find the transaction by your own keys.
+        Called on the thread that sends. `check` gets `message.transaction_id` as its message's
+        `message_id`: store it with the transaction, or find the transaction by your own keys.
         """
 
     def check(self, message: MessageView) -> TransactionState | None:
-        """Tell how the local transaction of a message went, perhaps one of another process.
+        """Return the state of a message's local transaction, perhaps of another process.
 
-        Called on a check thread, for as long as the answer is UNKNOWN.
+        Called on a check thread, again and again while the answer is UNKNOWN.
         """
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages may be halves of transactions.
+    """A producer that can also send messages in transactions.
 
     Args:
-        group: the producer group; any live member of it is asked how a transaction stands.
-        listener: executes and checks; or give the functions `execute` and `check`.
+        group: the producer group; the broker asks any live member about a transaction.
+        listener: runs and checks local transactions; or give the functions `execute`, `check`.
         topics: their brokers can ask from `start` on; else from the first send of a topic on.
-            Give them, so that a process that begins again answers for the one before it.
+            Name them, so that a restarted process answers for the one before it.
         others: as of `Producer`.
     Raises: ConfigError: no `check`, or both a listener and functions.
 
-    What `Producer` does is done here too; only `send_in_transaction` makes half messages.
+    Only `send_in_transaction` sends half messages; all other methods are those of `Producer`.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class TransactionProducer(Producer):
             execute, check = listener.execute, listener.check
         if check is None:
             raise ConfigError(
-                "a transaction producer needs `check`: brokers ask it for every transaction they "
-                "heard nothing of",
+                "a transaction producer needs `check`: brokers call it for every transaction "
+                "whose state they were not told",
                 group=group,
             )
         self._execute = execute
@@ -104,7 +105,7 @@ class TransactionProducer(Producer):
         self._checking: set[concurrent.futures.Future[None]] = set()
 
     def start(self) -> None:
-        """Get ready; the brokers of `topics` are told that they may ask.
+        """Connect, and register with the brokers of `topics`, which may then ask.
 
         Raises: RouteError: no name server answers.
         """
@@ -127,10 +128,10 @@ class TransactionProducer(Producer):
             for address in client.routes.masters():
                 await client.heartbeats.register_with(address)
 
-        client.call(register())
+        client.runtime.call(register())
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Finish running checks and what is under way, at most `timeout_s` each; disconnect."""
+        """Finish running checks and sends, waiting at most `timeout_s` for each; disconnect."""
         if self._checks is not None:
             self._checks.shutdown(wait=False, cancel_futures=True)
             running = concurrent.futures.wait(self._checking, timeout_s).not_done
@@ -147,36 +148,34 @@ class TransactionProducer(Producer):
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
     ) -> TransactionReceipt:
-        """Send half a transaction, execute the local half, tell the broker how it went.
+        """Send a half message, run the local transaction, tell the broker its state.
 
-        The local half is not executed if the broker stored the message less safely than it was
-        asked to (`SendStatus`); the transaction is then rolled back.
+        The local transaction is not run if the broker stored the message less durably than it
+        was configured to (`SendStatus`); the transaction is then rolled back.
 
         Args:
-            argument: handed to `execute`.
+            argument: passed to `execute`.
             execute: for this message, in place of the producer's.
             sharding_key: messages of one key enter their queue in the order their transactions
                 were committed; the commit is then awaited.
-            queue: send there, whatever the selector says.
+            queue: send to this queue, whatever the selector says.
         Returns: the receipt with the state the broker was told. If it could not be told, that
-            is logged: it will ask; a sharding key fails then until `resolve`.
+            is logged, and it will ask; a sharding key then fails until `resolve`.
         Raises: ConfigError: the message is delayed, or there is no `execute`; else as `send`:
             nothing was executed.
         """
-        client = self._live()
+        client = self._live_for_blocking()
         execute = _executable(message, execute or self._execute)
-        together = Together(1)
-        entry = self._half(message, sharding_key, together.on_done)
-        target = client.runtime.call(self._registered_target(client, message, sharding_key, queue))
-        self._hand_in(Parcel(message, sharding_key, target, [entry]))
-        together.wait()
-        half = entry.outcome()
+        waiter = BatchWaiter(1)
+        pending = self._send_half(message, sharding_key, queue, waiter.on_done)
+        waiter.wait()
+        half = pending.receipt()
         message.transaction_id = half.message_id
-        told = _unsafe(half) or _state(
+        outcome = _not_durable(half) or _state(
             lambda: execute(message, argument), "execute", half.message_id
         )
-        client.runtime.call(self._end(client, message, half, sharding_key, *told))
-        return _receipt(half, told[0])
+        client.runtime.call(self._end(client, message, half, sharding_key, *outcome))
+        return _receipt(half, outcome[0])
 
     async def asend_in_transaction(
         self,
@@ -190,51 +189,47 @@ class TransactionProducer(Producer):
         """`send_in_transaction` for asyncio code, on any loop; keep the order by awaiting in order.
 
         A caller that is cancelled while `execute` runs leaves the transaction open: the broker
-        asks how it stands.
+        asks for its state.
 
         Args:
             execute: an `async def` is awaited on the caller's loop; a plain function, the
-                producer's too, runs on a thread of that loop, which goes on meanwhile.
+                producer's too, runs on a thread of that loop, which is not blocked.
             others: as of `send_in_transaction`.
         Returns, raises: as `send_in_transaction`.
         """
         client = self._live()
         executor = _executable(message, execute or self._execute)
-        awaited = Awaited()
-        entry = self._half(message, sharding_key, awaited.on_done)
-        target = await asyncio.wrap_future(
-            client.runtime.submit(self._registered_target(client, message, sharding_key, queue))
-        )
-        self._hand_in(Parcel(message, sharding_key, target, [entry]))
-        half = await awaited.receipt
+        waiter = AsyncWaiter()
+        self._send_half(message, sharding_key, queue, waiter.on_done)
+        half = await waiter.receipt
         message.transaction_id = half.message_id
-        told = _unsafe(half) or await _executed(executor, message, argument, half.message_id)
-        ending = client.runtime.submit(self._end(client, message, half, sharding_key, *told))
-        await asyncio.shield(asyncio.wrap_future(ending))  # it is told, whoever is cancelled
-        return _receipt(half, told[0])
+        outcome = _not_durable(half) or await _executed(
+            executor, message, argument, half.message_id
+        )
+        ending = client.runtime.submit(self._end(client, message, half, sharding_key, *outcome))
+        # Shielded: the broker is told even if the caller is cancelled now.
+        await asyncio.shield(asyncio.wrap_future(ending))
+        return _receipt(half, outcome[0])
 
-    def _half(
-        self, message: Message, key: ShardingKey | None, on_done: Callable[[Entry], None]
-    ) -> Entry:
-        marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
-        entry = self._entries.one(message, key, on_done, marks)
-        entry.is_alone, entry.sys_flag = True, TransactionFlag.PREPARED
-        return entry
-
-    # On the I/O thread.
-
-    async def _registered_target(
+    def _send_half(
         self,
-        client: ClientSession,
         message: Message,
         key: ShardingKey | None,
         queue: MessageQueue | None,
-    ) -> MessageQueue:
-        """Where a half message goes; its broker has been told that it may ask us."""
-        await self._targets.learn(client.routes, message.topic)
-        target = self._targets.choose(client.routes, message, key, queue)
-        await client.heartbeats.register_with(client.routes.master_of(target.broker_name))
-        return target
+        on_done: Callable[[PendingMessage], None],
+    ) -> PendingMessage:
+        added = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
+        pending = self._preparation.one(message, key, on_done, added)
+        pending.is_alone, pending.sys_flag = True, TransactionFlag.PREPARED
+        # The broker must know the group before it can ask about this message. No other broker
+        # is tried for it: a copy there would be a second transaction.
+        pending.requirement = self._registration
+        self._hand_in(
+            SendRequest(message.topic, message, key, queue, [pending]), may_use_fallback=False
+        )
+        return pending
+
+    # On the I/O thread.
 
     async def _end(
         self,
@@ -263,29 +258,29 @@ class TransactionProducer(Producer):
             await client.api.end_transaction(address, header, timeout_ms, remark)
         except OrderMQError as error:
             _log.warning(
-                "transaction %s: the broker did not confirm its end and will ask: %s",
+                "transaction %s: the broker did not confirm its state and will ask: %s",
                 half.message_id, error,
             )  # fmt: skip
             if key is not None:
-                self._lane(half.message_queue).fail(key, f"commit: {error}")
+                self._failed_keys.add(message.topic, key, f"commit: {error}")
 
     def _on_request(self, address: str, request: Command) -> Command | None:
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
             return super()._on_request(address, request)
         hold_max = self.config.transaction.check_request_hold_max
         if len(self._checking) >= hold_max:
-            _log.warning("%s: not checked, %d checks wait already", address, hold_max)
+            _log.warning("%s: check refused, %d checks are waiting", address, hold_max)
             return request.reply(ResponseCode.SYSTEM_BUSY)
         try:
             header = CheckTransactionHeader.from_ext(request.ext)
             message = _view(request.body, header, self.config.remoting.namespace)
         except ProtocolError as error:
-            _log.warning("%s: cannot be checked: %s", address, error)
+            _log.warning("%s: check refused, message cannot be decoded: %s", address, error)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         try:
             assert self._checks is not None
             checking = self._checks.submit(self._run_check, address, header, message)
-        except RuntimeError:  # the producer is being closed; another member is asked next time
+        except RuntimeError:  # the producer is closing; the broker asks another member next time
             return request.reply(ResponseCode.SYSTEM_BUSY)
         self._checking.add(checking)
         checking.add_done_callback(self._checking.discard)
@@ -315,38 +310,40 @@ class TransactionProducer(Producer):
             client.runtime.call(client.api.end_transaction(address, ended, None, remark))
         except OrderMQError as error:
             _log.warning(
-                "transaction %s: %s was not told its state and will ask again: %s",
+                "transaction %s: %s was not told the state and will ask again: %s",
                 message.message_id, address, error,
             )  # fmt: skip
 
 
 def _executable(message: Message, execute: _T | None) -> _T:
-    """What executes the local half of a message that may be sent as one.
+    """Return the function that runs a message's local transaction.
 
-    Raises: ConfigError: nothing does, or it may not.
+    Raises: ConfigError: there is none, or the message cannot be sent in a transaction.
     """
     if execute is None:
-        raise ConfigError("nothing to execute: give `execute` here or to the producer")
+        raise ConfigError(
+            "nothing to execute: give `execute` here or to the producer", topic=message.topic
+        )
     if message.is_delayed:
         raise ConfigError(
-            "half of a transaction cannot be delayed: send it when it is due, or have a "
+            "a message of a transaction cannot be delayed: send it when it is due, or have a "
             "consumer send the delayed message",
             topic=message.topic,
         )
     return execute
 
 
-def _unsafe(half: SendReceipt) -> _Told | None:
-    """How a transaction ends whose half is stored less safely than asked."""
+def _not_durable(half: SendReceipt) -> _Outcome | None:
+    # A half message that a crash may lose is rolled back before anything is executed.
     if half.status is SendStatus.SEND_OK:
         return None
     return TransactionState.ROLLBACK, f"stored as {half.status}"
 
 
-def _state(ask: Callable[[], TransactionState | None], name: str, transaction_id: str) -> _Told:
-    """What a listener says, and why if it is not known."""
+def _state(ask: Callable[[], TransactionState | None], name: str, transaction_id: str) -> _Outcome:
+    """Return the listener's answer, or UNKNOWN with the reason if it raised."""
     try:
-        return _said(ask())
+        return _answer_of(ask())
     except Exception as error:  # noqa: BLE001 - logged, and the broker is told
         return _raised(error, name, transaction_id)
 
@@ -356,25 +353,25 @@ async def _executed(
     message: Message,
     argument: Any,
     transaction_id: str,
-) -> _Told:
-    """What the local half says: on this loop if it is `async def`, else on a thread of it."""
+) -> _Outcome:
+    """Run the local transaction: on this loop if it is `async def`, else on a thread."""
     try:
         is_async = inspect.iscoroutinefunction(execute)
         if is_async:
-            said = execute(message, argument)
+            answer = execute(message, argument)
         else:
-            said = await asyncio.to_thread(execute, message, argument)
-        # A function may make the coroutine that another wrote.
-        return _said(await said if inspect.isawaitable(said) else said)
+            answer = await asyncio.to_thread(execute, message, argument)
+        # A plain function may return a coroutine.
+        return _answer_of(await answer if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001 - logged, and the broker is told
         return _raised(error, "execute", transaction_id)
 
 
-def _said(state: TransactionState | None) -> _Told:
+def _answer_of(state: TransactionState | None) -> _Outcome:
     return TransactionState.UNKNOWN if state is None else TransactionState(state), None
 
 
-def _raised(error: Exception, name: str, transaction_id: str) -> _Told:
+def _raised(error: Exception, name: str, transaction_id: str) -> _Outcome:
     _log.error(
         "transaction %s: %s failed, its state is unknown", transaction_id, name, exc_info=error
     )
@@ -393,9 +390,9 @@ def _receipt(half: SendReceipt, state: TransactionState) -> TransactionReceipt:
 
 
 def _view(record: bytes, header: CheckTransactionHeader, namespace: str) -> MessageView:
-    """The message a broker asks about.
+    """Return the message a broker asks about.
 
-    Raises: ProtocolError: there is none in the request.
+    Raises: ProtocolError: the request holds none.
     """
     stored = StoredMessage.read(record)
     queue = MessageQueue(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ordermq.model.message import Message as SentMessage
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.selectors import ShardingKey
+from ordermq.producer.queue_selector import ShardingKey
 
 if TYPE_CHECKING:
     from ordermq.rocketmq.message import ReceivedMessage

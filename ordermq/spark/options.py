@@ -23,7 +23,7 @@ from ordermq.model.arrow import COLUMNS, checked_columns
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_sendable_topic, check_topic
 from ordermq.model.subscription import Subscription
-from ordermq.producer.selectors import selector_of
+from ordermq.producer.queue_selector import selector_of
 
 _E = TypeVar("_E", bound=StrEnum)
 

@@ -223,7 +223,7 @@ def test_a_reply_to_somebody_who_left_is_an_error(
             with pytest.raises(ReplyTimeout):
                 asker.request(Message("orders", b"?"), 300)
             (request,) = wait()
-        with pytest.raises(BrokerError, match=r"asker waits no more.*not found"):
+        with pytest.raises(BrokerError, match=r"requester no longer waits.*not found"):
             answerer.reply(request, b"too late")
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ordermq import Message, Producer, SendReceipt
-from ordermq.producer.queue_sender import QueueLane
+from ordermq.producer.queue_sender import InFlightBatch, QueueSender
 from ordermq.remoting.connection import Connection
 
 ROUNDS = 60
@@ -23,7 +23,7 @@ def message(number: int) -> Message:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the threads that put requests of the producer's lanes on the wire."""
+    """The names of the threads that put requests of the producer on the wire."""
     names: list[str] = []
     ask = Connection.ask
 
@@ -49,7 +49,7 @@ def test_beside_others_a_batch_is_written_by_its_caller_and_a_message_joins_them
 ) -> None:
     me, queue = threading.current_thread().name, producer.queues("orders")[0]
     producer.send(message(0), queue=queue)
-    producer._under_way.add(producer._lane(producer.queues("orders")[1]))
+    producer._senders_in_flight.add(producer._sender_of(producer.queues("orders")[1]))
     written.clear()
     for number in range(20):
         producer.send(message(number), queue=queue)
@@ -96,14 +96,14 @@ def test_threads_keep_their_keys_in_order_and_one_request_a_queue_under_way(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice: list[str] = []
-    begun = QueueLane._next
+    begun = InFlightBatch.__init__
 
-    def checked(self: QueueLane, batch: object) -> object:
-        if self._sending is not None:
-            twice.append(str(self.queue))
-        return begun(self, batch)  # type: ignore[arg-type]
+    def checked(self: InFlightBatch, sender: QueueSender, batch: object) -> None:
+        if sender._in_flight is not None:
+            twice.append(str(sender.queue))
+        begun(self, sender, batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(QueueLane, "_next", checked)
+    monkeypatch.setattr(InFlightBatch, "__init__", checked)
 
     def send(key: int) -> list[SendReceipt]:
         return [producer.send(message(n), sharding_key=f"k{key}") for n in range(ROUNDS)]

@@ -52,7 +52,7 @@ def test_a_message_that_is_not_timed_has_no_recall_handle(producer: Producer) ->
 def test_a_recall_says_what_is_wrong_with_its_handle(producer: Producer) -> None:
     receipt = producer.send(later(b"x", delay_ms=HOUR_MS))
     assert receipt.recall_handle is not None
-    with pytest.raises(ConfigError, match="of topic 'orders'"):
+    with pytest.raises(ConfigError, match="belongs to topic 'orders'"):
         producer.recall("other", receipt.recall_handle)
     with pytest.raises(ConfigError, match="recall handle"):
         producer.recall("orders", "junk")

@@ -16,7 +16,7 @@ from test_ordered_stage import frame, stream
 import ordermq.spark
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import ConfigError
-from ordermq.producer.selectors import java_index
+from ordermq.producer.queue_selector import java_index
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 

@@ -12,9 +12,13 @@ from ordermq.config import ProducerConfig
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC
-from ordermq.producer.queue_selector import Targets
-from ordermq.producer.retry_policy import AfterFailure, decide, delay_ms, is_doubtful
-from ordermq.producer.selectors import selector_of
+from ordermq.producer.queue_selector import QueueRouting
+from ordermq.producer.retry_policy import (
+    AfterFailure,
+    decide,
+    is_outcome_unknown,
+    retry_delay_ms,
+)
 from ordermq.remoting.headers import SendHeader
 from ordermq.spark.session import KeptClients
 
@@ -38,7 +42,7 @@ class BlockSender:
         self._group = group
         self._config = config.send
         self._client = ClientSession(name_servers, config.remoting, producer_groups=(group,))
-        self._targets = Targets(selector_of(selector), config.send)
+        self._routing = QueueRouting(selector, config.send)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic, sorted; those it will have if its first message makes it.
@@ -56,8 +60,8 @@ class BlockSender:
                 if routes.known(topic) is None:
                     raise
                 _log.warning("route of %s not refreshed, the last one serves: %s", topic, error)
-            await self._targets.learn(routes, topic)
-            return self._targets.queues(routes, topic)
+            await self._routing.learn(routes, topic)
+            return self._routing.queues(routes, topic)
 
         return self._client.call(ask())
 
@@ -98,11 +102,11 @@ class BlockSender:
                 return
             except OrderMQError as error:
                 step = decide(error, tries, doubtful, self._config)
-                doubtful = doubtful or is_doubtful(error)
+                doubtful = doubtful or is_outcome_unknown(error)
                 if step is not AfterFailure.SEND_AGAIN:
                     raise
                 _log.warning("%s: try %d failed, sending again: %s", queue, tries, error)
-            await self._client.clock.sleep_ms(delay_ms(tries, self._config))
+            await self._client.clock.sleep_ms(retry_delay_ms(tries, self._config))
 
 
 _SENDERS = KeptClients(BlockSender)

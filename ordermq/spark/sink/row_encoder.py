@@ -15,7 +15,7 @@ from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.selectors import selector_of
+from ordermq.producer.queue_selector import selector_of
 from ordermq.spark.options import Order, SinkOptions
 from ordermq.spark.row_order import missing_places, texts_of
 from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE, SourceOrder, Stamps

@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, StructType
 from ordermq.errors import ConfigError
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.selectors import selector_of
+from ordermq.producer.queue_selector import selector_of
 from ordermq.spark.options import SinkOptions
 from ordermq.spark.row_order import PLACE_COLUMNS, check_columns
 from ordermq.spark.sink.block_sender import sender_of

@@ -1,4 +1,4 @@
-"""A broker in memory behind the connection a queue lane uses, failing as the test says."""
+"""A broker in memory behind the connection a queue sender uses, failing as the test says."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ordermq.clock import ManualClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectionLost, RemotingError, RequestTimeout
 from ordermq.model.properties import decode
+from ordermq.producer.queue_sender import FailedKeys
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
@@ -19,7 +20,7 @@ from ordermq.remoting.response_futures import ResponseFuture
 
 BUSY, ILLEGAL, GARBLED = 2, 13, -1
 
-# What may become of one request: (is it stored, how it ends without an answer, or the answer's
+# Fates of one request: (is it stored, how it ends without an answer, or the answer's
 # code if it is not success).
 FATES: dict[str, tuple[bool, Callable[[], RemotingError] | int | None]] = {
     "stored": (True, None),
@@ -51,11 +52,11 @@ def members(header: SendHeader, body: bytes) -> list[dict[str, str]]:
 
 
 class FakeBroker:
-    """Also the client instance of the lane: `routes`, `runtime`, `clock` and connections.
+    """Also the client session of the sender: `routes`, `runtime`, `clock` and connections.
 
     Args:
         fate: asked for each request; a name of `FATES`.
-        is_writable: asked before each request; if it says no, the lane has to wait a turn.
+        is_writable: asked before each request; if it says no, the sender has to wait.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class FakeBroker:
         self.gate.set()
         self.code = 0
         self.acknowledged: int | None = None  # how many messages an answer names, if not all
+        self.failed_keys = FailedKeys()
+        self.oneway: list[list[str]] = []
         self._framed = Command(0)
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -107,6 +110,14 @@ class FakeBroker:
 
     def explained(self, answer: Command) -> Command:
         return answer
+
+    def send_oneway(self, command: Command) -> None:
+        header = SendHeader.from_ext(command.ext)
+        ids = [properties["UNIQ_KEY"] for properties in members(header, command.body)]
+        assert self.in_flight == 0, "a one-way request overtakes one in flight"
+        self.oneway.append(ids)
+        self.headers.append(header)
+        self.stored += ids
 
     def frame(self, command: Command) -> bytes:
         self._framed = command

@@ -315,7 +315,7 @@ def test_a_question_without_a_message_is_logged_and_the_next_answered(
 ) -> None:
     ends = asked(lambda _: COMMIT, question(b"junk"), question())
     assert len(ends) == 1
-    assert "cannot be checked" in caplog.text
+    assert "message cannot be decoded" in caplog.text
 
 
 def test_questions_beyond_those_held_are_dropped_with_a_warning(
@@ -325,7 +325,7 @@ def test_questions_beyond_those_held_are_dropped_with_a_warning(
 
     class Dropped(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "checks wait already" in record.getMessage():
+            if "checks are waiting" in record.getMessage():
                 gate.set()
 
     handler = Dropped()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ordermq.errors import ConfigError, OrderingError
 from ordermq.model import properties as props
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.selectors import java_index
+from ordermq.producer.queue_selector import java_index
 from ordermq.spark.options import SinkOptions
 from ordermq.spark.sink.row_encoder import RowEncoder
 

@@ -1,4 +1,4 @@
-"""What follows a failed try to send (docs/internals/semantics.md#ordered-sends)."""
+"""Decisions after a failed attempt to send (docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ordermq.errors import (
     RequestTimeout,
     RouteError,
 )
-from ordermq.producer.retry_policy import AfterFailure, decide, delay_ms
+from ordermq.producer.retry_policy import AfterFailure, decide, retry_delay_ms
 
 CONFIG = SendConfig(retry_times=2, retry_delay_ms=100)
 AGAIN, REFUSED, UNKNOWN = AfterFailure.SEND_AGAIN, AfterFailure.REFUSED, AfterFailure.UNKNOWN
@@ -42,12 +42,12 @@ def broker(code: int) -> BrokerError:
         (RouteError("nobody"), [REFUSED, REFUSED, REFUSED]),
     ],
 )
-def test_the_step_after_each_try(error: OrderMQError, steps: list[AfterFailure]) -> None:
-    assert [decide(error, tries, False, CONFIG) for tries in (1, 2, 3)] == steps
+def test_the_step_after_each_attempt(error: OrderMQError, steps: list[AfterFailure]) -> None:
+    assert [decide(error, attempts, False, CONFIG) for attempts in (1, 2, 3)] == steps
 
 
 @pytest.mark.parametrize("error", [broker(2), broker(16), RouteError("nobody")])
-def test_once_a_try_may_have_been_stored_no_refusal_makes_that_undone(
+def test_once_an_attempt_may_have_been_stored_no_refusal_makes_that_undone(
     error: OrderMQError,
 ) -> None:
     assert decide(error, 3, True, CONFIG) is UNKNOWN
@@ -58,7 +58,7 @@ def test_without_retries_a_time_out_is_unknown_at_once() -> None:
 
 
 def test_pauses_double_up_to_sixteen_times_the_first() -> None:
-    assert [delay_ms(tries, CONFIG) for tries in range(1, 8)] == [
+    assert [retry_delay_ms(attempts, CONFIG) for attempts in range(1, 8)] == [
         100, 200, 400, 800, 1_600, 1_600, 1_600,
     ]  # fmt: skip
-    assert delay_ms(1_000, CONFIG) == 1_600
+    assert retry_delay_ms(1_000, CONFIG) == 1_600

@@ -10,9 +10,7 @@ from ordermq import Message
 from ordermq.client.routes import Routes
 from ordermq.clock import ManualClock
 from ordermq.config import SendConfig
-from ordermq.producer.faults import Faults
-from ordermq.producer.queue_selector import Targets
-from ordermq.producer.selectors import selector_of
+from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, selector_of
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
 
@@ -25,8 +23,8 @@ from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 )  # fmt: skip
 def test_a_slow_broker_is_out_for_as_long_as_javas_table_says(spent_ms: int, out_ms: int) -> None:
     clock = ManualClock()
-    faults = Faults(clock)
-    faults.note("b", spent_ms)
+    faults = LatencyFaults(clock)
+    faults.record("b", spent_ms)
     assert faults.is_available("b") == (out_ms == 0)
     clock.advance(max(out_ms - 1, 0))
     assert faults.is_available("b") == (out_ms == 0)
@@ -36,16 +34,16 @@ def test_a_slow_broker_is_out_for_as_long_as_javas_table_says(spent_ms: int, out
 
 def test_a_broker_that_does_not_answer_is_out_for_ten_seconds_or_until_it_is_quick_again() -> None:
     clock = ManualClock()
-    faults = Faults(clock)
-    faults.note_unanswered("b")
+    faults = LatencyFaults(clock)
+    faults.record_unanswered("b")
     clock.advance(9_999)
     assert not faults.is_available("b")
     assert faults.is_available("other")
-    faults.note("b", 1)
+    faults.record("b", 1)
     assert faults.is_available("b")
 
 
-def targets_of(faults: Faults | None, *brokers: str) -> tuple[Targets, Routes]:
+def routing_of(faults: LatencyFaults | None, *brokers: str) -> tuple[QueueRouting, Routes]:
     route = TopicRoute(
         tuple(BrokerData(name, {0: "127.0.0.1:1"}) for name in brokers),
         tuple(QueueData(name, 2, 2) for name in brokers),
@@ -57,41 +55,41 @@ def targets_of(faults: Faults | None, *brokers: str) -> tuple[Targets, Routes]:
 
     routes = Routes(NameServers(), lambda topic: None)  # type: ignore[arg-type]
     asyncio.run(routes.refresh("T"))
-    return Targets(selector_of("java"), SendConfig(), faults), routes
+    return QueueRouting(selector_of("java"), SendConfig(), faults), routes
 
 
-def turns(targets: Targets, routes: Routes, count: int) -> list[str]:
+def turns(routing: QueueRouting, routes: Routes, count: int) -> list[str]:
     message = Message("T", b"x")
-    return [targets.choose(routes, message, None, None).broker_name for _ in range(count)]
+    return [routing.choose(routes, message, None, None).broker_name for _ in range(count)]
 
 
 def test_a_broker_that_is_out_gets_no_unordered_message_but_those_of_its_keys() -> None:
     clock = ManualClock()
-    faults = Faults(clock)
-    targets, routes = targets_of(faults, "a", "b")
-    assert set(turns(targets, routes, 4)) == {"a", "b"}
-    before = [targets.choose(routes, Message("T", b"x"), f"k{n}", None) for n in range(20)]
-    faults.note_unanswered("a")
-    assert set(turns(targets, routes, 8)) == {"b"}
-    after = [targets.choose(routes, Message("T", b"x"), f"k{n}", None) for n in range(20)]
+    faults = LatencyFaults(clock)
+    routing, routes = routing_of(faults, "a", "b")
+    assert set(turns(routing, routes, 4)) == {"a", "b"}
+    before = [routing.choose(routes, Message("T", b"x"), f"k{n}", None) for n in range(20)]
+    faults.record_unanswered("a")
+    assert set(turns(routing, routes, 8)) == {"b"}
+    after = [routing.choose(routes, Message("T", b"x"), f"k{n}", None) for n in range(20)]
     assert after == before
     assert {queue.broker_name for queue in after} == {"a", "b"}
     clock.advance(10_000)
-    assert set(turns(targets, routes, 8)) == {"a", "b"}
+    assert set(turns(routing, routes, 8)) == {"a", "b"}
 
 
 def test_where_every_broker_is_out_all_are_in_turn() -> None:
-    faults = Faults(ManualClock())
-    targets, routes = targets_of(faults, "a", "b")
-    faults.note_unanswered("a")
-    faults.note_unanswered("b")
-    assert set(turns(targets, routes, 8)) == {"a", "b"}
+    faults = LatencyFaults(ManualClock())
+    routing, routes = routing_of(faults, "a", "b")
+    faults.record_unanswered("a")
+    faults.record_unanswered("b")
+    assert set(turns(routing, routes, 8)) == {"a", "b"}
 
 
 def test_elsewhere_is_a_queue_of_another_broker_if_there_is_one() -> None:
-    targets, routes = targets_of(None, "a", "b", "c")
-    (first, *_) = targets.queues(routes, "T")
-    found = {targets.elsewhere(routes, first) for _ in range(12)}
+    routing, routes = routing_of(None, "a", "b", "c")
+    (first, *_) = routing.queues(routes, "T")
+    found = {routing.fallback(routes, first) for _ in range(12)}
     assert {queue.broker_name for queue in found if queue} == {"b", "c"}
-    alone, routes = targets_of(None, "a")
-    assert alone.elsewhere(routes, first) is None
+    alone, routes = routing_of(None, "a")
+    assert alone.fallback(routes, first) is None

@@ -10,7 +10,7 @@ from ordermq import Message, MessageQueue
 from ordermq.client.routes import Routes
 from ordermq.config import SendConfig
 from ordermq.errors import OrderingError, RouteError
-from ordermq.producer.queue_selector import Targets
+from ordermq.producer.queue_selector import QueueRouting
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
 TOPIC = "T"
@@ -28,7 +28,7 @@ class Told:
         self.route: TopicRoute | None = None
         self.routes = Routes(self, lambda topic: None)  # type: ignore[arg-type]
         config = SendConfig(allow_queue_change=allow_queue_change)
-        self.targets = Targets(first_of, config)
+        self.routing = QueueRouting(first_of, config)
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
         return self.route
@@ -46,11 +46,11 @@ class Told:
         asyncio.run(self.routes.refresh(TOPIC))
 
     def queue_of(self, key: str) -> MessageQueue:
-        return self.targets.choose(self.routes, Message(TOPIC, b"x"), key, None)
+        return self.routing.choose(self.routes, Message(TOPIC, b"x"), key, None)
 
     def without_key(self) -> set[str]:
         chosen = (
-            self.targets.choose(self.routes, Message(TOPIC, b"x"), None, None) for _ in range(16)
+            self.routing.choose(self.routes, Message(TOPIC, b"x"), None, None) for _ in range(16)
         )
         return {queue.broker_name for queue in chosen}
 
@@ -80,7 +80,7 @@ def test_keys_keep_their_queues_while_all_brokers_are_away_and_others_are_refuse
     assert told.routes.master_of("b") == "at b"
     with pytest.raises(RouteError, match="no writable queue has a live master"):
         told.without_key()
-    assert told.targets.elsewhere(told.routes, MessageQueue(TOPIC, "b", 1)) is None
+    assert told.routing.fallback(told.routes, MessageQueue(TOPIC, "b", 1)) is None
     told.has(a=2, b=2)
     assert told.queue_of("1") == MessageQueue(TOPIC, "b", 1)
     assert told.without_key() == {"a", "b"}
@@ -105,7 +105,7 @@ def test_other_queues_are_refused_for_keys_unless_that_is_allowed(now: dict[str,
     with pytest.raises(OrderingError, match="had 4 queues"):
         strict.queue_of("1")
     assert easy.queue_of("1") == MessageQueue(TOPIC, "b", 1)
-    assert len(easy.targets.queues(easy.routes, TOPIC)) == sum(now.values())
+    assert len(easy.routing.queues(easy.routes, TOPIC)) == sum(now.values())
 
 
 def test_keys_move_at_once_where_that_is_allowed() -> None:
@@ -113,4 +113,4 @@ def test_keys_move_at_once_where_that_is_allowed() -> None:
     told.has(a=2, b=2)
     told.queue_of("1")
     told.has(b=2)
-    assert len(told.targets.queues(told.routes, TOPIC)) == 2
+    assert len(told.routing.queues(told.routes, TOPIC)) == 2

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ordermq.config import SendConfig
 from ordermq.errors import (
     BrokerError,
+    ConnectFailed,
     KeyFailed,
     ProtocolError,
     RequestTimeout,
@@ -26,9 +27,10 @@ from ordermq.errors import (
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.properties import encode
 from ordermq.model.status import SendStatus
-from ordermq.producer import queue_sender as lanes
-from ordermq.producer.pending_message import Entry, batch_body, take_batch
-from ordermq.producer.queue_sender import QueueLane
+from ordermq.producer import queue_sender
+from ordermq.producer.pending_message import PendingMessage, batch_body, take_batch
+from ordermq.producer.queue_sender import QueueSender
+from ordermq.producer.send_protocol import SendProtocol
 
 from .fake_broker import FATES, FakeBroker
 
@@ -36,53 +38,58 @@ QUEUE = MessageQueue("T", "broker-a", 3)
 CONFIG = SendConfig(retry_times=2, retry_delay_ms=100)
 
 
-def entry(
+def pending(
     name: str,
     key: str | None = None,
     *,
     body: bytes = b"x",
     is_alone: bool = False,
     done: list[str] | None = None,
-) -> Entry:
-    return entry_of([name], key, body=body, is_alone=is_alone, done=done)
+) -> PendingMessage:
+    return pending_of([name], key, body=body, is_alone=is_alone, done=done)
 
 
-def entry_of(
+def pending_of(
     names: Sequence[str],
     key: str | None = None,
     *,
     body: bytes = b"x",
     is_alone: bool = False,
     done: list[str] | None = None,
-) -> Entry:
+) -> PendingMessage:
     """Several messages that stay together."""
-    ended: Callable[[Entry], None] = (
+    ended: Callable[[PendingMessage], None] = (
         (lambda one: done.extend(one.unique_ids)) if done is not None else (lambda one: None)
     )
     texts = [encode({"UNIQ_KEY": name}) for name in names]
     size = sum(len(body) + len(text) for text in texts)
-    return Entry(
+    return PendingMessage(
         [body] * len(names), texts, list(names), [0] * len(names), size, key, is_alone, ended
     )
 
 
-def name_of(one: Entry) -> str:
+def name_of(one: PendingMessage) -> str:
     (name,) = one.unique_ids
     return name
 
 
-def names_of(batch: Sequence[Entry]) -> list[str]:
+def names_of(batch: Sequence[PendingMessage]) -> list[str]:
     return [name for one in batch for name in one.unique_ids]
 
 
-def lane_of(broker: FakeBroker, config: SendConfig = CONFIG) -> QueueLane:
-    return QueueLane(broker, "PG", QUEUE, config)  # type: ignore[arg-type]
+def sender_of(
+    broker: FakeBroker,
+    config: SendConfig = CONFIG,
+    fallback: Callable[[MessageQueue, PendingMessage], bool] = lambda queue, one: False,
+) -> QueueSender:
+    protocol = SendProtocol(broker, "PG", QUEUE, config)  # type: ignore[arg-type]
+    return QueueSender(broker, protocol, config, broker.failed_keys, fallback)  # type: ignore[arg-type]
 
 
-def put(lane: QueueLane, *entries: Entry) -> None:
-    """Hand them in together, as Intake does."""
-    lane.put(entries)
-    lane.begin()
+def put(sender: QueueSender, *messages: PendingMessage) -> None:
+    """Hand them in together, as the accumulator does."""
+    sender.put(messages)
+    sender.begin()
 
 
 def fates(*names: str) -> Callable[[], str]:
@@ -91,9 +98,9 @@ def fates(*names: str) -> Callable[[], str]:
     return lambda: left.popleft() if left else "stored"
 
 
-async def settled(broker: FakeBroker, lane: QueueLane) -> None:
-    """Let time pass until the lane has nothing under way."""
-    while not lane.is_idle:
+async def settled(broker: FakeBroker, sender: QueueSender) -> None:
+    """Let time pass until the sender has nothing under way."""
+    while not sender.is_idle:
         await asyncio.sleep(0)
         broker.clock.advance(10)
 
@@ -103,17 +110,17 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def send_all(
-    broker: FakeBroker, entries: Sequence[Entry], config: SendConfig = CONFIG
-) -> QueueLane:
-    """Put the entries one after the other, each after the one before was settled."""
-    made: list[QueueLane] = []
+    broker: FakeBroker, messages: Sequence[PendingMessage], config: SendConfig = CONFIG
+) -> QueueSender:
+    """Put the messages one after the other, each after the one before was settled."""
+    made: list[QueueSender] = []
 
     async def work() -> None:
-        lane = lane_of(broker, config)
-        made.append(lane)
-        for one in entries:
-            put(lane, one)
-            await settled(broker, lane)
+        sender = sender_of(broker, config)
+        made.append(sender)
+        for one in messages:
+            put(sender, one)
+            await settled(broker, sender)
 
     run(work())
     return made[0]
@@ -125,21 +132,23 @@ def send_all(
 def test_a_batch_body_is_written_byte_for_byte_as_java_does(
     vector: Callable[[str], bytes],
 ) -> None:
-    def nothing(one: Entry) -> None:
+    def nothing(one: PendingMessage) -> None:
         return None
 
-    entries = [
-        Entry([b"aa"], ["TAGS\x01TagA\x02"], ["1"], [0], 12, None, False, nothing),
-        Entry([b"bb"], ["WAIT\x01true\x02"], ["2"], [0], 12, None, False, nothing),
+    messages = [
+        PendingMessage([b"aa"], ["TAGS\x01TagA\x02"], ["1"], [0], 12, None, False, nothing),
+        PendingMessage([b"bb"], ["WAIT\x01true\x02"], ["2"], [0], 12, None, False, nothing),
     ]
     both = ([b"aa", b"bb"], ["TAGS\x01TagA\x02", "WAIT\x01true\x02"], ["1", "2"], [0, 0])
-    assert batch_body(entries) == vector("messages/batch_body")
-    assert batch_body([Entry(*both, 24, None, False, nothing)]) == vector("messages/batch_body")
+    assert batch_body(messages) == vector("messages/batch_body")
+    assert batch_body([PendingMessage(*both, 24, None, False, nothing)]) == vector(
+        "messages/batch_body"
+    )
 
 
 def test_a_batch_ends_before_the_message_that_would_make_it_too_big() -> None:
     size = 100 + len("UNIQ_KEY\x011\x02")
-    waiting = deque(entry(str(n), body=b"x" * 100) for n in range(5))
+    waiting = deque(pending(str(n), body=b"x" * 100) for n in range(5))
     assert names_of(take_batch(waiting, 2 * size)) == ["0", "1"]
     assert names_of(take_batch(waiting, 2 * size - 1)) == ["2"]
     assert names_of(take_batch(waiting, 1)) == ["3"]
@@ -147,7 +156,9 @@ def test_a_batch_ends_before_the_message_that_would_make_it_too_big() -> None:
 
 
 def test_a_message_that_must_be_alone_is_alone_and_keeps_its_place() -> None:
-    waiting = deque([entry("1"), entry("2"), entry("3", is_alone=True), entry("4"), entry("5")])
+    waiting = deque(
+        [pending("1"), pending("2"), pending("3", is_alone=True), pending("4"), pending("5")]
+    )
     batches = []
     while waiting:
         batches.append(names_of(take_batch(waiting, 1_000)))
@@ -158,30 +169,30 @@ def test_a_message_that_must_be_alone_is_alone_and_keeps_its_place() -> None:
 def test_batches_in_a_row_are_the_messages_in_order(
     shapes: list[tuple[int, bool]], limit: int
 ) -> None:
-    entries = [
-        entry(str(n), body=bytes(size), is_alone=alone) for n, (size, alone) in enumerate(shapes)
+    messages = [
+        pending(str(n), body=bytes(size), is_alone=alone) for n, (size, alone) in enumerate(shapes)
     ]
-    waiting, taken = deque(entries), []
+    waiting, taken = deque(messages), []
     while waiting:
         batch = take_batch(waiting, limit)
         assert len(batch) == 1 or not any(one.is_alone for one in batch)
         taken += batch
-    assert taken == entries
+    assert taken == messages
 
 
-# -- one lane ------------------------------------------------------------------------------
+# -- one queue ------------------------------------------------------------------------------
 
 
 def test_what_comes_while_a_request_is_under_way_goes_as_one_batch() -> None:
     async def work() -> None:
         broker, done = FakeBroker(), list[str]()
-        lane = lane_of(broker)
+        sender = sender_of(broker)
         broker.gate.clear()
-        put(lane, *(entry(name, name, done=done) for name in "abcd"))
+        put(sender, *(pending(name, name, done=done) for name in "abcd"))
         await asyncio.sleep(0)
-        put(lane, *(entry(name, name, done=done) for name in "efg"))
+        put(sender, *(pending(name, name, done=done) for name in "efg"))
         broker.gate.set()
-        await settled(broker, lane)
+        await settled(broker, sender)
         assert broker.requests == [["a", "b", "c", "d"], ["e", "f", "g"]]
         assert broker.stored == done == list("abcdefg")
 
@@ -193,11 +204,11 @@ def test_a_receipt_tells_where_each_message_of_a_batch_lies() -> None:
         broker = FakeBroker()
         broker.stored = ["older"] * 10
         broker.code = 12
-        lane = lane_of(broker)
-        entries = [entry("a"), entry("b")]
-        put(lane, *entries)
-        await settled(broker, lane)
-        receipts = [one.outcome() for one in entries]
+        sender = sender_of(broker)
+        messages = [pending("a"), pending("b")]
+        put(sender, *messages)
+        await settled(broker, sender)
+        receipts = [one.receipt() for one in messages]
         assert [receipt.queue_offset for receipt in receipts] == [10, 11]
         assert [receipt.message_id for receipt in receipts] == ["a", "b"]
         assert [receipt.offset_message_id for receipt in receipts] == [
@@ -214,10 +225,10 @@ def test_a_receipt_tells_where_each_message_of_a_batch_lies() -> None:
 def test_messages_that_stay_together_have_receipts_of_their_own() -> None:
     broker = FakeBroker()
     broker.stored = ["older"]
-    entries = [entry_of("ab"), entry("c"), entry_of("def")]
-    put_together(broker, lane_of(broker), entries)
+    messages = [pending_of("ab"), pending("c"), pending_of("def")]
+    put_together(broker, sender_of(broker), messages)
     assert broker.requests == [list("abcdef")]
-    receipts = [one for each in entries for one in each.outcomes()]
+    receipts = [one for each in messages for one in each.all_receipts()]
     assert [one.message_id for one in receipts] == list("abcdef")
     assert [one.queue_offset for one in receipts] == list(range(1, 7))
     assert [int(one.offset_message_id, 16) for one in receipts] == list(range(1, 7))
@@ -225,7 +236,7 @@ def test_messages_that_stay_together_have_receipts_of_their_own() -> None:
 
 def test_a_failed_key_fails_all_of_a_batch() -> None:
     broker = FakeBroker(fates("lost", "lost", "lost"))
-    lost, refused, other = entry_of("ab", "k"), entry_of("cd", "k"), entry_of("ef", "other")
+    lost, refused, other = pending_of("ab", "k"), pending_of("cd", "k"), pending_of("ef", "other")
     send_all(broker, [lost, refused, other])
     assert isinstance(lost.error, RequestTimeout)
     assert isinstance(refused.error, KeyFailed)
@@ -234,7 +245,7 @@ def test_a_failed_key_fails_all_of_a_batch() -> None:
 
 def test_a_single_message_goes_as_a_plain_send() -> None:
     broker = FakeBroker()
-    one = entry("a")
+    one = pending("a")
     one.flags = [7]
     send_all(broker, [one])
     (header,) = broker.headers
@@ -246,25 +257,25 @@ def test_a_single_message_goes_as_a_plain_send() -> None:
 def test_a_time_out_sends_the_same_message_again_before_any_successor() -> None:
     async def work() -> None:
         broker = FakeBroker(fates("stored, answer lost"))
-        lane = lane_of(broker)
-        first, second = entry("a", "k"), entry("b", "k")
-        put(lane, first)
+        sender = sender_of(broker)
+        first, second = pending("a", "k"), pending("b", "k")
+        put(sender, first)
         await asyncio.sleep(0)
-        put(lane, second)
-        await settled(broker, lane)
+        put(sender, second)
+        await settled(broker, sender)
         assert broker.requests == [["a"], ["a"], ["b"]]
         assert broker.stored == ["a", "a", "b"]
         assert first.receipts is not None
-        assert first.outcome().queue_offset == 1
+        assert first.receipt().queue_offset == 1
 
     run(work())
 
 
-def test_a_try_again_waits_its_pause() -> None:
+def test_a_retry_waits_its_pause() -> None:
     async def work() -> None:
         broker = FakeBroker(fates("lost"))
-        lane = lane_of(broker)
-        put(lane, entry("a"))
+        sender = sender_of(broker)
+        put(sender, pending("a"))
         while not broker.requests or broker.in_flight:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -274,7 +285,7 @@ def test_a_try_again_waits_its_pause() -> None:
             await asyncio.sleep(0)
         assert len(broker.requests) == 1
         broker.clock.advance(1)
-        await settled(broker, lane)
+        await settled(broker, sender)
         assert len(broker.requests) == 2
 
     run(work())
@@ -283,23 +294,23 @@ def test_a_try_again_waits_its_pause() -> None:
 def test_an_unknown_outcome_fails_the_key_until_it_is_resolved() -> None:
     async def work() -> None:
         broker = FakeBroker(fates("lost", "lost", "lost"))
-        lane = lane_of(broker)
-        lost, refused, other = entry("a", "k"), entry("b", "k"), entry("c", "other")
-        put(lane, lost)
-        await settled(broker, lane)
-        put(lane, refused)
-        put(lane, other)
-        await settled(broker, lane)
+        sender = sender_of(broker)
+        lost, refused, other = pending("a", "k"), pending("b", "k"), pending("c", "other")
+        put(sender, lost)
+        await settled(broker, sender)
+        put(sender, refused)
+        put(sender, other)
+        await settled(broker, sender)
         assert isinstance(lost.error, RequestTimeout)
         assert isinstance(refused.error, KeyFailed)
         assert "producer.resolve" in str(refused.error)
         assert broker.requests == [["a"], ["a"], ["a"], ["c"]]
         assert other.receipts is not None
-        assert lane.resolve("k")
-        assert not lane.resolve("k")
-        again = entry("d", "k")
-        put(lane, again)
-        await settled(broker, lane)
+        assert broker.failed_keys.resolve("T", "k")
+        assert not broker.failed_keys.resolve("T", "k")
+        again = pending("d", "k")
+        put(sender, again)
+        await settled(broker, sender)
         assert again.receipts is not None
 
     run(work())
@@ -308,13 +319,13 @@ def test_an_unknown_outcome_fails_the_key_until_it_is_resolved() -> None:
 def test_successors_that_were_waiting_fail_with_their_key_and_others_go_on() -> None:
     async def work() -> None:
         broker = FakeBroker(fates("lost", "lost", "lost"))
-        lane = lane_of(broker)
-        first = entry("a", "k")
-        put(lane, first)
+        sender = sender_of(broker)
+        first = pending("a", "k")
+        put(sender, first)
         await asyncio.sleep(0)
-        waiting = [entry("b", "k"), entry("c", "other"), entry("d", "k"), entry("e")]
-        put(lane, *waiting)
-        await settled(broker, lane)
+        waiting = [pending("b", "k"), pending("c", "other"), pending("d", "k"), pending("e")]
+        put(sender, *waiting)
+        await settled(broker, sender)
         assert [type(one.error) for one in waiting] == [
             KeyFailed, type(None), KeyFailed, type(None),
         ]  # fmt: skip
@@ -325,47 +336,47 @@ def test_successors_that_were_waiting_fail_with_their_key_and_others_go_on() -> 
 
 def test_messages_without_a_key_fail_nobody() -> None:
     broker = FakeBroker(fates("lost", "lost", "lost"))
-    entries = [entry("a"), entry("b")]
-    send_all(broker, entries)
-    assert isinstance(entries[0].error, RequestTimeout)
-    assert entries[1].receipts is not None
+    messages = [pending("a"), pending("b")]
+    send_all(broker, messages)
+    assert isinstance(messages[0].error, RequestTimeout)
+    assert messages[1].receipts is not None
 
 
 def test_a_refused_message_does_not_fail_its_key() -> None:
     broker = FakeBroker(fates("refused"))
-    entries = [entry("a", "k"), entry("b", "k")]
-    send_all(broker, entries)
-    assert isinstance(entries[0].error, BrokerError)
+    messages = [pending("a", "k"), pending("b", "k")]
+    send_all(broker, messages)
+    assert isinstance(messages[0].error, BrokerError)
     assert broker.stored == ["b"]
-    assert entries[1].receipts is not None
+    assert messages[1].receipts is not None
 
 
 def test_a_refusal_after_a_time_out_leaves_the_outcome_unknown() -> None:
     # The first try may still be on its way: whoever goes on now may be overtaken by it.
     broker = FakeBroker(fates("stored, answer lost", "refused"))
-    entries = [entry("a", "k"), entry("b", "k")]
-    send_all(broker, entries)
-    assert isinstance(entries[0].error, BrokerError)
-    assert isinstance(entries[1].error, KeyFailed)
+    messages = [pending("a", "k"), pending("b", "k")]
+    send_all(broker, messages)
+    assert isinstance(messages[0].error, BrokerError)
+    assert isinstance(messages[1].error, KeyFailed)
 
 
 def test_a_garbled_answer_leaves_the_outcome_unknown() -> None:
     broker = FakeBroker(fates("stored, answer garbled"))
-    entries = [entry("a", "k"), entry("b", "k")]
-    send_all(broker, entries)
-    assert isinstance(entries[0].error, ProtocolError)
-    assert isinstance(entries[1].error, KeyFailed)
+    messages = [pending("a", "k"), pending("b", "k")]
+    send_all(broker, messages)
+    assert isinstance(messages[0].error, ProtocolError)
+    assert isinstance(messages[1].error, KeyFailed)
 
 
 def test_an_answer_for_another_number_of_messages_is_a_protocol_error() -> None:
     async def work() -> None:
         broker = FakeBroker()
         broker.acknowledged = 1
-        lane = lane_of(broker)
-        entries = [entry("a"), entry("b")]
-        put(lane, *entries)
-        await settled(broker, lane)
-        for one in entries:
+        sender = sender_of(broker)
+        messages = [pending("a"), pending("b")]
+        put(sender, *messages)
+        await settled(broker, sender)
+        for one in messages:
             assert isinstance(one.error, ProtocolError)
             assert "1 messages of 2" in str(one.error)
 
@@ -377,15 +388,15 @@ def test_stopping_tells_everyone_who_waits(is_started: bool) -> None:
     async def work() -> None:
         broker = FakeBroker()
         broker.gate.clear()
-        lane = lane_of(broker)
-        first, second = entry("a", "k"), entry("b", "k")
-        lane.put([first])
+        sender = sender_of(broker)
+        first, second = pending("a", "k"), pending("b", "k")
+        sender.put([first])
         if is_started:
-            lane.begin()
-        lane.put([second])
-        await lane.stop()
+            sender.begin()
+        sender.put([second])
+        await sender.stop()
         await asyncio.sleep(0)
-        assert lane.is_idle
+        assert sender.is_idle
         assert isinstance(first.error, StateError)
         assert isinstance(second.error, StateError)
         assert "was not sent" in str(second.error)
@@ -402,26 +413,26 @@ def test_a_defect_in_reading_the_answer_leaves_nobody_waiting(
 
     async def work() -> None:
         broker = FakeBroker()
-        lane = lane_of(broker)
+        sender = sender_of(broker)
         monkeypatch.setattr(broker.api, "stored", broken)
-        entries = [entry("a", is_alone=True), entry("b")]
-        put(lane, *entries)
-        await settled(broker, lane)
-        assert [type(one.error) for one in entries] == [StateError, StateError]
-        assert "unknown" in str(entries[0].error)
-        assert "was not sent" in str(entries[1].error)
+        messages = [pending("a", is_alone=True), pending("b")]
+        put(sender, *messages)
+        await settled(broker, sender)
+        assert [type(one.error) for one in messages] == [StateError, StateError]
+        assert "unknown" in str(messages[0].error)
+        assert "was not sent" in str(messages[1].error)
 
     run(work())
 
 
-def test_an_answer_after_the_lane_stopped_changes_nothing() -> None:
+def test_an_answer_after_the_sender_stopped_changes_nothing() -> None:
     async def work() -> None:
         broker, done = FakeBroker(), list[str]()
         broker.gate.clear()
-        lane = lane_of(broker)
-        one = entry("a", done=done)
-        put(lane, one)
-        await lane.stop()
+        sender = sender_of(broker)
+        one = pending("a", done=done)
+        put(sender, one)
+        await sender.stop()
         broker.gate.set()
         while broker.in_flight:
             await asyncio.sleep(0)
@@ -435,11 +446,11 @@ def test_an_answer_after_the_lane_stopped_changes_nothing() -> None:
 def test_a_request_waits_until_the_connection_takes_bytes() -> None:
     async def work() -> None:
         broker = FakeBroker(is_writable=iter([False, False, True, True]).__next__)
-        lane, first, second = lane_of(broker), entry("a", "k"), entry("b", "k")
-        put(lane, first)
+        sender, first, second = sender_of(broker), pending("a", "k"), pending("b", "k")
+        put(sender, first)
         assert not broker.requests
-        put(lane, second)  # while the first waits: it may not pass
-        await settled(broker, lane)
+        put(sender, second)  # while the first waits: it may not pass
+        await settled(broker, sender)
         assert broker.requests == [["a"], ["b"]]
         assert first.receipts is not None
 
@@ -450,16 +461,16 @@ def test_messages_that_fail_where_they_start_do_not_nest() -> None:
     # No route names the broker of thousands in a row.
     async def work() -> None:
         broker = FakeBroker()
-        lane = lane_of(broker)
+        sender = sender_of(broker)
 
         def unrouted(broker_name: str) -> str:
             raise RouteError("no route", broker=broker_name)
 
         broker.master_of = unrouted  # type: ignore[method-assign]
-        entries = [entry(str(n), is_alone=True) for n in range(5_000)]
-        put(lane, *entries)
-        assert lane.is_idle
-        assert all(isinstance(one.error, RouteError) for one in entries)
+        messages = [pending(str(n), is_alone=True) for n in range(5_000)]
+        put(sender, *messages)
+        assert sender.is_idle
+        assert all(isinstance(one.error, RouteError) for one in messages)
 
     run(work())
 
@@ -467,16 +478,16 @@ def test_messages_that_fail_where_they_start_do_not_nest() -> None:
 def test_a_defect_in_sending_leaves_nobody_waiting() -> None:
     async def work() -> None:
         broker = FakeBroker()
-        lane = lane_of(broker)
+        sender = sender_of(broker)
 
         def broken(*_: object) -> None:
             raise TypeError("a defect")
 
         broker.ask = broken  # type: ignore[method-assign]
-        entries = [entry("a", is_alone=True), entry("b")]
-        put(lane, *entries)
-        await settled(broker, lane)
-        assert [type(one.error) for one in entries] == [StateError, StateError]
+        messages = [pending("a", is_alone=True), pending("b")]
+        put(sender, *messages)
+        await settled(broker, sender)
+        assert [type(one.error) for one in messages] == [StateError, StateError]
 
     run(work())
 
@@ -486,22 +497,22 @@ def test_whoever_was_answered_is_told_even_if_the_next_request_cannot_begin(
 ) -> None:
     async def work() -> None:
         broker = FakeBroker()
-        lane = lane_of(broker)
-        first = [entry("a"), entry("b")]
-        put(lane, *first)
-        waiting = entry("c")
-        lane.put([waiting])
+        sender = sender_of(broker)
+        first = [pending("a"), pending("b")]
+        put(sender, *first)
+        waiting = pending("c")
+        sender.put([waiting])
 
         def broken(*_: object) -> None:
             raise MemoryError("a defect")
 
-        monkeypatch.setattr(lanes, "take_batch", broken)
+        monkeypatch.setattr(queue_sender, "take_batch", broken)
         while broker.in_flight:
             await asyncio.sleep(0)
         assert [one.receipts and one.receipts[0].queue_offset for one in first] == [0, 1]
         assert isinstance(waiting.error, StateError)
         assert "was not sent" in str(waiting.error)
-        assert lane.is_idle
+        assert sender.is_idle
 
     run(work())
 
@@ -509,17 +520,110 @@ def test_whoever_was_answered_is_told_even_if_the_next_request_cannot_begin(
 def test_one_whose_caller_cannot_be_told_leaves_nobody_else_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def broken(one: Entry) -> None:
+    def broken(one: PendingMessage) -> None:
         raise TypeError("a defect")
 
     broker, done = FakeBroker(fates("stored", "refused")), list[str]()
     for names in ("abc", "def"):
-        entries = [entry(name, done=done) for name in names]
-        entries[1].on_done = broken
-        put_together(broker, lane_of(broker), entries)
+        messages = [pending(name, done=done) for name in names]
+        messages[1].on_done = broken
+        put_together(broker, sender_of(broker), messages)
     assert done == ["a", "c", "d", "f"]
-    assert caplog.text.count(f"message b ({QUEUE}): not told") == 1
+    assert caplog.text.count(f"message b ({QUEUE}): notifying its caller failed") == 1
     assert caplog.text.count("message e (") == 1
+
+
+def test_a_request_that_cannot_be_made_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        sender = sender_of(broker)
+        first, second, third = pending("a"), pending("b"), pending("c", is_alone=True)
+        put(sender, first)
+        sender.put([second, third])
+
+        def broken(*_: object) -> None:
+            raise MemoryError("a defect")
+
+        # The request of the first is in flight; the next one is taken, and then not made.
+        monkeypatch.setattr(queue_sender, "InFlightBatch", broken)
+        monkeypatch.setattr(queue_sender.InFlightBatch, "start", broken, raising=False)
+        await settled(broker, sender)
+        assert first.receipts is not None
+        for one in (second, third):
+            assert isinstance(one.error, StateError)
+            assert "was not sent" in str(one.error)
+
+    run(work())
+
+
+def test_a_later_outcome_changes_nothing() -> None:
+    done: list[str] = []
+    one = pending("a", done=done)
+    one.finish(None, StateError("first"))
+    one.finish([], None)
+    assert done == ["a"]
+    assert one.receipts is None
+
+
+# -- one-way requests ----------------------------------------------------------------------
+
+
+def oneway(name: str) -> PendingMessage:
+    one = pending(name)
+    one.is_oneway = True
+    return one
+
+
+def test_a_one_way_request_counts_as_sent_once_written_and_waits_for_the_one_in_flight() -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        broker.gate.clear()
+        sender = sender_of(broker)
+        ordered, first, second = pending("a", "k"), oneway("b"), oneway("c")
+        put(sender, ordered)
+        await asyncio.sleep(0)
+        put(sender, first, second)
+        assert not broker.oneway
+        broker.gate.set()
+        await settled(broker, sender)
+        assert broker.oneway == [["b", "c"]]
+        assert broker.stored == ["a", "b", "c"]
+        assert first.receipts == second.receipts == ()
+        put(sender, oneway("d"))  # nothing is in flight: it leaves at once
+        assert broker.oneway == [["b", "c"], ["d"]]
+        assert sender.is_idle
+
+    run(work())
+
+
+def test_one_message_that_needs_an_answer_has_its_whole_request_answered() -> None:
+    broker = FakeBroker()
+    messages = [oneway("a"), pending("b", "k"), oneway("c")]
+    put_together(broker, sender_of(broker), messages)
+    assert not broker.oneway
+    assert broker.requests == [["a", "b", "c"]]
+    assert all(one.receipts for one in messages)
+
+
+def test_a_one_way_message_to_an_unreachable_broker_is_tried_again_and_fails() -> None:
+    async def work() -> None:
+        broker, attempts = FakeBroker(), list[str]()
+        sender = sender_of(broker)
+
+        def unreachable(address: str) -> FakeBroker:
+            attempts.append(address)
+            raise ConnectFailed("refused", address=address)
+
+        broker.writable_now = unreachable  # type: ignore[method-assign]
+        one = oneway("a")
+        put(sender, one)
+        await settled(broker, sender)
+        assert isinstance(one.error, ConnectFailed)
+        assert len(attempts) == 3
+
+    run(work())
 
 
 # -- the order, whatever fails -------------------------------------------------------------
@@ -556,23 +660,23 @@ def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
         left = deque(writable)
         broker = FakeBroker(fates(*outcomes), lambda: not left or left.popleft())
         config = SendConfig(retry_times=1, retry_delay_ms=10, max_batch_bytes=max_batch_bytes)
-        lane, sent, done = lane_of(broker, config), list[Entry](), list[str]()
+        sender, sent, done = sender_of(broker, config), list[PendingMessage](), list[str]()
         for step, argument in steps:
             if step == "put":
                 key, count = argument
                 names = [f"{len(sent):03}.{n}" for n in range(count)]
-                sent.append(entry_of(names, key, done=done))
-                put(lane, sent[-1])
+                sent.append(pending_of(names, key, done=done))
+                put(sender, sent[-1])
             elif step == "land":
                 broker.land()
             elif step == "resolve":
                 broker.land()  # the user has looked: what was on its way is there or lost
-                lane.resolve(argument)
+                broker.failed_keys.resolve("T", argument)
             else:
                 for _ in range(argument):
                     await asyncio.sleep(0)
                     broker.clock.advance(10)
-        await settled(broker, lane)
+        await settled(broker, sender)
         broker.land()
 
         assert sorted(done) == names_of(sent), "each is told once"
@@ -598,7 +702,7 @@ def test_copies_of_a_key_are_stored_in_send_order_whatever_fails(
 def test_a_body_from_the_threshold_on_is_compressed_and_a_shorter_one_is_not() -> None:
     broker = FakeBroker()
     config = replace(CONFIG, compress_msg_body_over_howmuch=100)
-    send_all(broker, [entry("short", body=b"x" * 99), entry("long", body=b"x" * 100)], config)
+    send_all(broker, [pending("short", body=b"x" * 99), pending("long", body=b"x" * 100)], config)
     assert [header.sys_flag for header in broker.headers] == [0, 0x301]
     assert broker.bodies[0] == b"x" * 99
     assert zlib.decompress(broker.bodies[1]) == b"x" * 100
@@ -609,9 +713,9 @@ def test_a_batch_is_never_compressed() -> None:
     config = replace(CONFIG, compress_msg_body_over_howmuch=100)
 
     async def work() -> None:
-        lane = lane_of(broker, config)
-        put(lane, *(entry(name, body=name.encode() * 200) for name in "abc"))
-        await settled(broker, lane)
+        sender = sender_of(broker, config)
+        put(sender, *(pending(name, body=name.encode() * 200) for name in "abc"))
+        await settled(broker, sender)
 
     run(work())
     assert [(header.batch, header.sys_flag) for header in broker.headers] == [(True, 0)]
@@ -621,7 +725,7 @@ def test_a_batch_is_never_compressed() -> None:
 def test_a_body_sent_again_is_the_same_compressed_one() -> None:
     broker = FakeBroker(fates("lost", "lost"))
     config = replace(CONFIG, compress_msg_body_over_howmuch=1)
-    send_all(broker, [entry("a", body=b"x" * 100)], config)
+    send_all(broker, [pending("a", body=b"x" * 100)], config)
     assert broker.stored == ["a"]
     assert [header.sys_flag for header in broker.headers] == [0x301] * 3
     assert len(set(broker.bodies)) == 1
@@ -634,7 +738,7 @@ def test_a_body_sent_again_is_the_same_compressed_one() -> None:
 def test_a_broker_older_than_5_0_is_not_sent_a_timed_message(version: int, is_sent: bool) -> None:
     broker = FakeBroker()
     broker.version = version
-    timed, plain = entry("timed", "k", is_alone=True), entry("plain", "k")
+    timed, plain = pending("timed", "k", is_alone=True), pending("plain", "k")
     timed.is_timed = True
     send_all(broker, [timed, plain])
     assert broker.stored == (["timed", "plain"] if is_sent else ["plain"])
@@ -646,36 +750,38 @@ def test_a_broker_older_than_5_0_is_not_sent_a_timed_message(version: int, is_se
 # -- unordered messages and other brokers --------------------------------------------------
 
 
-def detouring(broker: FakeBroker, taken: list[str], *, takes: bool = True) -> QueueLane:
-    def detour(queue: MessageQueue, one: Entry) -> bool:
+def falling_back(broker: FakeBroker, taken: list[str], *, takes: bool = True) -> QueueSender:
+    def fallback(queue: MessageQueue, one: PendingMessage) -> bool:
         assert queue == QUEUE
         if takes:
             taken.extend(one.unique_ids)
-            one.moves_left -= 1
+            one.fallbacks_left -= 1
             one.finish(None, None)
         return takes
 
-    return QueueLane(broker, "PG", QUEUE, CONFIG, detour)  # type: ignore[arg-type]
+    return sender_of(broker, CONFIG, fallback)
 
 
-def put_together(broker: FakeBroker, lane: QueueLane, entries: Sequence[Entry]) -> None:
+def put_together(
+    broker: FakeBroker, sender: QueueSender, messages: Sequence[PendingMessage]
+) -> None:
     async def work() -> None:
-        put(lane, *entries)
-        await settled(broker, lane)
+        put(sender, *messages)
+        await settled(broker, sender)
 
     run(work())
 
 
 @pytest.mark.parametrize("fate", ["lost", "line cut", "busy"])
-def test_what_may_go_anywhere_goes_to_another_broker_and_the_ordered_rest_is_tried_again(
+def test_unordered_messages_go_to_another_broker_and_the_ordered_ones_are_sent_again(
     fate: str,
 ) -> None:
     broker, taken = FakeBroker(fates(fate)), list[str]()
-    ordered, free = [entry("1", "k"), entry("3", "k")], [entry("2"), entry("4")]
+    ordered, free = [pending("1", "k"), pending("3", "k")], [pending("2"), pending("4")]
     for one in free:
-        one.moves_left = 1
-    lane = detouring(broker, taken)
-    put_together(broker, lane, [ordered[0], free[0], ordered[1], free[1]])
+        one.fallbacks_left = 1
+    sender = falling_back(broker, taken)
+    put_together(broker, sender, [ordered[0], free[0], ordered[1], free[1]])
     assert taken == ["2", "4"]
     assert broker.stored == ["1", "3"]
     assert broker.requests == [["1", "2", "3", "4"], ["1", "3"]]
@@ -683,55 +789,55 @@ def test_what_may_go_anywhere_goes_to_another_broker_and_the_ordered_rest_is_tri
 
 def test_a_message_every_broker_would_refuse_stays_and_fails() -> None:
     broker, taken = FakeBroker(fates("refused")), list[str]()
-    free = entry("1")
-    free.moves_left = 1
-    put_together(broker, detouring(broker, taken), [free])
+    free = pending("1")
+    free.fallbacks_left = 1
+    put_together(broker, falling_back(broker, taken), [free])
     assert taken == []
     assert isinstance(free.error, BrokerError)
 
 
-def test_a_batch_that_may_go_anywhere_goes_to_another_broker_whole() -> None:
+def test_an_unordered_batch_goes_to_another_broker_whole() -> None:
     broker, taken = FakeBroker(fates("busy")), list[str]()
-    together, ordered = entry_of(["1", "2", "3"]), entry_of(["4", "5"], "k")
-    together.moves_left = 1
-    put_together(broker, detouring(broker, taken), [together, ordered])
+    together, ordered = pending_of(["1", "2", "3"]), pending_of(["4", "5"], "k")
+    together.fallbacks_left = 1
+    put_together(broker, falling_back(broker, taken), [together, ordered])
     assert taken == ["1", "2", "3"]
     assert broker.requests == [["1", "2", "3", "4", "5"], ["4", "5"]]
 
 
-def test_where_no_other_broker_takes_it_it_is_tried_here_again() -> None:
+def test_without_another_broker_an_unordered_message_is_sent_here_again() -> None:
     broker, taken = FakeBroker(fates("busy")), list[str]()
-    free = entry("1")
-    free.moves_left = 1
-    put_together(broker, detouring(broker, taken, takes=False), [free])
+    free = pending("1")
+    free.fallbacks_left = 1
+    put_together(broker, falling_back(broker, taken, takes=False), [free])
     assert broker.stored == ["1"]
-    assert free.moves_left == 1
+    assert free.fallbacks_left == 1
 
 
-def detour_warnings(caplog: pytest.LogCaptureFixture) -> int:
+def fallback_warnings(caplog: pytest.LogCaptureFixture) -> int:
     return sum("go to another broker" in record.getMessage() for record in caplog.records)
 
 
-def test_that_messages_go_elsewhere_is_said_once_until_the_broker_stores_again(
+def test_a_fallback_is_logged_once_until_the_broker_stores_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker, taken = FakeBroker(fates("busy", "busy", "stored", "busy")), list[str]()
-    lane, said = detouring(broker, taken), list[int]()
+    sender, said = falling_back(broker, taken), list[int]()
     for name in "abcd":
-        free = entry(name)
-        free.moves_left = 1
-        put_together(broker, lane, [free])
-        said.append(detour_warnings(caplog))
+        free = pending(name)
+        free.fallbacks_left = 1
+        put_together(broker, sender, [free])
+        said.append(fallback_warnings(caplog))
     assert taken == ["a", "b", "d"]
     assert said == [1, 1, 1, 2]
 
 
-def test_where_there_is_no_other_broker_none_is_said_to_be_gone_to(
+def test_without_another_broker_no_fallback_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = FakeBroker(fates("busy"))
-    free = entry("a")
-    free.moves_left = 1
-    put_together(broker, detouring(broker, [], takes=False), [free])
+    free = pending("a")
+    free.fallbacks_left = 1
+    put_together(broker, falling_back(broker, [], takes=False), [free])
     assert broker.stored == ["a"]
-    assert detour_warnings(caplog) == 0
+    assert fallback_warnings(caplog) == 0

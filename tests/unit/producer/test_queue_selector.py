@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ordermq.errors import ConfigError
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.producer.selectors import (
+from ordermq.producer.queue_selector import (
     ShardingKey,
     _sip_hash_24,
     go_index,
@@ -94,7 +94,7 @@ def test_every_selector_gives_one_of_the_queues_and_always_the_same(
 
 def test_no_choice_depends_on_the_process() -> None:
     script = (
-        "from ordermq.producer.selectors import _INDEXES as all;"
+        "from ordermq.producer.queue_selector import _INDEXES as all;"
         "print([f('订单-7', 1000) for f in all.values()])"
     )
     outputs = {

@@ -1,0 +1,82 @@
+"""Selectors and hooks are the user's: whatever they do, the producer goes on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from ordermq import Message, Producer, SendCall
+from ordermq.broker import EmbeddedBroker
+from ordermq.errors import StateError
+from ordermq.model.message_queue import MessageQueue
+
+
+@pytest.mark.parametrize("is_route_known", [False, True])
+def test_a_selector_that_sends_with_its_own_producer_raises(
+    broker: EmbeddedBroker, is_route_known: bool
+) -> None:
+    def select(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
+        if key == "sends":
+            producer.send(Message("orders", b"from the selector"))
+        return queues[0]
+
+    with Producer("p", name_servers=broker.name_servers, selector=select) as producer:
+        if is_route_known:
+            producer.send(Message("orders", b"warm"))
+            producer.queues("orders")
+        with pytest.raises(StateError, match="selector sent"):
+            producer.send(Message("orders", b"x"), sharding_key="sends")
+        assert producer.send(Message("orders", b"y"), sharding_key="k").queue_offset >= 0
+
+
+def test_a_selector_never_runs_on_the_io_thread(broker: EmbeddedBroker) -> None:
+    ran_on: list[str] = []
+
+    def select(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
+        ran_on.append(threading.current_thread().name)
+        return queues[0]
+
+    with Producer("p", name_servers=broker.name_servers, selector=select) as producer:
+        events = [(Message("orders", str(n).encode()), "k") for n in range(20)]
+        offsets = [receipt.queue_offset for receipt in producer.send_many(events)]
+        assert offsets == list(range(20))  # in order, although the first wait for the route
+        producer.queues("orders")
+        producer.send(Message("orders", b"last"), sharding_key="k")
+    assert len(ran_on) == 21
+    assert "ordermq-io" not in ran_on
+    assert ran_on[-1] == threading.current_thread().name
+
+
+def test_a_selector_may_send_with_another_producer(broker: EmbeddedBroker) -> None:
+    with Producer("other", name_servers=broker.name_servers) as other:
+
+        def select(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
+            other.send(Message("audit", message.body))
+            return queues[0]
+
+        with Producer("p", name_servers=broker.name_servers, selector=select) as producer:
+            for number in range(3):
+                producer.send(Message("orders", str(number).encode()), sharding_key="k")
+
+
+@pytest.mark.parametrize("way_out", [lambda: sys.exit(3), lambda: 1 // 0])
+def test_a_hook_that_raises_leaves_nobody_waiting(
+    broker: EmbeddedBroker, way_out: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Hook:
+        def before(self, call: SendCall) -> None: ...
+
+        def after(self, call: SendCall) -> None:
+            way_out()  # type: ignore[operator]
+
+    producer = Producer("p", name_servers=broker.name_servers)
+    producer.add_hook(Hook())
+    with producer:
+        events = [(Message("orders", str(n).encode()), f"k{n % 3}") for n in range(30)]
+        assert len(list(producer.send_many(events))) == 30
+        batch = [Message("orders", b"x")] * 5
+        assert len(producer.send_batch(batch, sharding_key="k0")) == 5
+    assert producer.hook_errors == 35
