@@ -25,7 +25,7 @@ uint64_t omq_sum_sizes(const uint32_t *sizes, size_t count) {
 static omq_status grow(omq_batch_slots *slots) {
     uint32_t old = slots->count;
     uint32_t count = old == 0 ? 8 : old * 2;
-    if (count < old) {
+    if (count < old) { /* doubled past 2^32 */
         return OMQ_NO_MEMORY;
     }
     omq_slot *grown = realloc(slots->slots, count * sizeof *grown);
@@ -83,7 +83,9 @@ uint64_t omq_batch_slots_release(omq_batch_slots *slots, uint32_t slot, uint32_t
     omq_slot *held = slots->slots + slot;
     held->messages -= count;
     if (held->messages == 0) {
-        uint64_t bytes = held->bytes; /* mostly a whole batch leaves: its sizes stay unread */
+        /* The usual end: a whole batch left, and its sizes were never read, which are a cache
+         * miss per 16 messages. */
+        uint64_t bytes = held->bytes;
         omq_batch_slots_drop(slots, slot);
         held->bytes = 0;
         held->next = slots->emptied;

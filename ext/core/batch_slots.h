@@ -1,4 +1,5 @@
-/* The batches whose messages a process queue buffers: by slot, how many and how long. */
+/* Slots: the batches whose messages a process queue buffers. The binding keeps slot -> batch, an
+ * object that C cannot hold; this side counts the messages that are left of each. */
 #ifndef OMQ_BATCH_SLOTS_H
 #define OMQ_BATCH_SLOTS_H
 
@@ -8,11 +9,12 @@
 
 #define OMQ_NO_SLOT UINT32_MAX
 
-/* A batch the binding holds for us. A slot is live (messages > 0), or on exactly one of the
- * lists: emptied, until the binding collects it, then free. */
+/* One batch. A slot is live (messages > 0), or on exactly one of two lists: emptied, until the
+ * binding has dropped its batch, then free. Without the first list a slot could be given to a new
+ * batch while the binding still holds the old one under it. */
 typedef struct {
     const uint32_t *sizes; /* bytes of each message of the batch; NULL: zeros, or it is free */
-    uint32_t *own_sizes;   /* the same if they are ours to free, else NULL */
+    uint32_t *own_sizes;   /* the same if they were copied and are freed here, else NULL */
     uint64_t bytes;        /* of the buffered messages */
     uint32_t messages;     /* buffered ones */
     uint32_t next;         /* on its list; OMQ_NO_SLOT ends it */
@@ -23,7 +25,8 @@ typedef struct {
     uint32_t count;
     uint32_t free;               /* first of the free list */
     uint32_t emptied;            /* first of the emptied list */
-    _Atomic uint32_t to_collect; /* its length; atomic so that collect can look without a lock */
+    _Atomic uint32_t to_collect; /* length of that list; atomic, so that a caller with nothing to
+                                    collect needs no mutex */
 } omq_batch_slots;
 
 void omq_batch_slots_open(omq_batch_slots *slots);
@@ -37,17 +40,18 @@ void omq_batch_slots_drop(omq_batch_slots *slots, uint32_t slot);
 void omq_batch_slots_fill(omq_batch_slots *slots, uint32_t slot, uint32_t messages,
                           uint64_t bytes);
 
-/* `count` messages of a batch, from `index` on, have left the queue: their bytes. */
+/* Subtract `count` messages of a batch, from `index` on, which left the queue; return their
+ * bytes. */
 uint64_t omq_batch_slots_release(omq_batch_slots *slots, uint32_t slot, uint32_t index,
                                  uint32_t count);
 
-/* All messages have left. */
+/* Subtract all messages. */
 void omq_batch_slots_release_all(omq_batch_slots *slots);
 
 /* Make an emptied slot free; false if there is none. */
 bool omq_batch_slots_collect(omq_batch_slots *slots, uint32_t *slot);
 
-/* Bytes of neighbours in a batch. */
+/* Sum the sizes of neighbours in a batch; sizes NULL: 0. */
 uint64_t omq_sum_sizes(const uint32_t *sizes, size_t count);
 
 /* A token of a batch's message is slot << 32 | index. */

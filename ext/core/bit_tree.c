@@ -37,7 +37,7 @@ void omq_bit_tree_set(omq_bit_tree *tree, uint32_t position) {
         uint64_t *word = tree->levels[level] + position / 64;
         bool is_known = *word != 0;
         *word |= UINT64_C(1) << (position % 64);
-        if (is_known) {
+        if (is_known) { /* then the levels above know it, too */
             return;
         }
         position /= 64;
@@ -48,7 +48,7 @@ void omq_bit_tree_clear(omq_bit_tree *tree, uint32_t position) {
     for (int level = 0; level < tree->height; level++) {
         uint64_t *word = tree->levels[level] + position / 64;
         *word &= ~(UINT64_C(1) << (position % 64));
-        if (*word != 0) {
+        if (*word != 0) { /* others are left: the levels above stay as they are */
             return;
         }
         position /= 64;
@@ -64,6 +64,7 @@ bool omq_bit_tree_next(const omq_bit_tree *tree, uint32_t start, uint32_t *posit
             continue;
         }
         at = at / 64 * 64 + (uint32_t)__builtin_ctzll(word);
+        /* Down again: every word below has a bit, for the level above says so. */
         while (level-- > 0) {
             at = at * 64 + (uint32_t)__builtin_ctzll(tree->levels[level][at]);
         }

@@ -1,7 +1,7 @@
-/* A set of positions below a fixed bound, whose next one is found in a few steps.
+/* A set of positions below a fixed bound that finds its next member in a few steps.
  *
- * Bit i of level l + 1 tells whether word i of level l has a bit: 64 positions a step, so four
- * words answer for sixteen million. */
+ * Bit i of level l + 1 tells whether word i of level l has a bit: 64 positions per step, so four
+ * words search sixteen million. */
 #ifndef OMQ_BIT_TREE_H
 #define OMQ_BIT_TREE_H
 

@@ -5,8 +5,9 @@
 
 enum { WORD = 8, CHAINS = 5, BLOCK = CHAINS * WORD, BLOCKS_MIN = 4 }; /* below, word by word */
 
-/* What a byte of a word does to the checksum: tails[p][byte], p bytes of the word follow it, where
- * the word ends; leaps[p][byte], p come before it, where the word one block further begins. */
+/* What one byte of a word adds to the checksum. tails[p][byte]: as seen where the word ends, with p
+ * bytes of the word behind the byte. leaps[p][byte]: as seen where the word one block further
+ * starts, with p bytes of the word before the byte. */
 static uint32_t tails[WORD][256];
 static uint32_t leaps[WORD][256];
 
@@ -37,8 +38,9 @@ static void make_tables(void) {
     }
 }
 
-/* Whether the tables can be read; the first caller makes them. Not pthread_once: it would tie
- * the wheels to a C library of 2021 and later. */
+/* Return whether the tables can be read; the first caller makes them. The release store publishes
+ * the tables, the acquire load sees them whole. Not pthread_once: it would tie the wheels to a C
+ * library of 2021 or later. */
 static bool have_tables(void) {
     int seen = atomic_load_explicit(&state, memory_order_acquire);
     if (seen == ABSENT && atomic_compare_exchange_strong(&state, &seen, BEING_MADE)) {
@@ -49,13 +51,15 @@ static bool have_tables(void) {
     return seen == READY;
 }
 
-static uint64_t word_at(const uint8_t *at) { /* the first byte lowest; a load where it may be */
+/* Return 8 bytes with the first one lowest: one load on a little-endian machine. */
+static uint64_t word_at(const uint8_t *at) {
     return (uint64_t)at[0] | (uint64_t)at[1] << 8 | (uint64_t)at[2] << 16 |
            (uint64_t)at[3] << 24 | (uint64_t)at[4] << 32 | (uint64_t)at[5] << 40 |
            (uint64_t)at[6] << 48 | (uint64_t)at[7] << 56;
 }
 
-/* Only the first half of a word waits for the checksum before it. */
+/* Only the first half of a word waits for the checksum before it; the look-ups of the other half
+ * run meanwhile. */
 static uint32_t past_word(uint32_t crc, const uint8_t *at) {
     crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
     return tails[7][crc & 0xFF] ^ tails[6][crc >> 8 & 0xFF] ^ tails[5][crc >> 16 & 0xFF] ^
@@ -69,8 +73,8 @@ static uint32_t past_block(uint64_t word) {
            leaps[6][word >> 48 & 0xFF] ^ leaps[7][word >> 56];
 }
 
-/* The words of a block go their own ways, so that their look-ups need not wait for each other;
- * only the last block is gone through word by word, and joins them. */
+/* The five words of a block are five independent chains, so that their look-ups do not wait for
+ * each other. The last block is gone through word by word, which joins the chains. */
 static uint32_t past_blocks(uint32_t crc, const uint8_t *bytes, size_t blocks) {
     uint32_t chains[CHAINS] = {crc};
     for (; blocks > 1; blocks--, bytes += BLOCK) {
@@ -99,7 +103,8 @@ uint32_t omq_crc32(const uint8_t *bytes, size_t size) {
     }
     for (; size > 0; size--, bytes++) {
         uint32_t byte = (crc ^ *bytes) & 0xFF;
-        /* A thread that meets another making the tables goes on without. */
+        /* A thread that finds another one making the tables goes on without them: slower once,
+         * but nobody waits. */
         crc = crc >> 8 ^ (is_ready ? tails[0][byte] : of_byte(byte));
     }
     return ~crc;

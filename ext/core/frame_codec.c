@@ -1,3 +1,4 @@
+/* The frame codec of ordermq.h: reads binary command headers. */
 #include "bytes.h"
 #include "ordermq.h"
 
@@ -20,7 +21,8 @@ static bool fails(omq_cursor *cursor, omq_header_fault fault, size_t position) {
     return false;
 }
 
-/* Read the size at the cursor, `width` bytes of it, and the bytes behind, which must be there. */
+/* Read a size of `width` bytes at the cursor, and the text of that size behind it. Java's sizes are
+ * signed, so one over INT16_MAX or INT32_MAX is negative there, and refused here. */
 static bool read_sized(omq_cursor *cursor, size_t width, omq_header_fault fault, omq_text *text) {
     size_t position = cursor->at;
     if (cursor->size - position < width) {
@@ -64,10 +66,10 @@ static bool read_header(omq_cursor *cursor, omq_header *header) {
     if (!read_sized(cursor, 4, OMQ_HEADER_FIELDS, &header->fields)) {
         return false;
     }
-    if (cursor->at != cursor->size) {
+    if (cursor->at != cursor->size) { /* the fields end the header: bytes behind them are a fault */
         return fails(cursor, OMQ_HEADER_FIELDS, fields_at);
     }
-    cursor->at = fields_at + 4;
+    cursor->at = fields_at + 4; /* back to check every field once, so that next_field need not */
     while (cursor->at < cursor->size) {
         if (!read_text(cursor, 2, OMQ_HEADER_NAME, &field.name) ||
             !read_text(cursor, 4, OMQ_HEADER_VALUE, &field.value)) {

@@ -65,7 +65,7 @@ void omq_key_lanes_open(omq_key_lanes *lanes, uint64_t seed) {
 static omq_status grow_pool(omq_key_lanes *lanes) {
     uint32_t old = lanes->capacity;
     uint32_t capacity = old == 0 ? FIRST_LANES : old * 2;
-    if (capacity < old) {
+    if (capacity < old) { /* doubled past 2^32 */
         return OMQ_NO_MEMORY;
     }
     omq_lane *grown = realloc(lanes->lanes, capacity * sizeof *grown);
@@ -108,6 +108,8 @@ static uint32_t slot_of(const omq_key_lanes *lanes, const omq_key *key, uint32_t
     uint32_t mask = lanes->slot_capacity - 1;
     uint32_t at = hash & mask;
     for (; lanes->slots[at].lane != 0; at = (at + 1) & mask) {
+        /* The hash lies beside, so that a wrong lane's cache line is hardly ever read. Only equal
+         * bytes are the same key: two keys in one lane would share `park`. */
         if (lanes->slots[at].hash == hash) {
             const omq_lane *lane = lanes->lanes + (lanes->slots[at].lane - 1);
             if (lane->key_size == key->size &&
@@ -144,6 +146,7 @@ static omq_status grow_table(omq_key_lanes *lanes) {
     return OMQ_OK;
 }
 
+/* Free a slot and move up the slots that probing had pushed past it. */
 static void free_slot(omq_key_lanes *lanes, uint32_t at) {
     uint32_t mask = lanes->slot_capacity - 1;
     for (uint32_t next = (at + 1) & mask; lanes->slots[next].lane != 0; next = (next + 1) & mask) {
@@ -209,14 +212,14 @@ omq_status omq_key_lanes_find_or_add(omq_key_lanes *lanes, const omq_key *key, u
     }
     uint32_t hash = hash_of(lanes, key);
     uint32_t at = 0;
-    if (lanes->slot_capacity > 0) {
+    if (lanes->slot_capacity > 0) { /* an empty map allocates nothing */
         at = slot_of(lanes, key, hash);
         if (lanes->slots[at].lane != 0) {
             *lane = lanes->slots[at].lane - 1;
             return OMQ_OK;
         }
     }
-    if (lanes->count >= lanes->slot_capacity / 4 * 3) {
+    if (lanes->count >= lanes->slot_capacity / 4 * 3) { /* above, linear probing gets slow */
         if (grow_table(lanes) != OMQ_OK) {
             return OMQ_NO_MEMORY;
         }

@@ -1,4 +1,4 @@
-/* The lanes of one queue by their keys: who exists, and where.
+/* The lanes of one queue, found by their keys.
  *
  * A pool of lanes, a cache line each, beside an open-addressing table of (hash, place in the
  * pool): places stay valid until the lane is released, whatever the table does. A key of up
@@ -11,7 +11,7 @@
 
 #define OMQ_NO_LANE UINT32_MAX
 
-enum { OMQ_KEY_INLINE = 32 };
+enum { OMQ_KEY_INLINE = 32 }; /* bytes; a lane with such a key is one cache line of 64 */
 
 typedef struct {
     union {
@@ -50,13 +50,14 @@ typedef struct {
 void omq_key_lanes_open(omq_key_lanes *lanes, uint64_t seed);
 void omq_key_lanes_close(omq_key_lanes *lanes);
 
-/* The lane of a key (bytes NULL: of none), or OMQ_NO_LANE. O(1). */
+/* Return the lane of a key (bytes NULL: of messages without one), or OMQ_NO_LANE. O(1). */
 uint32_t omq_key_lanes_find(const omq_key_lanes *lanes, const omq_key *key);
 
-/* The same, or a new lane. NO_MEMORY. Pointers into the pool are void afterwards. */
+/* Write the lane of a key, which is made if there is none. NO_MEMORY. Pointers into the pool are
+ * void afterwards: it may have moved. */
 omq_status omq_key_lanes_find_or_add(omq_key_lanes *lanes, const omq_key *key, uint32_t *lane);
 
-/* Forget a lane. O(1). */
+/* Forget a lane and its key. O(1). */
 void omq_key_lanes_release(omq_key_lanes *lanes, uint32_t lane);
 
 /* Free the memory of a pool without lanes. */

@@ -27,7 +27,7 @@ struct omq_lane_map {
     omq_lanes_shape shape; /* what the first add chose */
 };
 
-/* The lane of barriers: NULL without any. */
+/* Return the lane of messages without a key where they are barriers, else NULL. */
 static inline omq_lane *barriers_of(const omq_lane_map *map) {
     bool has_some = map->has_barriers && map->lanes.keyless != OMQ_NO_LANE;
     return has_some ? map->lanes.lanes + map->lanes.keyless : NULL;
@@ -38,7 +38,8 @@ static inline bool has_old_flight(const omq_lane_map *map, int64_t offset) {
     return map->old.count > 0 && omq_offset_tree_find(&map->old, offset, &item);
 }
 
-/* Whether a lane's first message may be taken, but for what bounds the whole queue. */
+/* Return whether a lane's first message may be taken, apart from the bounds of the whole queue.
+ * Barriers are never ready: next_lane compares them itself, for they wait for all lanes. */
 static inline bool may_be_taken(const omq_lane_map *map, const omq_lane *lane) {
     return lane->pending > 0 && lane->in_flight == 0 && !lane->is_parked &&
            !(map->has_barriers && lane->is_keyless) &&
@@ -50,12 +51,16 @@ static inline int64_t watermark_of(const omq_lane_map *map) {
     return ring->count > 0 ? omq_ring_at(ring, ring->head)->offset : map->next_offset;
 }
 
-/* How far behind the head a message of the ring is: what sequence numbers compare by. */
+/* Return the distance from the head of the ring. Sequence numbers wrap at 2^32, so they are only
+ * compared by this distance. */
 static inline uint32_t from_head(const omq_lane_map *map, uint32_t sequence) {
     return sequence - map->ring.head;
 }
 
-enum { KEPT_WHEN_IDLE = 4096 }; /* messages or lanes whose memory an empty map keeps */
+/* Messages or lanes whose memory an empty map keeps: 96 KiB of ring, 320 KiB of lanes
+ * and slots. A queue that drains between two pulls must not give its memory back
+ * each time. */
+enum { KEPT_WHEN_IDLE = 4096 };
 
 omq_lane_map *omq_lane_map_new(uint32_t max_in_flight, int64_t max_ahead, bool has_barriers,
                                uint64_t seed) {
@@ -107,8 +112,9 @@ static void set_ready(omq_lane_map *map, omq_lane *lane, bool is_ready) {
     }
 }
 
-/* After any change of a lane; its first message changes only while it is not ready. An idle
- * lane is released. */
+/* Bring a lane's bit up to date after any change of the lane, and release an idle lane. The first
+ * message of a lane changes only while the lane is not ready, so the bit is never left behind at
+ * an old position. */
 static void refresh(omq_lane_map *map, uint32_t at) {
     omq_lane *lane = map->lanes.lanes + at;
     if (lane->pending == 0 && lane->in_flight == 0 && !lane->is_parked) {
@@ -118,8 +124,8 @@ static void refresh(omq_lane_map *map, uint32_t at) {
     }
 }
 
-/* Free what a burst has left behind, if the map is empty. The next one grows it again by
- * doubling, so that a message still costs the same. */
+/* Free what a burst has left behind, if the map is empty. The next burst grows it again by
+ * doubling, so that the cost per message stays O(1). */
 static void shrink_if_idle(omq_lane_map *map) {
     if (map->ring.count == 0 && map->ring.capacity > KEPT_WHEN_IDLE) {
         omq_message_ring_close(&map->ring);
@@ -144,7 +150,8 @@ static omq_key key_of(const arrivals *from, size_t i) {
     if (from->keys != NULL) {
         return from->keys[i];
     }
-    static const uint8_t nothing[1]; /* an empty key is a key, and `bytes` may be NULL */
+    /* An empty key is a key, but a NULL pointer means none, and an empty column may have it. */
+    static const uint8_t nothing[1];
     const omq_key_column *column = from->column;
     uint32_t size = column->sizes[i];
     if (size == 0 || size == UINT32_MAX) {
@@ -153,6 +160,7 @@ static omq_key key_of(const arrivals *from, size_t i) {
     return (omq_key){column->bytes + column->positions[i], size};
 }
 
+/* Check all offsets and keys before anything is added. */
 static bool is_in_range(const arrivals *from) {
     int64_t below = -1;
     for (size_t i = 0; i < from->count; i++) {
@@ -185,6 +193,7 @@ static omq_status add_one(omq_lane_map *map, const arrivals *from, size_t i) {
     map->ring.count++;
     map->undone++;
     map->next_offset = from->offsets[i] + 1;
+    /* Linked by distance, not by address: the ring moves when it grows. */
     omq_lane *lane = map->lanes.lanes + at;
     if (lane->pending > 0) {
         omq_ring_at(&map->ring, lane->last)->ahead = sequence - lane->last;
@@ -192,7 +201,7 @@ static omq_status add_one(omq_lane_map *map, const arrivals *from, size_t i) {
         lane->first = sequence;
     }
     lane->last = sequence;
-    if (lane->pending++ == 0) {
+    if (lane->pending++ == 0) { /* a lane that had messages keeps its first one and its bit */
         refresh(map, at);
     }
     return OMQ_OK;
@@ -215,6 +224,7 @@ static omq_status add(omq_lane_map *map, const arrivals *from, omq_lanes_shape s
             ++*ignored;
         }
         map->duplicates_ignored += *ignored;
+        /* Once for the whole call, so that add_one cannot move the ring under its own pointers. */
         status = omq_message_ring_reserve(&map->ring, from->count - *ignored);
     }
     while (status == OMQ_OK && *ignored + *added < from->count) {
@@ -288,7 +298,8 @@ typedef struct {
     size_t count;
 } departures;
 
-/* Whether the bounds of the whole queue, barriers aside, let a message start. */
+/* Return whether max_in_flight and max_ahead let a message start. Old flights count: their
+ * listeners are still running. */
 static bool may_fly(const omq_lane_map *map, uint32_t sequence) {
     return map->in_flight + map->old.count < map->max_in_flight &&
            omq_ring_at(&map->ring, sequence)->offset - watermark_of(map) <= map->max_ahead;
@@ -310,7 +321,8 @@ static void start(omq_lane_map *map, omq_lane *lane, departures *to) {
     to->count++;
 }
 
-/* The lane whose first message is the next to start, or NULL. */
+/* Return the lane whose first message is the next to start, or NULL. The lowest ready offset goes
+ * first, unless a barrier lies below it: then nothing starts but that barrier, alone. */
 static omq_lane *next_lane(const omq_lane_map *map) {
     omq_lane *barriers = barriers_of(map);
     uint32_t sequence;
@@ -356,7 +368,9 @@ static bool may_divert(const omq_lane_map *map, const omq_lane *lane) {
         return false;
     }
     uint32_t distance = from_head(map, lane->first);
-    /* What runs may fail and come before us; what failed has been overtaken: wait for both. */
+    /* Several messages of a key may be diverted at once, ascending. Not behind one that was taken,
+     * which may fail and has to be diverted first; and not once a diverted one has failed, which
+     * the others in flight have overtaken already. */
     bool is_behind = lane->is_diverting && from_head(map, lane->last_diverted) < distance;
     if (lane->in_flight > 0 && !is_behind) {
         return false;
@@ -390,14 +404,15 @@ omq_status omq_lane_map_divert(omq_lane_map *map, const omq_key *key, int64_t *o
 
 /* ---- done and failed ---- */
 
-/* A message waits again, in its place by offset. */
+/* Put a message back into its lane's list, by offset. Almost always it becomes the first one: a
+ * lane has one message in flight. */
 static void put_back(omq_lane_map *map, omq_lane *lane, uint32_t sequence) {
     omq_ring_message *message = omq_ring_at(&map->ring, sequence);
     if (lane->pending == 0 || from_head(map, sequence) < from_head(map, lane->first)) {
         message->ahead = lane->pending > 0 ? lane->first - sequence : 0;
         lane->last = lane->pending > 0 ? lane->last : sequence;
         lane->first = sequence;
-    } else { /* a diverted one, after one before it: past those that came back already */
+    } else { /* several were diverted and an earlier one came back before: go past those */
         uint32_t before = lane->first;
         omq_ring_message *at = omq_ring_at(&map->ring, before);
         while (at->ahead != 0 &&
@@ -412,7 +427,8 @@ static void put_back(omq_lane_map *map, omq_lane *lane, uint32_t sequence) {
     lane->pending++;
 }
 
-/* An old flight ends: its key, and whoever was delivered again at its offset, may go on. */
+/* End an old flight. Two lanes may become ready: the one of its key, and that of a message which
+ * was delivered again at its offset, perhaps under another key. */
 static void end_old(omq_lane_map *map, int64_t offset, uint32_t at) {
     omq_item item;
     bool is_found;
@@ -452,6 +468,7 @@ static bool end_own(omq_lane_map *map, int64_t offset, bool is_done) {
 static omq_flight end(omq_lane_map *map, int64_t offset, bool is_done) {
     omq_item item;
     omq_flight flight = OMQ_FLIGHT_NONE;
+    /* Old flights come first: while one has the offset, the new message there cannot start. */
     if (map->old.count > 0 && omq_offset_tree_find(&map->old, offset, &item)) {
         end_old(map, offset, (uint32_t)item.token);
         flight = OMQ_FLIGHT_OLD;
@@ -494,7 +511,7 @@ static bool is_flying(const omq_ring_message *message) {
     return message->lane != OMQ_NO_LANE && message->ahead == OMQ_IN_FLIGHT;
 }
 
-/* Remember every flight as an old one. NO_MEMORY: none of them. */
+/* Remember every flight as an old one. NO_MEMORY: none of them, the inserted ones are undone. */
 static omq_status keep_flights(omq_lane_map *map) {
     omq_status status = OMQ_OK;
     uint32_t i = 0;
@@ -516,6 +533,7 @@ static omq_status keep_flights(omq_lane_map *map) {
     return status;
 }
 
+/* Empty the ring. Lanes with an old flight or a parked key stay. */
 static void drop_messages(omq_lane_map *map) {
     for (uint32_t i = 0; i < map->ring.count; i++) {
         const omq_ring_message *message = omq_ring_at(&map->ring, map->ring.head + i);
@@ -614,7 +632,7 @@ typedef struct {
     uint32_t waiting_next; /* sequence number that its list says comes next */
 } tally;
 
-/* One message, in the order of the ring, beside what its lane has had before. */
+/* Check one message, in the order of the ring, against what its lane has had so far. */
 static const char *check_message(const omq_lane_map *map, uint32_t sequence, tally *of_lanes) {
     const omq_ring_message *message = omq_ring_at(&map->ring, sequence);
     bool has_bit = omq_bit_tree_has(&map->ring.ready, omq_ring_position(&map->ring, sequence));

@@ -8,7 +8,8 @@ static uint64_t id_of(const omq_lock_ids *ids, const omq_id_slot *slot) {
     return (uint64_t)slot->generation << 32 | (uint64_t)(slot - ids->slots);
 }
 
-/* Without pin and use a slot is listed, once, for the next forget to look at. */
+/* List a slot without pin and use, once, for the next forget. Unlisting it when it is used again
+ * would need a doubly linked list; forget skips it instead. */
 static void note_idle(omq_lock_ids *ids, omq_id_slot *slot) {
     if (slot->pins == 0 && slot->uses == 0 && !slot->is_in_idle) {
         slot->is_in_idle = true;

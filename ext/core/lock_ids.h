@@ -1,18 +1,20 @@
-/* The ids of a lock table: who pins them, which locks use them. Its owner's mutex guards it. */
+/* The ids of a lock table, with their pins and their uses by locks. The table's mutex guards
+ * them. */
 #ifndef OMQ_LOCK_IDS_H
 #define OMQ_LOCK_IDS_H
 
 #include "ordermq.h"
 
-/* An id is the generation of its slot (high half) and the slot (low half): found in one step,
- * and never given out twice, so that a stale id is unknown and not another's. */
+/* One slot. An id is the generation of its slot (high half) and the slot (low half): it is found
+ * in one step and never given out twice, so that a stale id is unknown instead of naming another
+ * owner, who would then be granted a lock. */
 typedef struct {
     uint32_t generation; /* >= 1; of the next id while the slot is free */
     uint32_t pins;
     uint64_t uses;   /* groups that have locks, locks of it as a queue, locks of it as an owner */
     uint32_t next;   /* in the list of free or of idle slots */
     bool is_known;   /* not free */
-    bool is_in_idle; /* listed once; may be in use again by now */
+    bool is_in_idle; /* listed at most once; may be in use again by now, which forget sees */
 } omq_id_slot;
 
 typedef struct {

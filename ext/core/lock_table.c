@@ -43,7 +43,8 @@ enum {
     AHEAD = 8 /* queues of a batch whose places are on their way from memory at once */
 };
 
-/* now - granted may not fit an int64 if the clock jumps from end to end. */
+/* Subtract as unsigned: now - granted overflows an int64 if the clock jumps from end to end. A
+ * clock that went back never expires a lock. */
 static bool is_expired(const omq_lock_table *table, int64_t granted_ms, int64_t now_ms) {
     return now_ms > granted_ms &&
            (uint64_t)now_ms - (uint64_t)granted_ms > (uint64_t)table->lease_ms;
@@ -53,15 +54,15 @@ static bool is_expired(const omq_lock_table *table, int64_t granted_ms, int64_t 
 
 /* Where probing for a queue starts. */
 static size_t home_of(const omq_lock_group *group, uint64_t queue) {
-    /* Four ids given out in turn, as a topic's queues are, are neighbours: a member's renewals
-     * then read a quarter of the lines. The high bits of the product say where, so that twice as
-     * many places keep the order and growing streams. */
+    /* Four ids given out in turn, as a topic's queues are, are neighbours, so that a member's
+     * renewals read a quarter of the cache lines. The high bits of the product choose the place:
+     * then a table of twice the size keeps the order of places, and growing it streams. */
     enum { NEIGHBOURS = 4 };
     uint64_t at = queue / NEIGHBOURS * UINT64_C(0x9E3779B97F4A7C15) >> group->shift;
     return (size_t)(at / NEIGHBOURS * NEIGHBOURS + queue % NEIGHBOURS);
 }
 
-/* The place of a queue, or the free one where it would go. */
+/* Return the place of a queue, or the free place where it would go. */
 static omq_lock_place *place_of(const omq_lock_group *group, uint64_t queue) {
     size_t at = home_of(group, queue);
     while (group->places[at].epoch != 0 && group->places[at].queue != queue) {
@@ -70,6 +71,7 @@ static omq_lock_place *place_of(const omq_lock_group *group, uint64_t queue) {
     return group->places + at;
 }
 
+/* Move a group's locks into a table of another capacity. NO_MEMORY: nothing changed. */
 static omq_status resize_group(omq_lock_group *group, size_t capacity) {
     omq_lock_group resized = *group;
     resized.capacity = capacity;
@@ -90,7 +92,8 @@ static omq_status resize_group(omq_lock_group *group, size_t capacity) {
     return OMQ_OK;
 }
 
-/* Free a place and move up what probing had pushed past it. */
+/* Free a place and move up the locks that probing had pushed past it: no tombstones, which a
+ * table whose owners come and go would fill up with. */
 static void free_place(omq_lock_group *group, size_t at) {
     size_t mask = group->capacity - 1;
     for (size_t next = (at + 1) & mask; group->places[next].epoch != 0; next = (next + 1) & mask) {
@@ -162,7 +165,7 @@ static void delete_lock(omq_lock_table *table, omq_lock_group *group,
     table->count--;
 }
 
-/* A group whose last lock went: its id is unused. */
+/* Delete a group that lost its last lock; nothing uses its id any more. */
 static void drop_group(omq_lock_table *table, omq_lock_group *group) {
     omq_lock_ids_unuse(&table->ids, group->id);
     delete_group(table, group);
@@ -174,7 +177,7 @@ static omq_lock_place *find_lock(const omq_lock_table *table, uint64_t group_id,
     return lock == NULL || lock->epoch == 0 ? NULL : lock;
 }
 
-/* Store a lock whose place is free; the caller counts the uses of its ids. */
+/* Store a lock of a queue that has none; the caller counts the uses of its ids. */
 static omq_status add_lock(omq_lock_table *table, omq_lock_group *group,
                            const omq_lock_place *lock) {
     if ((group->count + 1) * 4 > group->capacity * 3 &&
@@ -268,7 +271,7 @@ size_t omq_lock_table_forget(omq_lock_table *table, uint64_t *ids, size_t capaci
 
 /* ---- locks ---- */
 
-/* The table of docs/internals/semantics.md#broker-lock-table, one row: epoch, or 0 if refused. */
+/* Grant or renew one lock (docs/internals/semantics.md#broker-lock-table); epoch 0: refused. */
 static omq_status try_lock(omq_lock_table *table, omq_lock_group *group,
                            const omq_lock_place *asked, uint64_t *epoch) {
     omq_lock_place *held = place_of(group, asked->queue);
@@ -292,12 +295,12 @@ static omq_status try_lock(omq_lock_table *table, omq_lock_group *group,
         }
         *held = granted;
     }
-    table->next_epoch += !is_live;
+    table->next_epoch += !is_live; /* the same owner after expiry, too: others may have held it */
     *epoch = granted.epoch;
     return OMQ_OK;
 }
 
-/* try_lock of each queue, all ids being known. */
+/* Try each queue. All ids are known, so that only memory can fail. */
 static omq_status try_lock_all(omq_lock_table *table, uint64_t group_id, const uint64_t *queues,
                                size_t count, uint64_t owner, int64_t now_ms, uint64_t *epochs) {
     omq_status status = OMQ_OK;
@@ -309,7 +312,7 @@ static omq_status try_lock_all(omq_lock_table *table, uint64_t group_id, const u
         }
         omq_lock_ids_use(&table->ids, group_id);
     }
-    /* A clock that went back makes a renewed lock the oldest. */
+    /* oldest_ms is a lower bound, and a clock that went back makes a renewed lock the oldest. */
     group->oldest_ms = now_ms < group->oldest_ms ? now_ms : group->oldest_ms;
     for (size_t i = 0; status == OMQ_OK && i < count; i++) {
         if (i + AHEAD < count) {
@@ -329,6 +332,8 @@ omq_status omq_lock_table_try_lock(omq_lock_table *table, uint64_t group_id,
                                    int64_t now_ms, uint64_t *epochs) {
     const uint64_t others[] = {group_id, owner};
     omq_status status = OMQ_UNKNOWN_ID;
+    /* One mutex over test and grant of the whole batch: two members that ask at the same time
+     * never both get a queue. */
     omq_mutex_lock(&table->mutex);
     if (omq_lock_ids_known(&table->ids, others, 2) == 2 &&
         omq_lock_ids_known(&table->ids, queues, count) == count) {
@@ -390,7 +395,7 @@ bool omq_lock_table_is_all_expired(omq_lock_table *table, uint64_t group_id, int
     return !has_live;
 }
 
-/* Delete a group's expired locks, all that `locks` has room for; return how many. */
+/* Delete a group's expired locks, as many as `locks` has room for; return how many. */
 static size_t sweep_group(omq_lock_table *table, omq_lock_group *group, int64_t now_ms,
                           omq_lock *locks, size_t capacity) {
     size_t swept = 0;
@@ -409,11 +414,12 @@ static size_t sweep_group(omq_lock_table *table, omq_lock_group *group, int64_t 
             delete_lock(table, group, held); /* may move another lock to this place */
         }
     }
-    group->oldest_ms = oldest_ms;
+    group->oldest_ms = oldest_ms; /* exact again: the group is skipped for a whole lease */
     return swept;
 }
 
-/* Give back what most of a group's locks left; it stays as it is if there is no memory. */
+/* Shrink a group to a quarter or less once that is enough; it stays as it is without memory. Not to
+ * a half: members that come and go would move it each time. */
 static void shrink_group(omq_lock_group *group) {
     size_t capacity = group->capacity;
     while (capacity > FIRST_PLACES && group->count * 4 <= capacity) {
@@ -460,7 +466,7 @@ size_t omq_lock_table_snapshot(omq_lock_table *table, omq_lock *locks, size_t ca
     return count;
 }
 
-/* Count the uses of every lock's ids, or take them back. */
+/* Count the uses of every lock's ids, or take them back, by the function given. */
 static void count_uses(omq_lock_table *table, void (*count)(omq_lock_ids *, uint64_t)) {
     for (size_t at = 0; at < table->group_count; at++) {
         const omq_lock_group *group = table->groups + at;
@@ -474,7 +480,7 @@ static void count_uses(omq_lock_table *table, void (*count)(omq_lock_ids *, uint
     }
 }
 
-/* Add a lock to a table in the making, whose ids are `ids`. */
+/* Add a lock to a table that is being built; `ids` are those of the real one. */
 static omq_status restore_lock(omq_lock_table *table, const omq_lock_ids *ids,
                                const omq_lock *lock) {
     const uint64_t used[] = {lock->group, lock->queue, lock->owner};
@@ -500,6 +506,7 @@ omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, 
                                   uint64_t next_epoch) {
     omq_status status = OMQ_OK;
     omq_mutex_lock(&table->mutex);
+    /* Build first, then swap: a bad lock leaves the old table as it was. */
     omq_lock_table built = {.next_epoch = table->next_epoch};
     if (next_epoch > built.next_epoch) {
         built.next_epoch = next_epoch;
@@ -560,7 +567,7 @@ static const char *check_group(const omq_lock_table *table, const omq_lock_group
     return NULL;
 }
 
-/* Take back the uses that the locks are known to make; false if an id is unknown. */
+/* Take back the uses of every lock; false if an id is unknown. */
 static bool take_back_uses(const omq_lock_table *table) {
     for (size_t i = 0; i < table->group_count; i++) {
         const omq_lock_group *group = table->groups + i;

@@ -32,7 +32,7 @@ static omq_status malformed(omq_message_fault *fault, omq_fault kind, size_t pos
 }
 
 /* Read the record at `start`. No length is trusted: each is compared with what is left of the
- * record before it moves the cursor. */
+ * record before it moves the cursor. Comparing differences, not sums: a sum may wrap. */
 static omq_status read_record(const omq_scan *scan, size_t start, omq_record *record) {
     omq_message_fault *fault = scan->fault;
     const uint8_t *at = scan->body + start;
@@ -51,7 +51,7 @@ static omq_status read_record(const omq_scan *scan, size_t start, omq_record *re
         return malformed(fault, OMQ_FAULT_MAGIC, start + MAGIC_AT);
     }
     uint64_t offset = omq_read_u64(at + QUEUE_OFFSET_AT);
-    if (offset >= INT64_MAX) {
+    if (offset >= INT64_MAX) { /* read as unsigned, so that negative offsets are refused, too */
         return malformed(fault, OMQ_FAULT_QUEUE_OFFSET, start + QUEUE_OFFSET_AT);
     }
     uint32_t flags = omq_read_u32(at + SYS_FLAG_AT);
@@ -125,6 +125,8 @@ omq_status omq_read_entry(const uint8_t *bytes, size_t start, size_t end, uint32
     return OMQ_OK;
 }
 
+/* Return whether a message passes the tag filter. The broker filters by hash only, so texts of
+ * other tags with the same hash arrive here. */
 static bool is_wanted(const omq_scan *scan, const omq_message_parts *parts) {
     omq_text tag;
     if (scan->tag_count == 0) {
@@ -148,6 +150,7 @@ static void add_row(const omq_scan *scan, size_t position, const omq_message_par
     if (rows->count == 0) {
         rows->first_offset = offset;
     }
+    /* Known here for free, and it spares the process queue a look at every offset. */
     rows->is_run &= offset - rows->first_offset == (int64_t)rows->count;
     rows->size_bytes += parts->body_size;
     rows->body_sizes[rows->count] = parts->body_size;
@@ -159,7 +162,8 @@ static void add_row(const omq_scan *scan, size_t position, const omq_message_par
     rows->count++;
 }
 
-/* The record at `start` holds messages: give each a row. */
+/* Give each message of the inner batch at `start` a row. Their offsets count on from the
+ * record's. */
 static omq_status add_inner(const omq_scan *scan, size_t start, const omq_record *record,
                             int64_t *last_offset) {
     size_t at = record->parts.body_at;
@@ -186,6 +190,7 @@ static omq_status add_inner(const omq_scan *scan, size_t start, const omq_record
     return OMQ_OK;
 }
 
+/* Return whether a body matches its checksum. Java stores 31 bits of it: the field is signed. */
 static bool has_its_crc(const uint8_t *body, size_t start, const omq_message_parts *parts) {
     uint32_t crc = omq_crc32(body + parts->body_at, parts->body_size);
     return (crc & INT32_MAX) == omq_read_u32(body + start + CRC_AT);
@@ -196,12 +201,12 @@ size_t omq_message_count(const uint8_t *body, size_t size, bool *has_inner) {
     *has_inner = false;
     for (size_t at = 0; size - at >= SIZE_FIELD;) {
         uint32_t record_size = omq_read_u32(body + at);
-        if (record_size < SMALLEST || record_size > size - at) {
+        if (record_size < SMALLEST || record_size > size - at) { /* omq_message_index says why */
             break;
         }
         uint32_t flags = omq_read_u32(body + at + SYS_FLAG_AT);
         if (omq_is_inner_batch(flags)) {
-            /* A bound: no entry is smaller, and the record has at least this many bytes besides. */
+            /* A bound, without walking the entries: none is smaller than ENTRY_SMALLEST. */
             *has_inner = true;
             count += (record_size - SMALLEST) / ENTRY_SMALLEST;
         } else {
@@ -257,7 +262,7 @@ static uint32_t position_of(const omq_message_rows *rows, size_t row, bool *is_e
 }
 
 int64_t omq_message_offset(const uint8_t *body, const omq_message_rows *rows, size_t row) {
-    if (rows->is_run) {
+    if (rows->is_run) { /* nearly always: the record itself stays unread */
         return rows->first_offset + (int64_t)row;
     }
     bool is_entry;
@@ -315,11 +320,12 @@ void omq_message_read(const uint8_t *body, const omq_message_rows *rows, size_t 
     message->store_host_at = record + cursor;
     message->store_host_size = HOST + (flags & STORE_HOST_V6 ? IPV6_EXTRA : 0);
     cursor += message->store_host_size;
-    /* A message of an inner batch is stored at its first try, as Java has it. */
+    /* Java's decoder gives messages of an inner batch neither retries nor a prepared offset. */
     message->reconsume_times = is_entry ? 0 : (int32_t)omq_read_u32(at + cursor);
     message->prepared_offset = is_entry ? 0 : (int64_t)omq_read_u64(at + cursor + 4);
 }
 
+/* Write one value of a column, if it is asked for. A negative int32 keeps its bits as uint32. */
 static void store(void *const *columns, omq_column column, size_t row, int64_t value) {
     if (columns[column] == NULL) {
         return;
@@ -331,6 +337,7 @@ static void store(void *const *columns, omq_column column, size_t row, int64_t v
     }
 }
 
+/* Return whether any column of a range is asked for: else its fields are not read at all. */
 static bool is_any(void *const *columns, omq_column first, omq_column last) {
     bool is_found = false;
     for (int column = (int)first; column <= (int)last; column++) {
@@ -431,9 +438,9 @@ size_t omq_message_list_properties(const uint8_t *body, const omq_message_rows *
         size_t at = 0;
         omq_message_locate(body, rows, row, &parts);
         const uint8_t *text = body + parts.property_at;
-        starts[row] = (int32_t)count; /* a property has 3 bytes and more: 4 GiB hold fewer */
+        starts[row] = (int32_t)count; /* fits: a property has at least 3 bytes, a body < 4 GiB */
         while (omq_property_next(text, parts.property_size, &at, &property)) {
-            /* Of a name that comes twice the last counts. */
+            /* If a name occurs twice the last one counts: skip this one if another follows. */
             if (at < parts.property_size && omq_property_find(text + at, parts.property_size - at,
                                                               &property.name, &later)) {
                 continue;

@@ -26,13 +26,12 @@ enum {
     HOST = 8,
     IPV6_EXTRA = 12,
     SMALLEST = 91,
-    V1_TOPIC_MAX = 127, /* its size is a signed byte, as the next is a signed short */
+    V1_TOPIC_MAX = 127, /* Java's sizes are signed: a byte here, a short in SHORT_MAX */
     SHORT_MAX = 32767
 };
 
 /* A message of an inner batch (docs/internals/protocol.md#batch-body): 0 size, 4 magic, 8 crc, 12
- * flag, 16 body size,
- * 20 body, properties size 2, properties. */
+ * flag, 16 body size, 20 body, properties size 2, properties. */
 enum { ENTRY_FLAG_AT = 12, ENTRY_BODY_AT = 20, ENTRY_SMALLEST = 22 };
 
 enum {
@@ -49,7 +48,9 @@ static inline uint32_t omq_hosts_extra(uint32_t flags) {
     return (flags & BORN_HOST_V6 ? IPV6_EXTRA : 0) + (flags & STORE_HOST_V6 ? IPV6_EXTRA : 0);
 }
 
-static inline bool omq_is_inner_batch(uint32_t flags) { return (flags & INNER_BATCH) == INNER_BATCH; }
+static inline bool omq_is_inner_batch(uint32_t flags) {
+    return (flags & INNER_BATCH) == INNER_BATCH;
+}
 
 /* Read the message at `start` of a batch body that ends at `end`, and write its size. No length is
  * trusted. MALFORMED: where and why, but not of which message. */

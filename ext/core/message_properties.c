@@ -1,3 +1,4 @@
+/* Property text of messages: find, list, UTF-8, Java's hash. */
 #include "message_properties.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ bool omq_property_next(const uint8_t *text, size_t size, size_t *at, omq_propert
     return false;
 }
 
-/* Whether an entry with this name, and some value, starts at `at`. */
+/* Return whether an entry with this name, and a value, starts at `at`. */
 static bool is_entry(const uint8_t *text, size_t size, size_t at, const omq_text *name) {
     size_t value = at + name->size + 1;
     return value < size && text[value] != 2 && text[value - 1] == 1 &&
@@ -32,8 +33,9 @@ static bool is_entry(const uint8_t *text, size_t size, size_t at, const omq_text
 #define EACH_BYTE UINT64_C(0x0101010101010101)
 #define HIGH_BITS UINT64_C(0x8080808080808080)
 
-/* Where in the next STEP bytes `first` stands before `second`, a group of GROUP bits for each
- * place, lowest first; a place that is none may be among them. Reads STEP + 1 bytes. */
+/* Return where in the next STEP bytes `first` stands before `second`: a group of GROUP bits per
+ * place, lowest first. False places may be among them; is_entry sorts them out. Reads STEP + 1
+ * bytes. */
 #if defined(__SSE2__)
 enum { STEP = 16, GROUP = 1 };
 static uint64_t places_of(const uint8_t *text, uint8_t first, uint8_t second) {
@@ -58,7 +60,8 @@ static uint64_t places_of(const uint8_t *text, uint8_t first, uint8_t second) {
 }
 #endif
 
-/* The last entry of the name among the STEP places from `at` on; `found` if there is none. */
+/* Return the last entry of the name among the STEP places from `at` on; `found` if there is
+ * none. */
 static size_t find_in_step(const uint8_t *text, size_t size, size_t at, const omq_text *name,
                            size_t found) {
     uint8_t second = name->size > 1 ? name->bytes[1] : 1;
@@ -70,15 +73,16 @@ static size_t find_in_step(const uint8_t *text, size_t size, size_t at, const om
     return found;
 }
 
-/* Entries are rare, names even more so: look for the first two bytes of the name, many places
- * at once, instead of walking from entry to entry. */
+/* Find the last entry of a name. Walking from entry to entry costs two memchr per entry; looking
+ * for the first two bytes of the name, many places at once, costs one step per 16 bytes. The scan
+ * never ends early, for the last entry of a name counts. */
 static bool find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value) {
     size_t found = SIZE_MAX;
     size_t at = 0;
     for (; size - at > STEP; at += STEP) {
         found = find_in_step(text, size, at, name, found);
     }
-    if (size > STEP) { /* the rest, and some of the step before it once more */
+    if (size > STEP) { /* the rest overlaps the step before it, which does no harm */
         found = find_in_step(text, size, size - STEP - 1, name, found);
         at = size;
     }
@@ -96,7 +100,7 @@ static bool find(const uint8_t *text, size_t size, const omq_text *name, omq_tex
 }
 
 bool omq_property_find(const uint8_t *text, size_t size, const omq_text *name, omq_text *value) {
-    /* An entry's name is not empty and holds no separator. */
+    /* No entry has an empty name, or one with a separator inside. */
     return name->size > 0 && memchr(name->bytes, 1, name->size) == NULL &&
            memchr(name->bytes, 2, name->size) == NULL && find(text, size, name, value);
 }
@@ -106,8 +110,9 @@ bool omq_find_tag(const uint8_t *text, size_t size, omq_text *tag) {
     return find(text, size, &name, tag);
 }
 
-/* How many bytes after `lead` belong to its character, and the bounds of the first of them,
- * which shut out overlong forms, surrogates and what is past U+10FFFF; 0: no lead byte. */
+/* Return how many bytes after `lead` belong to its character (0: not a lead byte), and write the
+ * bounds of the first of them, which exclude overlong forms, surrogates and code points past
+ * U+10FFFF. */
 static size_t continuation(uint8_t lead, uint8_t *low, uint8_t *high) {
     *low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
     *high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
@@ -120,7 +125,8 @@ static size_t continuation(uint8_t lead, uint8_t *low, uint8_t *high) {
     return lead >= 0xF0 && lead <= 0xF4 ? 3 : 0;
 }
 
-/* Most text is ASCII: whole words, the last of them overlapping the one before. */
+/* Return whether text is ASCII, as most is: whole words, the last one overlapping the one
+ * before. */
 static bool is_ascii(const uint8_t *text, size_t size) {
     uint64_t seen = 0;
     uint64_t word;
@@ -161,7 +167,8 @@ bool omq_is_utf8(const uint8_t *text, size_t size) {
     return true;
 }
 
-/* Java's String.hashCode (docs/internals/protocol.md#tags) goes over UTF-16 units. */
+/* Java's String.hashCode (docs/internals/protocol.md#tags) runs over UTF-16 units, so a character
+ * past U+FFFF counts as its two surrogates. */
 static int32_t wide_hash(const omq_text *text) {
     uint32_t hash = 0;
     if (!omq_is_utf8(text->bytes, text->size)) {
@@ -190,5 +197,5 @@ int32_t omq_java_hash(const omq_text *text) {
         seen |= text->bytes[at];
         hash = 31 * hash + text->bytes[at];
     }
-    return seen < 0x80 ? (int32_t)hash : wide_hash(text);
+    return seen < 0x80 ? (int32_t)hash : wide_hash(text); /* ASCII: bytes are UTF-16 units */
 }

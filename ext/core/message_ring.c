@@ -11,7 +11,7 @@ void omq_message_ring_close(omq_message_ring *ring) {
     omq_bit_tree_close(&ring->ready);
     ring->messages = NULL;
     ring->capacity = 0;
-    ring->count = 0;
+    ring->count = 0; /* not the head: sequence numbers go on, whatever lanes still remember */
 }
 
 omq_status omq_message_ring_reserve(omq_message_ring *ring, size_t count) {
@@ -34,6 +34,7 @@ omq_status omq_message_ring_reserve(omq_message_ring *ring, size_t count) {
         free(grown.messages);
         return OMQ_NO_MEMORY;
     }
+    /* A sequence number has another position in a ring of another capacity. */
     for (uint32_t i = 0; i < ring->count; i++) {
         uint32_t sequence = ring->head + i;
         *omq_ring_at(&grown, sequence) = *omq_ring_at(ring, sequence);
@@ -57,7 +58,8 @@ bool omq_message_ring_find(const omq_message_ring *ring, int64_t offset, uint32_
     if (from_head < 0 || from_tail < 0) {
         return false;
     }
-    /* Offsets ascend by one or more, which bounds the place from both ends. */
+    /* Offsets ascend by one or more, which bounds the place from both ends. Without gaps the
+     * bounds meet, and nothing is searched. */
     uint32_t high = from_head < last ? (uint32_t)from_head : last;
     uint32_t low = from_tail < last ? last - (uint32_t)from_tail : 0;
     if (omq_ring_at(ring, ring->head + high)->offset == offset) {
@@ -90,6 +92,7 @@ bool omq_message_ring_first_ready(const omq_message_ring *ring, uint32_t *sequen
     }
     uint32_t start = omq_ring_position(ring, ring->head);
     uint32_t position;
+    /* From the head to the end of the array, then from its start: the ring wraps. */
     if (!omq_bit_tree_next(&ring->ready, start, &position) &&
         !omq_bit_tree_next(&ring->ready, 0, &position)) {
         return false;

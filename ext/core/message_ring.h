@@ -1,9 +1,9 @@
-/* The messages of one queue that are delivered and not done, in offset order.
+/* A ring of the messages of one queue that are delivered and not done, in offset order.
  *
  * Messages come in offset order, so a ring of them is a sorted map that never inserts: the
  * lowest is at its head, and whatever is done elsewhere is marked and leaves when the head
  * reaches it. A message is known by its sequence number, which counts modulo 2^32; the ring
- * holds fewer, so a distance from the head is exact.
+ * holds at most 2^30, so a distance from the head is exact.
  */
 #ifndef OMQ_MESSAGE_RING_H
 #define OMQ_MESSAGE_RING_H
@@ -27,8 +27,9 @@ typedef struct {
     omq_ring_message *messages;
     uint32_t capacity; /* a power of two, or 0 */
     uint32_t head;     /* sequence number of the lowest offset; it is not done */
-    uint32_t count;    /* done ones between others included */
-    omq_bit_tree ready; /* positions of messages that may be taken */
+    uint32_t count;    /* messages that are done but not at the head are included */
+    omq_bit_tree ready; /* positions of messages that may be taken; on its own, so that a search
+                           reads 64 messages per word */
 } omq_message_ring;
 
 void omq_message_ring_close(omq_message_ring *ring);

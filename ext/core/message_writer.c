@@ -25,7 +25,7 @@ static uint8_t *put_u64(uint8_t *at, int64_t value) {
 }
 
 static uint8_t *put_bytes(uint8_t *at, const void *bytes, size_t size) {
-    if (size > 0) { /* an empty text may have no address, which memcpy must not be given */
+    if (size > 0) { /* an empty text may be NULL, and memcpy of NULL is undefined even for 0 */
         memcpy(at, bytes, size);
     }
     return at + size;
@@ -45,6 +45,7 @@ size_t omq_record_size(const omq_record_head *head, size_t body_size, size_t pro
         body_size > INT32_MAX) {
         return 0;
     }
+    /* No sum below wraps: each part was bounded above. */
     size_t size = SMALLEST + (born - HOST) + (stored - HOST) + (topic > V1_TOPIC_MAX) + topic +
                   body_size + property_size;
     return size > INT32_MAX ? 0 : size;
@@ -61,7 +62,7 @@ void omq_record_write(const omq_record_head *head, const omq_outgoing *message, 
     at = put_u32(at, omq_crc32(message->body.bytes, message->body.size) & INT32_MAX);
     at = put_u32(at, (uint32_t)head->queue_id);
     at = put_u32(at, (uint32_t)message->flag);
-    at = put_u64(at, 0); /* its two offsets, which omq_records_stamp writes */
+    at = put_u64(at, 0); /* its two offsets: the store knows them last, see omq_records_stamp */
     at = put_u64(at, 0);
     at = put_u32(at, flags);
     at = put_u64(at, head->born_ms);
@@ -88,7 +89,8 @@ int32_t omq_tag_hash(const omq_text *properties) {
     return is_tagged ? omq_java_hash(&tag) : 0;
 }
 
-/* What a broker must do more with a message than store it cannot be in a batch. */
+/* Return whether a message only has to be stored. Delayed messages and halves of transactions go to
+ * other topics first, so Java's broker refuses them in a batch, and so does ours. */
 static bool is_plain(const uint8_t *text, size_t size) {
     static const omq_text delay = {(const uint8_t *)"DELAY", 5};
     static const omq_text transaction = {(const uint8_t *)"TRAN_MSG", 8};
@@ -130,7 +132,7 @@ void omq_batch_write(const omq_record_head *head, const uint8_t *batch, size_t c
                      uint8_t *records, uint32_t *positions, int64_t *tags) {
     const uint8_t *entry = batch;
     uint32_t at = 0;
-    for (size_t i = 0; i < count; i++) { /* its lengths are those that omq_batch_measure checked */
+    for (size_t i = 0; i < count; i++) { /* omq_batch_measure has checked these lengths */
         uint32_t body_size = omq_read_u32(entry + ENTRY_BODY_AT - SIZE_FIELD);
         const uint8_t *text = entry + ENTRY_BODY_AT + body_size + 2;
         omq_outgoing message = {{entry + ENTRY_BODY_AT, body_size},
@@ -173,7 +175,7 @@ void omq_batch_encode(const omq_outgoing *messages, size_t count, uint8_t *batch
     for (size_t i = 0; i < count; i++) {
         const omq_outgoing *message = messages + i;
         at = put_u32(at, ENTRY_SMALLEST + message->body.size + message->properties.size);
-        at = put_u64(at, 0); /* magic and checksum, which nobody reads */
+        at = put_u64(at, 0); /* magic and checksum: brokers read neither in a batch body */
         at = put_u32(at, (uint32_t)message->flag);
         at = put_u32(at, message->body.size);
         at = put_text(at, &message->body);
@@ -230,6 +232,8 @@ omq_status omq_ordered_rows(const int64_t *offsets, const int32_t *queue_ids,
     return OMQ_OK;
 }
 
+/* Write an int64 in decimal; return its characters. The rest is unsigned, for -INT64_MIN is no
+ * int64. */
 static size_t decimal(int64_t number, uint8_t *text) {
     uint8_t reversed[DECIMAL_MAX];
     uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
@@ -257,6 +261,7 @@ static size_t decimal_size(int64_t number) {
     return size;
 }
 
+/* A separator inside a value would end the property early and forge the next one. */
 static bool has_separator(const omq_text *text) {
     for (size_t i = 0; i < text->size; i++) {
         if (text->bytes[i] == NAME_END || text->bytes[i] == VALUE_END) {
@@ -266,7 +271,7 @@ static bool has_separator(const omq_text *text) {
     return false;
 }
 
-/* Bytes of a row's properties; SIZE_MAX if one of them cannot be written. */
+/* Return the bytes of a row's properties; SIZE_MAX if one of them cannot be written. */
 static size_t row_property_size(const omq_row_messages *messages, size_t row) {
     size_t size = messages->fixed.size + (messages->unique != NULL ? UNIQUE_PROPERTY : 0);
     for (size_t i = 0; i < messages->column_count; i++) {
@@ -291,7 +296,7 @@ static size_t row_property_size(const omq_row_messages *messages, size_t row) {
     return size;
 }
 
-/* Bytes of a row as a message of a batch; 0 if no broker takes it. */
+/* Return the bytes of a row as a message of a batch; 0 if no broker would take it. */
 static size_t row_entry_size(const omq_row_messages *messages, size_t row) {
     omq_text body;
     if (row >= messages->count || !read_text(&messages->bodies, row, &body) || body.size == 0) {
@@ -352,6 +357,7 @@ static uint8_t *put_unique(uint8_t *at, const uint8_t *unique) {
     return at;
 }
 
+/* Add one to a 16-byte number, big-endian. */
 static void add_one_to(uint8_t *unique) {
     for (size_t i = UNIQUE_SIZE; i-- > 0 && ++unique[i] == 0;) {
     }

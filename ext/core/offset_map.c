@@ -13,9 +13,9 @@
 
 /* ---- blocks ---- */
 
-/* A block of the offset map: what it holds of BLOCK_SPAN neighbouring offsets.
+/* A block: those of BLOCK_SPAN neighbouring offsets that the map holds.
  *
- * A bit an offset says which are there. The tokens of a thin block are packed in the order of
+ * One bit per offset says which are there. The tokens of a thin block are packed in the order of
  * their offsets, so the place of one is the number of bits below it; in a block of more than
  * BLOCK_PACKED offsets each lies where its offset does, and nothing moves. A block doubles
  * when it is full and shrinks late, so that an offset that comes and goes does not copy it
@@ -46,12 +46,14 @@ static inline bool block_has(const omq_block *block, uint32_t low) {
     return block->present[low >> 6] >> (low & 63) & 1;
 }
 
-/* With this many offsets left a block of this capacity should shrink. */
+/* Return the count at which a block of this capacity should shrink: well below half, so that a key
+ * that comes and goes does not copy the block each time. */
 static inline uint32_t block_thin(uint32_t capacity) {
     return capacity < BLOCK_SPAN ? capacity / 4 : BLOCK_THIN;
 }
 
-/* Bits set, without an instruction that not every processor has. */
+/* Return the number of bits set. Not the compiler's builtin: without -mpopcnt, which wheels cannot
+ * ask for, that is a call. */
 static inline uint32_t count_bits(uint64_t bits) {
     bits -= bits >> 1 & UINT64_C(0x5555555555555555);
     bits = (bits & UINT64_C(0x3333333333333333)) + (bits >> 2 & UINT64_C(0x3333333333333333));
@@ -59,18 +61,18 @@ static inline uint32_t count_bits(uint64_t bits) {
     return (uint32_t)(bits * UINT64_C(0x0101010101010101) >> 56);
 }
 
-/* How many offsets of the block are below `low`, which is below BLOCK_SPAN. */
+/* Return how many offsets of the block are below `low`, which is below BLOCK_SPAN. */
 static inline uint32_t block_rank(const omq_block *block, uint32_t low) {
     uint64_t below = block->present[low >> 6] & ((UINT64_C(1) << (low & 63)) - 1);
     return count_bits(below) + (low < 64 ? 0 : count_bits(block->present[0]));
 }
 
-/* Where the token of an offset is, or in a packed block would go. */
+/* Return where the token of an offset is, or in a packed block would go. */
 static inline uint32_t block_index(const omq_block *block, uint32_t low) {
     return block_is_packed(block) ? block_rank(block, low) : low;
 }
 
-/* The smallest offset >= low, or BLOCK_SPAN. */
+/* Return the smallest offset >= low, or BLOCK_SPAN if there is none. */
 static inline uint32_t block_ceiling(const omq_block *block, uint32_t low) {
     if (low < 64) {
         uint64_t bits = block->present[0] >> low << low;
@@ -83,7 +85,7 @@ static inline uint32_t block_ceiling(const omq_block *block, uint32_t low) {
     return bits != 0 ? 64 + (uint32_t)__builtin_ctzll(bits) : BLOCK_SPAN;
 }
 
-/* The greatest offset <= low, or BLOCK_SPAN. */
+/* Return the greatest offset <= low, or BLOCK_SPAN if there is none. */
 static inline uint32_t block_floor(const omq_block *block, uint32_t low) {
     if (low >= 64) {
         uint64_t bits = block->present[1] << (127 - low);
@@ -120,17 +122,17 @@ static inline void block_drop(omq_block *block, uint32_t low) {
     }
 }
 
-/* Bytes of a block with room for so many tokens. */
+/* Return the bytes of a block with room for so many tokens. */
 static size_t block_bytes(uint32_t capacity) {
     return offsetof(omq_block, tokens) + capacity * sizeof(uint64_t);
 }
 
-/* The capacity a full block grows to. */
+/* Return the capacity that a full block grows to: from packed straight to one place per offset. */
 static uint32_t block_grown(uint32_t capacity) {
     return capacity < BLOCK_PACKED ? 2 * capacity : BLOCK_SPAN;
 }
 
-/* The capacity a block that holds so many shrinks to. */
+/* Return the capacity that a block with so many offsets shrinks to. */
 static uint32_t block_shrunk(uint32_t capacity, uint32_t held) {
     while (held <= block_thin(capacity)) {
         capacity = capacity < BLOCK_SPAN ? capacity / 2 : BLOCK_PACKED;
@@ -165,7 +167,7 @@ static void block_copy(omq_block *to, const omq_block *from, uint32_t capacity) 
  * `from` on, or else each where its offset is. */
 static void read_word(uint64_t bits, const uint64_t *from, bool is_packed, int64_t base,
                       int64_t *offsets, uint64_t *tokens, uint32_t count) {
-    if (bits == UINT64_MAX) {
+    if (bits == UINT64_MAX) { /* dense, as queues are: two copies instead of 64 steps */
         for (uint32_t i = 0; i < count; i++) {
             offsets[i] = base + i;
         }
@@ -270,7 +272,7 @@ static omq_status resize(omq_offset_map *map, omq_leaf *leaf, uint32_t at, uint3
     return OMQ_OK;
 }
 
-/* Let a block that has thinned take less memory, the last offset none. */
+/* Give a thinned block less memory; its last offset goes back into the directory entry. */
 static void shrink(omq_offset_map *map, omq_leaf *leaf, uint32_t at) {
     omq_block *block = directory_block(leaf, at);
     if (block->held == 1) {
@@ -281,7 +283,7 @@ static void shrink(omq_offset_map *map, omq_leaf *leaf, uint32_t at) {
     } else {
         uint32_t capacity = block_shrunk(block->capacity, block->held);
         if (resize(map, leaf, at, capacity) != OMQ_OK) {
-            block->is_refused = true;
+            block->is_refused = true; /* a removal must not fail; the next one tries again */
         }
     }
 }
@@ -331,8 +333,8 @@ void omq_offset_map_clear(omq_offset_map *map) {
 static inline int64_t number_of(int64_t offset) { return offset >> BLOCK_BITS; }
 static inline uint32_t low_of(int64_t offset) { return offset & (BLOCK_SPAN - 1); }
 
-/* The first entry of a leaf whose number is at least this, or end. Where the blocks of a leaf
- * have no gap, which is usual, it is found without a search. */
+/* Return the first entry of a leaf whose number is at least this, or end. Where the blocks of a
+ * leaf have no gap, as is usual, a subtraction finds it. */
 static inline uint32_t position_of(const omq_leaf *leaf, int64_t number) {
     uint32_t count = omq_leaf_count(leaf);
     if (count > 0) {
@@ -355,8 +357,8 @@ static inline bool is_entry(const omq_leaf *leaf, uint32_t at, int64_t number) {
     return at < leaf->end && leaf->offsets[at] == number;
 }
 
-/* Begin to load what the next offsets need: with random keys each directory leaf and each
- * block is a miss, and these overlap. */
+/* Start to load what the next offsets need. With random keys each directory leaf and each block is
+ * a cache miss; here the misses of a group overlap instead of following each other. */
 static void prefetch_group(const omq_offset_map *map, const int64_t *offsets, size_t count) {
     const omq_leaf *leaves[PREFETCH_GROUP];
     uint32_t positions[PREFETCH_GROUP];
@@ -383,8 +385,8 @@ static void prefetch_group(const omq_offset_map *map, const int64_t *offsets, si
     }
 }
 
-/* Every PREFETCH_GROUP keys. A directory of one level above its leaves, and what it leads
- * to, lies in the cache. */
+/* Prefetch every PREFETCH_GROUP keys. Not in a directory of one level above its leaves: it and its
+ * blocks lie in the cache, and the extra descents would cost more than they save. */
 static void prefetch(const omq_offset_map *map, const int64_t *offsets, size_t at, size_t count) {
     if (at % PREFETCH_GROUP == 0 && map->directory.height > 1) {
         size_t left = count - at;
@@ -394,7 +396,7 @@ static void prefetch(const omq_offset_map *map, const int64_t *offsets, size_t a
 
 /* ---- put and remove ---- */
 
-/* The only offset of an entry, and another of its block. */
+/* Make a block of the only offset of an entry and another one. NO_MEMORY (nothing done). */
 static omq_status make_block(omq_offset_map *map, omq_leaf *leaf, uint32_t at, uint32_t low,
                              uint64_t token) {
     omq_block *block = new_block(map, BLOCK_SMALLEST);
@@ -452,7 +454,7 @@ static inline omq_status put(omq_offset_map *map, int64_t offset, uint64_t token
         }
         status = omq_tree_insert(&map->directory, &path, leaf, at, &item);
         map->directory.count += status == OMQ_OK;
-    } else if (item.offset == leaf->offsets[at]) { /* the last block: without a search */
+    } else if (item.offset == leaf->offsets[at]) { /* the usual put is in the last block */
         return put_into(map, leaf, at, item.extent, token, is_new);
     } else {
         status = omq_offset_tree_append(&map->directory, &item);
@@ -647,7 +649,8 @@ bool omq_offset_map_ceiling(const omq_offset_map *map, int64_t offset, omq_entry
     return leaf != NULL && read_ceiling(leaf, at, 0, entry);
 }
 
-/* Begin to load the block some entries on: thin blocks are read faster than they come. */
+/* Start to load the block some entries ahead: thin blocks are read faster than memory delivers
+ * them. */
 static inline void prefetch_ahead(const omq_leaf *leaf, uint32_t at) {
     at += PREFETCH_GROUP;
     if (at < leaf->end && leaf->extents[at] == IN_BLOCK) {

@@ -24,7 +24,7 @@ static omq_leaf *new_leaf(omq_offset_tree *tree) {
 }
 
 static void discard_leaf(omq_offset_tree *tree, omq_leaf *leaf) {
-    if (tree->spare_leaf == NULL) {
+    if (tree->spare_leaf == NULL) { /* one is enough for a flow that fills and empties leaves */
         tree->spare_leaf = leaf;
     } else {
         free(leaf);
@@ -63,7 +63,7 @@ static void unlink_leaf(omq_offset_tree *tree, omq_leaf *leaf) {
 
 /* ---- inner nodes ---- */
 
-/* The path to the first leaf or to the last one. */
+/* Write the path to the first leaf or to the last one. */
 static void descend_edge(const omq_offset_tree *tree, bool is_last, omq_path *path) {
     void *node = tree->root;
     for (int level = 0; level < tree->height; level++) {
@@ -95,7 +95,8 @@ static void discard_inner(omq_offset_tree *tree, omq_inner *node) {
     }
 }
 
-/* Have as many spare inner nodes as one more leaf below this path can need. */
+/* Allocate as many spare inner nodes as one more leaf below this path can need. Doing it before the
+ * split means that a split never has to be undone half way. */
 static omq_status reserve_inners(omq_offset_tree *tree, const omq_path *path) {
     size_t needed = 0;
     int level = tree->height - 1;
@@ -128,8 +129,7 @@ static void insert_child(omq_inner *node, uint32_t at, int64_t key, void *child)
     node->count++;
 }
 
-/* Move the upper half of a full node to `right`; at the end of the tree, nothing: ascending
- * keys leave full nodes behind. Returns the key of `right`. */
+/* Move the upper half of a full node to `right`; return the key of `right`. */
 static int64_t split_inner(omq_inner *node, omq_inner *right) {
     uint32_t half = OMQ_INNER_CAPACITY / 2;
     right->count = OMQ_INNER_CAPACITY - half;
@@ -152,7 +152,7 @@ static void replace_child(omq_offset_tree *tree, const omq_path *path, int level
             return;
         }
         omq_inner *added = take_spare_inner(tree);
-        if (is_append) {
+        if (is_append) { /* ascending keys leave full nodes behind, as they do leaves */
             added->count = 1;
             added->keys[0] = key;
             added->children[0] = right;
@@ -170,7 +170,7 @@ static void replace_child(omq_offset_tree *tree, const omq_path *path, int level
     }
     omq_inner *root = take_spare_inner(tree);
     root->count = 2;
-    root->keys[0] = INT64_MIN;
+    root->keys[0] = INT64_MIN; /* never read: child 0 takes all that is below keys[1] */
     root->keys[1] = key;
     root->children[0] = left;
     root->children[1] = right;
@@ -178,6 +178,7 @@ static void replace_child(omq_offset_tree *tree, const omq_path *path, int level
     tree->height++;
 }
 
+/* Take the child on the path out of its parent, and drop nodes that this empties. */
 static void remove_child(omq_offset_tree *tree, const omq_path *path, int level) {
     for (; level >= 0; level--) {
         omq_inner *node = path->nodes[level];
@@ -201,7 +202,9 @@ static void remove_child(omq_offset_tree *tree, const omq_path *path, int level)
 
 /* ---- leaves in the tree ---- */
 
-/* Add a leaf beside a full one to make room at position `at` of it; move both to the place. */
+/* Add a leaf beside a full one to make room for `offset` at position `at` of it; write the leaf and
+ * the position where it goes. NO_MEMORY (nothing done). At either end of the tree the full leaf
+ * stays full: a queue is filled at its end, and a retry refills it at its front. */
 static omq_status split_leaf(omq_offset_tree *tree, const omq_path *path, int64_t offset,
                                omq_leaf **leaf, uint32_t *at) {
     if (reserve_inners(tree, path) != OMQ_OK) {
@@ -250,7 +253,7 @@ static void remove_leaf(omq_offset_tree *tree, const omq_path *path, omq_leaf *l
     remove_child(tree, path, tree->height - 1);
 }
 
-/* Append a small leaf to the one before it. */
+/* Append a leaf's entries to those of the leaf before it. */
 static void absorb(omq_leaf *into, const omq_leaf *from) {
     uint32_t held = omq_leaf_count(into);
     omq_leaf_move(into, 0, into, into->begin, held);
@@ -259,8 +262,9 @@ static void absorb(omq_leaf *into, const omq_leaf *from) {
     into->end = held + omq_leaf_count(from);
 }
 
-/* Join a leaf that random deletes have thinned with a neighbour under the same parent, if
- * the two stay at most half full: else memory would follow the greatest count ever held. */
+/* Join a leaf that random deletes have thinned with a neighbour under the same parent. Without this
+ * memory would follow the greatest count ever held. Only if the two stay at most half full, or the
+ * next insert would split them again. */
 static void join_thin_leaf(omq_offset_tree *tree, omq_path *path, omq_leaf *leaf) {
     int level = tree->height - 1;
     uint32_t slot = path->slots[level];
@@ -296,7 +300,7 @@ omq_status omq_tree_insert(omq_offset_tree *tree, const omq_path *path, omq_leaf
     return OMQ_OK;
 }
 
-/* The first offset that belongs to a later leaf than the path's. */
+/* Return the first offset that belongs to a later leaf than the path's. */
 static int64_t upper_bound(const omq_offset_tree *tree, const omq_path *path) {
     for (int level = tree->height - 1; level >= 0; level--) {
         if (path->slots[level] + 1 < path->nodes[level]->count) {
@@ -308,7 +312,8 @@ static int64_t upper_bound(const omq_offset_tree *tree, const omq_path *path) {
 
 /* ---- entries: single offsets or runs; grown, cut, trimmed ---- */
 
-/* Whether the entry at `at` goes on in `item`, and grow it if so. */
+/* Grow the entry at `at` if `item` continues it, in offsets and in tokens; return whether it did.
+ * Tokens of another batch never continue it, for the slot is in their high half. */
 static bool grow_run(omq_leaf *leaf, uint32_t at, const omq_item *item) {
     uint32_t length = leaf->extents[at];
     bool goes_on = leaf->offsets[at] + length == item->offset &&
@@ -325,7 +330,8 @@ omq_status omq_offset_tree_insert(omq_offset_tree *tree, const omq_item *item) {
         omq_leaf *leaf = omq_tree_descend(tree, part.offset, &path);
         uint32_t length = omq_run_length(tree, part.extent);
         if (length > 1) {
-            /* Every offset of a run lies in the leaf that a descent for it ends in. */
+            /* Every offset of a run must lie in the leaf that a descent for it ends in, or find
+             * would look in the wrong leaf: a run is cut at the next leaf's key. */
             int64_t room = upper_bound(tree, &path) - part.offset;
             part.extent = length = room < (int64_t)length ? (uint32_t)room : length;
         }
@@ -342,7 +348,8 @@ omq_status omq_offset_tree_insert(omq_offset_tree *tree, const omq_item *item) {
     }
 }
 
-/* Have room after the last entry of the tail leaf; returns how much, 0 without memory. */
+/* Make room after the last entry of the tail leaf; return how much, 0 without memory. A leaf that
+ * is half empty at its front is moved down first: a queue that drains as it fills never splits. */
 static uint32_t make_room_at_tail(omq_offset_tree *tree, int64_t offset) {
     omq_leaf *tail = tree->tail;
     uint32_t held = omq_leaf_count(tail);
@@ -445,7 +452,7 @@ void omq_offset_tree_trim_tail(omq_offset_tree *tree, uint32_t count) {
     }
 }
 
-/* The position of the entry that holds an offset of this leaf, or end. */
+/* Return the position of the entry that holds an offset of this leaf, or end. */
 static uint32_t position_of(const omq_offset_tree *tree, const omq_leaf *leaf, int64_t offset) {
     uint32_t at = omq_leaf_lower_bound(leaf, offset);
     if (at < leaf->end && leaf->offsets[at] == offset) {
@@ -456,7 +463,7 @@ static uint32_t position_of(const omq_offset_tree *tree, const omq_leaf *leaf, i
     return is_inside ? at - 1 : leaf->end;
 }
 
-/* One offset of an entry as an entry. */
+/* Return one offset of an entry as an entry of its own. */
 static omq_item single(const omq_offset_tree *tree, const omq_leaf *leaf, uint32_t at,
                        int64_t offset) {
     uint64_t ahead = (uint64_t)(offset - leaf->offsets[at]);
@@ -487,7 +494,7 @@ static omq_status cut_run(omq_offset_tree *tree, const omq_path *path, omq_leaf 
                           length - ahead - 1};
         leaf->extents[at] = ahead;
         if (after.extent > 0 && omq_tree_insert(tree, path, leaf, at + 1, &after) != OMQ_OK) {
-            leaf->extents[at] = length;
+            leaf->extents[at] = length; /* whole again: nothing was done */
             return OMQ_NO_MEMORY;
         }
     }

@@ -1,12 +1,12 @@
-/* The offset tree: what a process queue keeps its messages in, and an offset map its blocks.
+/* The offset tree: a process queue keeps its messages in it, an offset map its blocks.
  *
  * A B+ tree whose leaves are chunks of columns, linked both ways. An entry is one offset, or,
  * in a tree with runs, a run: `extent` offsets from `offset` on, whose tokens ascend by one as
- * the offsets do. What comes as one batch is one entry, however many messages it has, and
- * what leaves from the front of it shortens the entry: depth costs nothing.
+ * the offsets do. A batch that is put whole is one entry, however many messages it has, and
+ * a take from its front shortens the entry: a deep queue costs no more than a short one.
  *
  * A leaf is a window begin .. end of its columns, so both ends are O(1); a split at the end
- * leaves the old leaf full, so that ascending keys cost 20 bytes an entry. Elsewhere it is a
+ * leaves the old leaf full, so that ascending keys cost 20 bytes per entry. Elsewhere it is a
  * usual B+ tree, except that inner nodes are never merged, only dropped when empty: depth
  * stays uniform, and what leaves at the front takes its nodes along.
  */
@@ -57,14 +57,14 @@ typedef struct {
     size_t spare_inner_count;
 } omq_offset_tree;
 
-/* An entry on its way between maps. */
+/* An entry on its way between trees. */
 typedef struct {
     int64_t offset;
     uint64_t token;
     uint32_t extent;
 } omq_item;
 
-/* Offsets of an entry. */
+/* Return the number of offsets of an entry. */
 static inline uint32_t omq_run_length(const omq_offset_tree *tree, uint32_t extent) {
     return tree->has_runs ? extent : 1;
 }
@@ -73,7 +73,7 @@ static inline bool omq_offset_tree_is_empty(const omq_offset_tree *tree) {
     return tree->count == 0;
 }
 
-/* The ends of a tree that is not empty. */
+/* Return the first or last entry of a tree that is not empty. */
 static inline omq_item omq_offset_tree_first_item(const omq_offset_tree *tree) {
     uint32_t at = tree->head->begin;
     return (omq_item){tree->head->offsets[at], tree->head->tokens[at], tree->head->extents[at]};
@@ -91,7 +91,8 @@ void omq_offset_tree_close(omq_offset_tree *tree);
 /* Delete everything. O(n). */
 void omq_offset_tree_clear(omq_offset_tree *tree);
 
-/* Insert an entry whose offsets are absent; a run may grow the run before it. NO_MEMORY. */
+/* Insert an entry whose offsets are absent; a run may grow the run before it. NO_MEMORY: a prefix
+ * of a run may be inserted, which tree->count tells. */
 omq_status omq_offset_tree_insert(omq_offset_tree *tree, const omq_item *item);
 
 /* Insert above the last offset. O(1). */
@@ -110,7 +111,7 @@ void omq_offset_tree_drop_head(omq_offset_tree *tree, uint32_t count);
 void omq_offset_tree_trim_head(omq_offset_tree *tree, uint32_t count);
 void omq_offset_tree_trim_tail(omq_offset_tree *tree, uint32_t count);
 
-/* Write what an offset has, as an entry of its own: in a tree with runs the extent is 1. */
+/* Write the entry of one offset, as if it stood alone: in a tree with runs the extent is 1. */
 bool omq_offset_tree_find(const omq_offset_tree *tree, int64_t offset, omq_item *item);
 
 /* Delete an offset and write what it had, as find does. NO_MEMORY (nothing done) only from
@@ -142,9 +143,9 @@ static inline void omq_leaf_move(omq_leaf *to, uint32_t to_at, const omq_leaf *f
     memmove(to->extents + to_at, from->extents + at, count * sizeof *to->extents);
 }
 
-/* How many of `count` ascending keys are below `key`. Four ways at a time, for three loads at
- * once cost hardly more than one, and without a branch on the data: random keys would have
- * every second one guessed wrong. */
+/* Return how many of `count` ascending keys are below `key`. The search splits four ways, for three
+ * loads at once cost hardly more than one, and has no branch on the data: with random keys the
+ * processor would guess every second one wrong. */
 static inline uint32_t omq_count_below(const int64_t *keys, uint32_t count, int64_t key) {
     const int64_t *from = keys;
     if (count == 0) {
@@ -155,7 +156,7 @@ static inline uint32_t omq_count_below(const int64_t *keys, uint32_t count, int6
     if (over > 0) {
         from += over & (0 - (uint32_t)(from[over - 1] < key));
     }
-    while (part >= 4) {
+    while (part >= 4) { /* `part` is a power of two, so every window has the same size */
         part /= 4;
         from += part * ((uint32_t)(from[part - 1] < key) + (from[2 * part - 1] < key) +
                         (from[3 * part - 1] < key));
@@ -166,12 +167,12 @@ static inline uint32_t omq_count_below(const int64_t *keys, uint32_t count, int6
     return (uint32_t)(from - keys) + (*from < key);
 }
 
-/* The first position with an offset >= `offset`, or end. */
+/* Return the first position with an offset >= `offset`, or end. */
 static inline uint32_t omq_leaf_lower_bound(const omq_leaf *leaf, int64_t offset) {
     return leaf->begin + omq_count_below(leaf->offsets + leaf->begin, omq_leaf_count(leaf), offset);
 }
 
-/* Begin to load `count` entries from `at` on, as far as the leaf has them. */
+/* Start to load `count` entries from `at` on, as far as the leaf has them. */
 static inline void omq_leaf_prefetch(const omq_leaf *leaf, uint32_t at, uint32_t count) {
     uint32_t end = count < OMQ_LEAF_CAPACITY - at ? at + count : OMQ_LEAF_CAPACITY;
     for (uint32_t i = at; i < end; i += 8) { /* entries of 8 bytes in a cache line of 64 */
@@ -217,7 +218,8 @@ typedef struct {
     uint32_t slots[OMQ_MAX_HEIGHT];
 } omq_path;
 
-/* The last child whose key is at most `offset`, or child 0. */
+/* Return the last child whose key is at most `offset`, or child 0. INT64_MAX has no successor, so
+ * it is told apart. */
 static inline uint32_t omq_child_slot(const omq_inner *node, int64_t offset) {
     return offset == INT64_MAX ? node->count - 1
                                : omq_count_below(node->keys + 1, node->count - 1, offset + 1);

@@ -8,13 +8,14 @@
 
 typedef enum { OMQ_SHAPE_NONE, OMQ_SHAPE_BATCHES, OMQ_SHAPE_COLUMNS } omq_shape;
 
-/* Batches are kept as runs, and their sizes with their slots; columns an entry a message,
- * its size the extent. */
+/* A queue of batches keeps runs: one entry per batch, however many messages it has, and the
+ * message sizes with the batch's slot. A queue of columns keeps one entry per message, whose
+ * extent is its size. The first put decides, for good. */
 struct omq_process_queue {
     omq_mutex mutex; /* guards all of it */
     omq_offset_tree pending;
     omq_offset_tree consuming;
-    uint64_t size_bytes; /* of both maps */
+    uint64_t size_bytes; /* of both trees */
     int64_t max_offset;
     int64_t floor;
     uint64_t duplicates_ignored;
@@ -23,7 +24,7 @@ struct omq_process_queue {
     omq_batch_slots slots;
 };
 
-/* What follows is called under the mutex. */
+/* Every static function below is called under the mutex. */
 
 static inline int64_t first_offset(const omq_offset_tree *map) {
     return map->count > 0 ? omq_offset_tree_first_item(map).offset : -1;
@@ -55,7 +56,7 @@ omq_process_queue *omq_process_queue_new(void) {
     if (queue == NULL) {
         return NULL;
     }
-    queue->max_offset = -1;
+    queue->max_offset = -1; /* below offset 0, so the first put takes the fast path of put_run */
     omq_batch_slots_open(&queue->slots);
     if (omq_mutex_init(&queue->mutex) == 0) {
         if (omq_offset_tree_open(&queue->pending) == OMQ_OK) {
@@ -80,6 +81,7 @@ void omq_process_queue_free(omq_process_queue *queue) {
     }
 }
 
+/* The floor stays: what was committed must not come back when a pull repeats it. */
 static void clear(omq_process_queue *queue) {
     omq_batch_slots_release_all(&queue->slots);
     omq_offset_tree_clear(&queue->pending);
@@ -106,7 +108,8 @@ omq_status omq_process_queue_reset(omq_process_queue *queue, int64_t floor) {
 }
 
 bool omq_process_queue_collect(omq_process_queue *queue, uint32_t *slot) {
-    /* Almost every call finds nothing; the slots a thread emptied itself it does see here. */
+    /* Almost every call finds nothing, so look without the mutex. Relaxed order is enough: a
+     * thread sees the slots that it emptied itself, and may leave those of others to them. */
     if (atomic_load_explicit(&queue->slots.to_collect, memory_order_relaxed) == 0) {
         return false;
     }
@@ -176,7 +179,8 @@ typedef struct {
     uint64_t bytes;
 } omq_added;
 
-/* One look at everything before anything is done: a bad column changes nothing. */
+/* Check everything before anything is stored, so that a bad column changes nothing. Both loops
+ * are free of branches, for the compiler to vectorise. */
 static bool read_columns(omq_columns *columns) {
     uint64_t offsets = 0; /* sign bit: some offset is negative, or INT64_MAX */
     uint32_t sizes = 0;
@@ -190,10 +194,11 @@ static bool read_columns(omq_columns *columns) {
         bytes += columns->sizes[i];
     }
     columns->bytes = bytes;
-    return offsets >> 63 == 0 && sizes >> 31 == 0;
+    return offsets >> 63 == 0 && sizes >> 31 == 0; /* a body's size is a Java int */
 }
 
-/* How many offsets, from `at` on, follow each other without a gap: mostly all. */
+/* Count the offsets from `at` on that follow each other without a gap. Only tag filters and
+ * compaction leave gaps, so try the whole rest first, without a branch per offset. */
 static size_t contiguous(const omq_columns *columns, size_t at) {
     size_t left = columns->count - at;
     if (columns->offsets == NULL) {
@@ -214,8 +219,8 @@ static size_t contiguous(const omq_columns *columns, size_t at) {
     return count;
 }
 
-/* Append what ascends from `at` on above everything ever buffered, and so is new without a
- * look at the maps. Adds up what that was. */
+/* Append the offsets from `at` on as far as they ascend. They are above everything ever buffered,
+ * so none can be a duplicate and no tree is searched. */
 static omq_status put_run(omq_process_queue *queue, const omq_columns *columns, size_t at,
                           omq_added *added) {
     const int64_t *offsets = columns->offsets;
@@ -243,11 +248,13 @@ static omq_status put_run(omq_process_queue *queue, const omq_columns *columns, 
     return status;
 }
 
+/* Put one offset that may be a duplicate: a pull was repeated, or offsets do not ascend. */
 static omq_status put_one(omq_process_queue *queue, const omq_columns *columns, size_t at,
                           omq_added *added) {
     omq_item item = {offset_at(columns, at), columns->first_token + at, 1};
     omq_item held;
     uint32_t size = columns->sizes == NULL ? 0 : columns->sizes[at];
+    /* Below the floor it was committed: a pull that was under way at the commit repeats it. */
     bool is_new = item.offset >= queue->floor &&
                   !omq_offset_tree_find(&queue->pending, item.offset, &held) &&
                   !omq_offset_tree_find(&queue->consuming, item.offset, &held);
@@ -285,7 +292,7 @@ static omq_status put_all(omq_process_queue *queue, const omq_columns *columns,
             i++;
         }
     }
-    queue->size_bytes += added->bytes;
+    queue->size_bytes += added->bytes; /* without memory a prefix stays, and counts */
     return status;
 }
 
@@ -309,7 +316,8 @@ omq_status omq_process_queue_put_columns(omq_process_queue *queue, const int64_t
         omq_added added;
         choose_shape(queue, OMQ_SHAPE_COLUMNS);
         status = put_all(queue, &columns, &added);
-        /* Without memory the caller sees an error, not `dispatch`; it must come again. */
+        /* On an error the caller does not read `dispatch`, so the flag must stay clear: a set
+         * flag without a consume request would stop the queue for good. */
         *dispatch = status == OMQ_OK && try_begin_dispatch(queue);
     }
     omq_mutex_unlock(&queue->mutex);
@@ -325,6 +333,7 @@ static omq_status fill_slot(omq_process_queue *queue, omq_columns *columns, uint
         return status;
     }
     choose_shape(queue, OMQ_SHAPE_BATCHES);
+    /* Tokens of a batch ascend with its offsets, which is what makes it one run. */
     columns->first_token = (uint64_t)chosen << 32;
     status = put_all(queue, columns, &added);
     if (added.messages > 0) {
@@ -370,7 +379,7 @@ omq_status omq_process_queue_put_run(omq_process_queue *queue, int64_t first,
 
 /* ---- what leaves ---- */
 
-/* An entry has left the queue. */
+/* Subtract an entry that has left the queue, and its share of its batch. */
 static void release(omq_process_queue *queue, const omq_item *item) {
     queue->size_bytes -= queue->shape == OMQ_SHAPE_COLUMNS
                              ? item->extent
@@ -380,8 +389,8 @@ static void release(omq_process_queue *queue, const omq_item *item) {
 
 /* ---- take ---- */
 
-/* Move an entry to consuming. Mostly it lies above; not if something was put or made again
- * below what is consuming. */
+/* Move an entry to consuming. It lies above what is there, except after something was put or made
+ * pending again below it. */
 static omq_status consume(omq_process_queue *queue, const omq_item *item) {
     return last_offset(&queue->consuming) < item->offset
                ? omq_offset_tree_append(&queue->consuming, item)
@@ -411,7 +420,8 @@ static size_t take_entries(omq_process_queue *queue, size_t limit, int64_t *offs
     return moved;
 }
 
-/* Under the mutex: whether a take may go on, and D cleared if nothing is pending. */
+/* Check the shape of a take. If nothing is pending the dispatch flag is cleared here, under the
+ * mutex under which put sets it: between the two no put can slip in unseen. */
 static omq_status start_take(omq_process_queue *queue, omq_shape shape) {
     omq_status status = need_shape(queue, shape);
     if (status == OMQ_OK && queue->pending.count == 0) {
@@ -420,8 +430,8 @@ static omq_status start_take(omq_process_queue *queue, omq_shape shape) {
     return status;
 }
 
-/* Begin to load what a take like this one will want next: in a deep queue it was put so long
- * ago that no cache has it. */
+/* Start to load what the next take of this size will read: in a deep queue it was put so long ago
+ * that no cache has it any more. */
 static void prefetch_head(const omq_process_queue *queue, size_t limit) {
     enum { MOST = 64 };
     const omq_leaf *leaf = queue->pending.head;
@@ -450,13 +460,14 @@ omq_status omq_process_queue_take_columns(omq_process_queue *queue, int64_t *off
             break;
         }
     }
-    prefetch_head(queue, limit);
+    prefetch_head(queue, limit); /* under the mutex: another thread may free the head leaf */
     omq_mutex_unlock(&queue->mutex);
     *taken = done;
     return status;
 }
 
-/* Add a run to segments, of which there are `count`; return how many there are. */
+/* Add a run to `count` segments, or grow the last one: a run that was cut at a leaf's key, or by
+ * a retry, is whole again for the caller. Return how many segments there are. */
 static size_t add_segment(omq_segment *segments, size_t count, const omq_item *run) {
     omq_segment added = {omq_token_slot(run->token), omq_token_index(run->token), run->extent};
     omq_segment *last = segments + count - 1;
@@ -509,22 +520,24 @@ int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
             }
         }
         omq_offset_tree_clear(consuming);
-        if (next > queue->floor) {
+        if (next > queue->floor) { /* make_again below an earlier commit must not lower it */
             queue->floor = next;
         }
+        /* One slot comes with the commit, so that the usual caller needs no second call. */
         (void)omq_batch_slots_collect(&queue->slots, slot);
     }
     omq_mutex_unlock(&queue->mutex);
     return next;
 }
 
+/* Make everything consuming pending in O(1): a rollback of a queue with nothing else pending. */
 static void swap_maps(omq_process_queue *queue) {
     omq_offset_tree pending = queue->pending;
     queue->pending = queue->consuming;
     queue->consuming = pending;
 }
 
-/* What of the last entry of a map lies at or above `start`. */
+/* Return the part of a tree's last entry that lies at or above `start`. */
 static omq_item last_part(const omq_offset_tree *map, int64_t start) {
     omq_item last = omq_offset_tree_last_item(map);
     if (last.offset < start) {
@@ -534,8 +547,8 @@ static omq_item last_part(const omq_offset_tree *map, int64_t start) {
     return last;
 }
 
-/* Take back the first `count` offsets of an insert that ran out of memory half way. They end
- * the runs they are in, so this needs no memory itself. */
+/* Take back the first `count` offsets of an insert that ran out of memory half way. Each is the
+ * end of its run, so that no run is cut in two and this cannot run out of memory itself. */
 static void undo_insert(omq_process_queue *queue, const omq_item *item, size_t count) {
     while (count-- > 0) {
         omq_item out;
@@ -573,6 +586,7 @@ omq_status omq_process_queue_make_again_from(omq_process_queue *queue, int64_t s
     return status;
 }
 
+/* Insert first, extract second: each may run out of memory, and only the insert can be undone. */
 static omq_status make_one_again(omq_process_queue *queue, int64_t offset, bool *is_found) {
     omq_item item;
     *is_found = omq_offset_tree_find(&queue->consuming, offset, &item);
@@ -603,6 +617,7 @@ omq_status omq_process_queue_make_again(omq_process_queue *queue, const int64_t 
     return status;
 }
 
+/* Return the offset below which everything is done. */
 static int64_t watermark(const omq_process_queue *queue) {
     int64_t pending = first_offset(&queue->pending);
     int64_t consuming = first_offset(&queue->consuming);

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, autotestdict=False, auto_pickle=False
 """The C core bound for CPython. Contracts: ordermq/core/interface.py.
 
-Every call holds the GIL but the long bulk ones: a release costs as much as a small call.
-Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs it.
+Every call holds the GIL, except long calls on columns: releasing it costs as much as a small call.
+Waiting for a mutex of the core with the GIL held cannot deadlock, for no holder needs the GIL.
 """
 
 cimport cython
@@ -37,6 +37,7 @@ from ordermq import errors as _errors
 from ordermq.core import compression as _compression
 from ordermq.core import status as _status
 
+# One module of several parts: cdef classes see each other's C fields without a .pxd of their own.
 include "arguments.pyx"
 include "offset_map.pyx"
 include "message_codec.pyx"

@@ -1,7 +1,8 @@
 cdef extern from *:
     """
-    /* An exact int of one or two digits, which nearly all are, without a call: a fifth of what
-     * a put of objects costs. 3.12 made the layout private and gave this for one digit. */
+    /* Read an exact int of one or two digits, as nearly all are, without a call: PyLong_AsLongLong
+     * was a fifth of a put of objects. Python 3.12 made the layout private, and offers the same for
+     * one digit. */
     static CYTHON_INLINE int omq_is_plain_int(PyObject *value, int64_t *result) {
         if (!PyLong_CheckExact(value)) {
             return 0;
@@ -39,7 +40,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* What kind.__new__(kind, *arguments) makes, without looking __new__ up. */
+    /* Make kind.__new__(kind, *arguments) without looking __new__ up, per message of a batch. */
     static PyObject *omq_bare_instance(PyTypeObject *kind, PyObject *arguments) {
         return kind->tp_new(kind, arguments, NULL);
     }
@@ -53,7 +54,7 @@ cdef enum:
 
 
 cdef inline int64_t clamped(object value) except? -1:
-    """An int as int64; the nearest one, which is no offset, where it does not fit."""
+    """Return an int as int64, or the nearest int64, which is never a valid offset."""
     cdef int overflow
     cdef int64_t result
     if omq_is_plain_int(value, &result):
@@ -85,6 +86,7 @@ cdef size_t at_least_one(object n, object owner, str operation) except 0:
 
 
 cdef void *allocate(size_t count, size_t size) except NULL:
+    # Never 0 bytes: NULL would then not mean that memory is short.
     cdef void *memory = PyMem_Malloc(count * size if count else 1)
     if memory is NULL:
         raise MemoryError()
@@ -92,7 +94,7 @@ cdef void *allocate(size_t count, size_t size) except NULL:
 
 
 cdef array copied_offsets(object offsets):
-    """Any iterable of ints as an array of int64, clamped."""
+    """Copy any iterable of ints into an array of int64, clamped."""
     cdef tuple wanted = tuple(offsets)
     cdef array column = clone(_INT64, len(wanted), zero=False)
     cdef Py_ssize_t i
@@ -110,6 +112,7 @@ cdef int get_column(
     except BufferError as error:
         raise TypeError(f"{what}: expected a contiguous buffer") from error
     cdef char format = view.format[0] if view.format is not NULL else b"B"
+    # One character: "q" and "l" are the same int64 on Linux, and NumPy gives "l".
     cdef bint is_right = view.ndim == 1 and view.itemsize == itemsize and format != 0
     if is_right and strchr(formats, format) is not NULL and view.format[1] == 0:
         return 0

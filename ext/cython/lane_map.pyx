@@ -2,12 +2,14 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 
+# From the system, so that a sender cannot guess it and choose keys that collide.
 cdef object _random_seed = _SystemRandom().getrandbits
 
 
 cdef int read_key(object key, omq.omq_key *name) except -1:
     """Point at a key's bytes, which live as long as the key does."""
     cdef Py_ssize_t size
+    # The UTF-8 of a str is kept by the str, so that nothing is copied here; C copies new keys.
     if type(key) is bytes:
         name.bytes = <const uint8_t *>PyBytes_AS_STRING(key)
         name.size = PyBytes_GET_SIZE(key)
@@ -30,8 +32,8 @@ cdef class LaneMap:
     cdef readonly str name  # "topic@broker/queueId", for errors and repr
     cdef readonly uint32_t max_in_flight
     cdef readonly int64_t max_ahead
-    # offset -> message, of the objects shape. Guarded by the GIL: no Python code runs between
-    # a native call and the change here that goes with it.
+    # offset -> message, in a map of objects. The GIL guards it: no Python code runs between a
+    # native call and the change here that goes with it.
     cdef dict _messages
 
     def __cinit__(
@@ -61,7 +63,8 @@ cdef class LaneMap:
         return f"LaneMap({self.name!r}, messages={self.message_count})"
 
     def add(self, messages):
-        # Held here with the tuples made of them, so that nobody else can change what is read.
+        # Own tuples in an own list: C gets pointers into their keys, and reading an offset may run
+        # code that changes the caller's.
         cdef list triples = [
             one if type(one) is tuple else tuple(one) for one in messages
         ]
@@ -102,7 +105,7 @@ cdef class LaneMap:
         cdef omq.omq_status status = omq.omq_lane_map_add(
             self._map, offsets, keys, count, &ignored, &added
         )
-        for i in range(ignored, ignored + added):
+        for i in range(ignored, ignored + added):  # before raising: without memory a prefix is in
             self._messages[offsets[i]] = <object>PyTuple_GET_ITEM(<tuple>triples[i], 2)
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"{self.name}: add")
@@ -179,7 +182,7 @@ cdef class LaneMap:
         return self._columns(&name, n, "divert_columns")
 
     cdef size_t _limit(self, object n, str operation) except 0:
-        """As many as may fly at once."""
+        """Return n, or less where not so many can be in flight: the room to allocate."""
         cdef size_t limit = at_least_one(n, self.name, operation)
         if limit > SMALL:
             limit = max(<size_t>1, min(limit, self._state().messages, self.max_in_flight))
@@ -207,8 +210,8 @@ cdef class LaneMap:
             status = self._start(key, offsets, NULL, limit, &taken)
             if status != omq.OMQ_OK:
                 raise _status.failure(status, f"{self.name}: {operation}")
-            # Before any tuple is made: that may collect garbage, which may run Python code,
-            # and another thread may then reset the map, which forgets its messages.
+            # Get all messages before any tuple is made: that may collect garbage, which may run
+            # Python code, and another thread may then reset the map, which drops its messages.
             for i in range(taken):
                 found.append(self._messages[offsets[i]])
             for i in range(taken):
@@ -292,7 +295,7 @@ cdef class LaneMap:
             status = omq.omq_lane_map_reset(self._map, next_offset)
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"{self.name}: reset to {next_offset}")
-        # Their finalizers run when `dropped` goes, after the exchange.
+        # The messages' finalizers run when `dropped` goes, after the exchange: they may call back.
         dropped, self._messages = self._messages, dropped
 
     cdef omq.omq_lane_map_state _state(self):

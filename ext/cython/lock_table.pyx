@@ -4,8 +4,8 @@ cdef class LockTable:
 
     cdef omq.omq_lock_table *_table  # owned; freed in __dealloc__
     cdef readonly int64_t lease_ms
-    # Names <-> the ids that C gives out, one space for groups, queues and owners. The GIL
-    # guards them, and `_readers`: the calls under way that hold ids and may let go of it.
+    # Names and the ids that C gives out, one space for groups, queues and owners. The GIL guards
+    # them, and `_readers`: the calls under way that hold ids while Python code may run.
     cdef dict _ids
     cdef list _names  # by the id's low half
     cdef int _readers
@@ -41,14 +41,15 @@ cdef class LockTable:
             raise _status.failure(status, f"id of {name!r}")
         while len(self._names) <= <Py_ssize_t>(added & UINT32_MAX):
             self._names.append(None)
-        # A thread may have named it meanwhile, if its hash or equality is Python code.
+        # If its hash or equality is Python code, another thread may have named it meanwhile. Then
+        # this id stays without a pin or a lock, and the next sweep forgets it.
         cdef uint64_t kept = self._ids.setdefault(name, added)
         if kept == added:
             self._names[<Py_ssize_t>(added & UINT32_MAX)] = name
         return kept
 
     cdef uint64_t _find(self, object name) except? 0:
-        """The id of a name, or 0, which no name has."""
+        """Return the id of a name, or 0, which no name has and C never knows."""
         known = self._ids.get(name)
         return 0 if known is None else known
 
@@ -211,7 +212,7 @@ cdef class LockTable:
         cdef list swept
         self._readers += 1
         try:
-            # The GIL keeps the count; only holders of it change the table.
+            # The count read above still bounds it: only holders of the GIL change the table.
             count = omq.omq_lock_table_sweep(self._table, now_ms, locks, count)
             swept = [(*self._named(&locks[i])[:3], locks[i].epoch) for i in range(count)]
         finally:
@@ -230,12 +231,12 @@ cdef class LockTable:
         )
 
     cdef int _forget_names(self) except -1:
-        """Forget what nothing uses: client ids never end in a long-lived broker."""
+        """Forget names that nothing uses: a long-lived broker sees new client ids for ever."""
         cdef uint64_t ids[SMALL]
         cdef size_t count = SMALL
         cdef size_t i
-        # Making tuples of names may run the garbage collector, and with it another thread's
-        # sweep: what a call still has to name stays for the next sweep.
+        # A call that makes tuples of names may run the garbage collector, and with it another
+        # thread's sweep. Names that such a call still needs are left for the next sweep.
         while count == SMALL and self._readers == 0:
             count = omq.omq_lock_table_forget(self._table, ids, SMALL)
             for i in range(count):

@@ -1,3 +1,4 @@
+# No garbage collection: an index refers to bytes only, which cannot form a cycle.
 @cython.no_gc
 cdef class MessageIndex:
     """The messages of a pull body; see core/interface.py."""
@@ -17,7 +18,7 @@ cdef class MessageIndex:
         PyMem_Free(self._rows.numbers)
 
     def __init__(self, body, tags=(), check_crc=False):
-        # Views read through the rows, so these are made once.
+        # Once: views read through the rows without a check, so they must never change.
         if self._rows.positions is not NULL:
             raise _errors.StateError("a MessageIndex is made once")
         cdef bytes held = body if type(body) is bytes else bytes(body)
@@ -28,7 +29,7 @@ cdef class MessageIndex:
         return self._rows.count
 
     cdef const uint8_t *_bytes(self) noexcept:
-        # None before __init__: there is no row then to read by.
+        # None before __init__: then there is no row either, and nothing is read.
         if self.body is None:
             return NULL
         return <const uint8_t *>PyBytes_AS_STRING(self.body)
@@ -36,8 +37,8 @@ cdef class MessageIndex:
     cdef object _slice(self, uint32_t start, uint32_t size):
         if self._view is None:
             self._view = PyMemoryView_FromObject(self.body)
-        # A second view of the same bytes, narrowed as a subscript does it, but without a slice
-        # object and its two numbers: a fifth of the time of a message's body, tags and keys.
+        # A second view of the same bytes, narrowed as a subscript would do it, but without a slice
+        # object and its two numbers, which took a fifth of reading body, tags and keys.
         part = PyMemoryView_FromObject(self._view)
         cdef Py_buffer *bounds = PyMemoryView_GET_BUFFER(part)
         bounds.buf = <char *>bounds.buf + start
@@ -107,7 +108,7 @@ cdef class MessageIndex:
             self._bytes(), &self._rows, <int32_t *>starts, <uint32_t *>positions,
             <uint32_t *>name_sizes, <uint32_t *>value_sizes,
         )
-        if count == room:
+        if count == room:  # no name occurs twice in a message: the usual case
             return found
         return found[0], found[1][:count], found[2][:count], found[3][:count]
 
@@ -199,7 +200,7 @@ cdef class _Views:
 
 
 cdef bint has_blanks(str text) except -1:
-    """Whether some character may be a blank: all those that are not visible ASCII count."""
+    """Return whether a character may be a blank; everything but visible ASCII counts as one."""
     cdef Py_ssize_t size
     cdef const char *characters = PyUnicode_AsUTF8AndSize(text, &size)
     cdef Py_ssize_t i
@@ -217,7 +218,7 @@ cdef class MessageView:
     cdef uint32_t _row
     cdef bint _is_text  # its properties are known to be UTF-8
     cdef bytes _decompressed  # the body, once it was asked for
-    cdef dict _properties  # so too
+    cdef dict _properties  # all of them, once they were asked for
 
     def __init__(self, MessageIndex index not None, row):
         self._row = row_of(index, row)
@@ -234,7 +235,7 @@ cdef class MessageView:
         return body
 
     cdef const uint8_t *_text(self, omq.omq_message_parts *parts) except NULL:
-        """Where its properties are; `parts` has their size."""
+        """Return the properties' text, checked once to be UTF-8; `parts` has its size."""
         cdef const uint8_t *text = self._locate(parts) + parts.property_at
         if not self._is_text:
             if not omq.omq_is_utf8(text, parts.property_size):
@@ -313,7 +314,7 @@ cdef class MessageView:
         words = self._property(b"KEYS", 4)
         if words is None:
             return []
-        # Most often there is one, and no list of a dozen is needed to find that out.
+        # Mostly there is one key, and PyUnicode_Split starts with room for a dozen.
         return PyUnicode_Split(words, NULL, -1) if has_blanks(words) else [words]
 
     @property
@@ -397,7 +398,8 @@ for _number, _format in _status.COLUMNS.values():
 @cython.no_gc
 @cython.freelist(16)
 cdef class _Column:
-    # A column for memoryview, which keeps it, and so the memory.
+    # The owner of a column's memory, which lives as long as a memoryview of it. Not an array.array:
+    # columns are read-only.
     cdef void *_values  # owned; freed in __dealloc__
     cdef char _format[2]
     cdef Py_ssize_t _shape[1]
@@ -421,7 +423,7 @@ cdef class _Column:
 
 
 cdef object _column(size_t rows, char format, void **values):
-    """A column without its values yet; write where they go."""
+    """Return a column without values, and write where they go."""
     cdef _Column column = _Column.__new__(_Column)
     column._format[0] = format
     column._format[1] = 0
@@ -454,7 +456,7 @@ cdef int _index(MessageIndex index, bytes held, tuple tags, bint check_crc) exce
                 raise TypeError("tags: expected a sequence of bytes objects")
             wanted[i].bytes = <const uint8_t *>PyBytes_AS_STRING(tags[i])
             wanted[i].size = PyBytes_GET_SIZE(tags[i])
-        if size < GIL_RELEASE_MIN * 64:  # a record is read in the time of some 64 bytes
+        if size < GIL_RELEASE_MIN * 64:  # bytes: a record is read in the time that 64 bytes take
             status = omq.omq_message_index(
                 body, size, wanted, tag_count, check_crc, &index._rows, &index.last_offset, &fault
             )
@@ -469,7 +471,7 @@ cdef int _index(MessageIndex index, bytes held, tuple tags, bint check_crc) exce
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"index of {size} bytes")
     except BaseException:
-        index._rows.count = 0  # the arrays are freed with the index
+        index._rows.count = 0  # no row may be read; __dealloc__ frees the arrays
         raise
     if index._rows.count < room:
         index._rows.positions = shrunk(index._rows.positions, index._rows.count)
@@ -480,7 +482,7 @@ cdef int _index(MessageIndex index, bytes held, tuple tags, bint check_crc) exce
 
 
 cdef uint32_t *shrunk(uint32_t *column, size_t rows) noexcept:
-    """The column in no more memory than its rows need; as it is where that cannot be had."""
+    """Return the column in no more memory than its rows need; unchanged if realloc fails."""
     cdef uint32_t *smaller = NULL
     if column is not NULL:
         smaller = <uint32_t *>PyMem_Realloc(column, rows * sizeof(uint32_t) if rows else 1)
@@ -540,7 +542,7 @@ cdef class MessageRun:
         return omq.omq_message_offset(index._bytes(), &index._rows, row)
 
     cdef MessageIndex _locate(self, Py_ssize_t position, size_t *row):
-        """Which index a message is of, and where there."""
+        """Return the index that a message lies in, and write its row there."""
         cdef Py_ssize_t left = position
         cdef Py_ssize_t count
         if 0 <= position < self._length:
@@ -629,7 +631,7 @@ cdef class _Parts:
         return self._segments is None or self._segments_taken == len(self._segments)
 
     cdef object _gathered(self):
-        """A run that may take more than what is left of the current segment."""
+        """Return a run that may need more than what is left of the current segment."""
         cdef list segments = []
         cdef Py_ssize_t held = 0
         cdef Py_ssize_t taken

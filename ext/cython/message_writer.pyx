@@ -95,7 +95,7 @@ cdef class RecordWriter:
         block._allocate(1, size)
         omq.omq_record_write(&head, &message, block._records)
         block._positions[0], block._positions[1] = 0, <uint32_t>size
-        if tag is None:
+        if tag is None:  # a hash that the caller has is not computed again
             block._tags[0] = omq.omq_tag_hash(&message.properties)
         else:
             block._tags[0] = tag
@@ -120,7 +120,7 @@ cdef class RecordWriter:
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"records of a batch of {size} bytes")
         block._allocate(count, record_bytes)
-        if size < GIL_RELEASE_MIN * 64:  # as bodies that are indexed
+        if size < GIL_RELEASE_MIN * 64:  # the same bound as for bodies that are indexed
             omq.omq_batch_write(&head, data, count, block._records, block._positions, block._tags)
         else:
             with nogil:
@@ -131,7 +131,7 @@ cdef class RecordWriter:
 
 
 cdef omq.omq_text text_of(bytes text):
-    """Where it lies; the caller keeps it."""
+    """Return where the bytes lie; the caller keeps them alive."""
     cdef omq.omq_text found
     found.bytes = <const uint8_t *>PyBytes_AS_STRING(text)
     found.size = PyBytes_GET_SIZE(text)
@@ -139,7 +139,7 @@ cdef omq.omq_text text_of(bytes text):
 
 
 def encode_batch(bodies, properties, flags):
-    # Tuples: they keep what the messages point to, whatever an __index__ does meanwhile.
+    # Own tuples keep alive what the messages point to, whatever an __index__ of a flag does.
     cdef tuple held_bodies = tuple(bodies)
     cdef tuple held_properties = tuple(properties)
     cdef tuple held_flags = tuple(flags)
@@ -147,7 +147,7 @@ def encode_batch(bodies, properties, flags):
     if len(held_properties) != count or len(held_flags) != count:
         raise ValueError(
             f"encode_batch: {count} bodies, {len(held_properties)} properties, "
-            f"{len(held_flags)} flags: expected one of each a message"
+            f"{len(held_flags)} flags: expected one of each per message"
         )
     cdef omq.omq_outgoing *messages = <omq.omq_outgoing *>allocate(
         count, sizeof(omq.omq_outgoing)
@@ -158,6 +158,7 @@ def encode_batch(bodies, properties, flags):
         fill_outgoing(messages, held_bodies, held_properties, held_flags)
         if omq.omq_batch_size(messages, count, &size) != omq.OMQ_OK:
             raise _status.failure(_status.OUT_OF_RANGE, f"encode_batch of {count} messages")
+        # Written in place: nobody else has seen these bytes yet.
         batch = PyBytes_FromStringAndSize(NULL, size)
         omq.omq_batch_encode(messages, count, <uint8_t *>PyBytes_AS_STRING(batch))
         return batch
@@ -184,13 +185,14 @@ cdef int fill_outgoing(
 
 
 cdef void *buffer_of(list held, object column, const char *formats, Py_ssize_t itemsize, str what, Py_ssize_t *count) except? NULL:
-    """Where a column lies, and its items; `held` keeps it there."""
+    """Return where a column lies and write its length; `held` keeps its memory in place."""
     cdef Py_buffer view
     cdef object kept = memoryview(column)
     get_column(kept, &view, formats, itemsize, what)
     cdef void *start = view.buf
     count[0] = view.shape[0]
-    PyBuffer_Release(&view)  # `kept` still holds the buffer
+    # Released at once, so that no error path has to: the memoryview `kept` still holds the buffer.
+    PyBuffer_Release(&view)
     held.append(kept)
     return start
 

@@ -2,7 +2,8 @@
 cdef class OffsetMap:
     """A sorted map of offset -> token; see core/interface.py."""
 
-    cdef omq.omq_offset_map *_map  # owned; freed in __dealloc__; guarded by the GIL
+    # Owned; freed in __dealloc__. The GIL is its lock: the C map has none, and no call releases it.
+    cdef omq.omq_offset_map *_map
 
     def __cinit__(self):
         self._map = omq.omq_offset_map_new()
@@ -15,6 +16,7 @@ cdef class OffsetMap:
     def put(self, offset, token):
         return self._put(offset, token)
 
+    # Without a result object, and without a method look-up: the quickest put there is.
     def __setitem__(self, offset, token):
         self._put(offset, token)
 
@@ -69,6 +71,7 @@ cdef class OffsetMap:
 
     def columns(self, start=0, n=INT64_MAX):
         cdef size_t limit = at_least_one(n, "offset map", "columns")
+        # Not more than there are: n is 2**63 - 1 where the caller wants all.
         cdef size_t held = omq.omq_offset_map_count(self._map)
         limit = min(limit, held)
         cdef array offsets = clone(_INT64, limit, zero=False)
@@ -154,6 +157,7 @@ cdef class OffsetMap:
         )
 
     def __iter__(self):
+        # In portions, each continued behind its last offset: the map may change between two steps.
         cdef int64_t offsets[SMALL]
         cdef int64_t start = 0
         cdef size_t count = SMALL

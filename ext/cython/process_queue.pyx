@@ -4,8 +4,9 @@ cdef class ProcessQueue:
 
     cdef omq.omq_process_queue *_queue  # owned; freed in __dealloc__
     cdef readonly str name  # "topic@broker/queueId", for errors and repr
-    # By slot, what put_batch got or the list of one put; None in a slot not in use. Guarded by
-    # the GIL: no Python code runs between a native call and the change here that goes with it.
+    # By slot: what put_batch got, or the list of one put; None in a slot that is not in use.
+    # The GIL guards it: no Python code runs between a native call and the change here that goes
+    # with it.
     cdef list _batches
 
     def __cinit__(self, str name not None=""):
@@ -22,7 +23,7 @@ cdef class ProcessQueue:
         return f"ProcessQueue({self.name!r}, messages={self.message_count})"
 
     def put(self, messages, sizes=None):
-        # Lists and tuples are walked where they are; see walked.
+        # Lists and tuples are read in place; see walked for what may change them meanwhile.
         cdef object pairs = messages if type(messages) in (list, tuple) else tuple(messages)
         cdef object lengths = sizes if type(sizes) in (list, tuple, NoneType) else tuple(sizes)
         cdef Py_ssize_t count = PySequence_Fast_GET_SIZE(pairs)
@@ -76,7 +77,7 @@ cdef class ProcessQueue:
         if not index._rows.is_run:
             return self._put_rows(index)
         self._have_place()
-        # The sizes stay the index's: the slot holds the index as long as C reads them.
+        # C keeps a pointer to the index's sizes; _batches holds the index as long as the slot.
         status = omq.omq_process_queue_put_run(
             self._queue, index._rows.first_offset, index._rows.body_sizes, index._rows.count,
             index._rows.size_bytes, &slot, &dispatch,
@@ -108,14 +109,15 @@ cdef class ProcessQueue:
         return self._keep(batch, slot, status) and dispatch
 
     cdef inline int _have_place(self) except -1:
-        # Slots are used lowest first, so one free place at the end is enough for the next.
+        # Before the native call: append may fail, and then the batch would have no place. Slots are
+        # used lowest first, so one free place at the end is enough for the next.
         cdef Py_ssize_t count = len(self._batches)
         if count == 0 or self._batches[count - 1] is not None:
             self._batches.append(None)
         return 0
 
     cdef inline bint _keep(self, object batch, uint32_t slot, omq.omq_status status) except -1:
-        if slot != UINT32_MAX:
+        if slot != UINT32_MAX:  # also without memory: a prefix may be buffered
             self._batches[slot] = batch
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"{self.name}: put")
@@ -187,8 +189,8 @@ cdef class ProcessQueue:
             if count == 1 and type(self._batches[segments[0].slot]) is list:
                 at = segments[0].first
                 return (<list>self._batches[segments[0].slot])[at : at + messages]
-            # Before any batch is asked for messages: that runs Python code, and another
-            # thread may then clear the queue, which forgets its batches.
+            # Get all batches before asking one for messages: that runs Python code, during which
+            # another thread may clear the queue, which drops its batches here.
             batches = [self._batches[segments[i].slot] for i in range(count)]
             taken = []
             for i in range(count):
@@ -212,7 +214,7 @@ cdef class ProcessQueue:
         cdef size_t i
         cdef object batch
         try:
-            if count == 1:
+            if count == 1:  # nearly every take: it lies within one batch
                 batch = self._batches[segments[0].slot]
                 return [(batch, segments[0].first, segments[0].count)]
             taken = []
@@ -228,12 +230,12 @@ cdef class ProcessQueue:
     cdef size_t _take(
         self, object n, omq.omq_segment *small, omq.omq_segment **segments
     ) except? 0:
-        """Take up to n; `segments`, if not `small`, has room of its own for the caller to free."""
+        """Take up to n; the caller frees `segments` unless it is `small`."""
         cdef size_t limit = at_least_one(n, self.name, "take")
         cdef omq.omq_process_queue_state state
         cdef size_t count
         cdef omq.omq_status status
-        if limit > SMALL:
+        if limit > SMALL:  # a caller that asks for "all" must not make us allocate for 2**63
             omq.omq_process_queue_read(self._queue, &state)
             limit = max(<size_t>1, min(limit, state.pending))
         if limit > SMALL:
@@ -249,6 +251,7 @@ cdef class ProcessQueue:
     def take_columns(self, n):
         cdef size_t limit = at_least_one(n, self.name, "take_columns")
         cdef omq.omq_process_queue_state state
+        # At least 1 also of an empty queue: that take is what clears the dispatch flag.
         omq.omq_process_queue_read(self._queue, &state)
         limit = max(<size_t>1, min(limit, state.pending))
         cdef array offsets = clone(_INT64, limit, zero=False)
@@ -282,6 +285,7 @@ cdef class ProcessQueue:
         """Drop the batches that have no message left; see collect in ordermq.h."""
         cdef uint32_t slot
         while omq.omq_process_queue_collect(self._queue, &slot):
+            # One by one: a finalizer that this runs may put again, and be given a slot of these.
             self._batches[slot] = None
         return 0
 
@@ -316,7 +320,7 @@ cdef class ProcessQueue:
         cdef omq.omq_status status = omq.omq_process_queue_remove(
             self._queue, <int64_t *>done.data.as_longlongs, len(done), &watermark
         )
-        self._forget()
+        self._forget()  # also after an error: a prefix was removed
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"{self.name}: remove")
         return watermark
@@ -410,14 +414,14 @@ cdef class ProcessQueue:
 
 
 cdef inline object walked(object sequence, Py_ssize_t count, Py_ssize_t i):
-    """Member i of a list or tuple; reading another member may have run code that changed it."""
+    """Return member i of a list or tuple; fail if code run by reading another has changed it."""
     if PySequence_Fast_GET_SIZE(sequence) != count:
         raise RuntimeError("the messages or sizes of a put changed while it read them")
     return <object>PySequence_Fast_GET_ITEM(sequence, i)
 
 
 cdef list split_pairs(object pairs, Py_ssize_t count, int64_t *offsets):
-    """The messages of (offset, message) pairs; writes the offsets."""
+    """Return the messages of (offset, message) pairs, and write their offsets."""
     cdef list batch = PyList_New(count)
     cdef Py_ssize_t i
     cdef object pair, offset, message
@@ -433,9 +437,9 @@ cdef list split_pairs(object pairs, Py_ssize_t count, int64_t *offsets):
 cdef Py_ssize_t split_plain_pairs(
     object pairs, Py_ssize_t count, int64_t *offsets, list batch
 ) noexcept:
-    """Split the pairs before the first that is no tuple of a plain int and a message.
+    """Split pairs up to the first that is not a tuple of a plain int and a message.
 
-    None of it runs Python code, so the sequence cannot change meanwhile.
+    Nothing here runs Python code, so the sequence cannot change meanwhile and need not be checked.
     """
     cdef PyObject **members = PySequence_Fast_ITEMS(pairs)
     cdef PyObject *message
@@ -452,7 +456,7 @@ cdef Py_ssize_t split_plain_pairs(
 
 
 cdef int read_sizes(object lengths, Py_ssize_t count, uint32_t *sizes) except -1:
-    """Write bytes of bodies; UINT32_MAX, which the core refuses, for one out of range."""
+    """Write body sizes; UINT32_MAX, which the core refuses, for one out of range."""
     cdef PyObject **members = PySequence_Fast_ITEMS(lengths)
     cdef int64_t plain
     cdef Py_ssize_t i
@@ -468,6 +472,6 @@ cdef int read_sizes(object lengths, Py_ssize_t count, uint32_t *sizes) except -1
 
 
 cdef inline uint32_t size_of(object size) except? 0:
-    """Bytes of a body; UINT32_MAX, which the core refuses, if out of range."""
+    """Return a body size; UINT32_MAX, which the core refuses, if it is out of range."""
     cdef int64_t value = clamped(size)
     return <uint32_t>value if 0 <= value <= INT32_MAX else UINT32_MAX

@@ -1,8 +1,9 @@
-"""The contract of the core: what all three implementations promise, and their docstrings.
+"""The contract of the core: the protocols that all three implementations fulfil.
 
-Annotate with these protocols; create with the classes of `ordermq.core`, which are the
-chosen implementation's. Offsets are queue offsets, 0 .. 2**63 - 2. Times are milliseconds
-of whatever clock the caller uses throughout; the core never reads a clock.
+The docstrings are here and nowhere else. Annotate with these protocols; create objects with the
+classes of `ordermq.core`, which belong to the chosen implementation. Offsets are queue offsets,
+0 .. 2**63 - 2. Times are milliseconds of whatever clock the caller uses throughout; the core never
+reads a clock. tests/architecture/test_declarations.py compares names and signatures.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+# ---- offset map ----
+
+
 class OffsetMap(Protocol):
     """A sorted map of offset -> token (uint64), made for nearly contiguous ascending keys.
 
-    Appending at the end and popping at the front are O(1), all else O(log n) unless said.
-    Any thread may call; a single operation is atomic.
+    Appending at the end and popping at the front are O(1), everything else O(log n) unless its
+    docstring says otherwise. Any thread may call; a single operation is atomic.
     """
+
+    # Tokens are numbers, not objects: C keeps them, and knows nothing of reference counts. A
+    # caller with objects keeps a list of its own, and stores its indexes here.
 
     def put(self, offset: int, token: int) -> bool:
         """Store a token; return False if the offset was there and got the new token.
@@ -28,7 +35,7 @@ class OffsetMap(Protocol):
         """
 
     def __setitem__(self, offset: int, token: int, /) -> None:
-        """Do as `put`, without an answer: the quickest way to store one token."""
+        """Store a token as `put` does, without a result: the quickest way."""
 
     def __getitem__(self, offset: int, /) -> int:
         """Return the token at an offset.  Raises: KeyError: there is none."""
@@ -40,7 +47,7 @@ class OffsetMap(Protocol):
         """Store a column of tokens in one native call; return how many offsets were absent.
 
         Args:
-            offsets: int64, shape (n,), any order; of one that comes twice the last token stays.
+            offsets: int64, shape (n,), any order; if one occurs twice its last token stays.
             tokens: uint64, shape (n,).
         Raises: ValueError: an offset is out of range, or the lengths differ; nothing was
             stored. TypeError: not a contiguous buffer of the right type.
@@ -50,7 +57,7 @@ class OffsetMap(Protocol):
         """Delete the entries of a column (int64, any order); return how many there were."""
 
     def columns(self, start: int = 0, n: int = 2**63 - 1) -> tuple[memoryview, memoryview]:
-        """Return up to n offsets >= start, ascending (format q), and their tokens (format Q).
+        """Return at most n offsets >= start, ascending (format q), and their tokens (format Q).
 
         The columns are the caller's own: later changes of the map do not show.
         Raises: ValueError: n is below 1.  O(log n + n).
@@ -87,6 +94,7 @@ class OffsetMap(Protocol):
 
     def __contains__(self, offset: object, /) -> bool: ...
 
+    # Not a snapshot: copying a large map to walk over a part of it would cost too much.
     def __iter__(self) -> Iterator[int]:
         """Yield the offsets, ascending; a change made meanwhile may or may not be seen."""
 
@@ -94,13 +102,16 @@ class OffsetMap(Protocol):
         """Assert every invariant; for tests.  O(n)."""
 
 
-# (batch, index of the first message, messages): indexes run without a gap and their
-# offsets ascend. The batch is what put_batch got, or the list of one put's messages.
+# ---- process queue ----
+
+# (batch, index of the first message, number of messages): the indexes have no gap and their
+# offsets ascend. The batch is what put_batch got, or the list of one put's messages. A tuple, not
+# a class: one is made per take, and callers unpack it.
 Segment: TypeAlias = tuple[Any, int, int]
 
 
 class Batch(Protocol):
-    """What `ProcessQueue.put_batch` takes: messages by index, beside two columns as long."""
+    """A batch for `ProcessQueue.put_batch`: messages by index, and two columns as long."""
 
     @property
     def offsets(self) -> ReadableBuffer:
@@ -117,11 +128,11 @@ class Batch(Protocol):
 
 class ProcessQueue(Protocol):
     """The buffered messages of one assigned message queue
-    (docs/internals/semantics.md#process-queue, the R rules).
+    (docs/internals/semantics.md#process-queue).
 
-    Pending messages (P) wait, ascending; `take` moves them to consuming (C), and from there
-    `commit` drops them or `rollback` and `make_again` move them back. The dispatch flag D
-    is set exactly while one consume request for the queue exists.
+    Pending messages wait, ascending by offset; `take` makes them consuming. `commit` drops the
+    consuming messages, `rollback` and `make_again` make them pending again. The dispatch flag is
+    set exactly while one consume request for the queue exists.
 
     Any thread may call anything: one mutex of the queue makes each operation atomic.
     Messages come in one of two shapes, fixed by the first put: objects and batches (`put`,
@@ -138,19 +149,22 @@ class ProcessQueue(Protocol):
     def put(
         self, messages: Iterable[tuple[int, object]], sizes: Sequence[int] | None = None
     ) -> bool:
-        """Buffer (offset, message) pairs; those buffered or committed already are ignored.
+        """Buffer (offset, message) pairs; offsets buffered or committed already are ignored.
 
         Args:
             messages: any order of offsets; the queue keeps the objects of one call
                 together until the last of them is committed, removed or cleared.
-            sizes: bytes of each body, one a pair; None counts 0 for each.
-        Returns: True if the caller must now submit one consume request (D became set).
+            sizes: bytes of each body, one per pair; None counts 0 for each.
+        Returns: True if the caller must now submit one consume request: the dispatch flag was
+            clear and is set now.
         Raises: ValueError: an offset or size is out of range, or the lengths differ; nothing
             was put. StateError: the queue holds columns.
         """
 
+    # An offset that was put before is ignored, not an error: a pull is repeated after a timeout,
+    # and a rebalance back and forth fetches the same messages again.
     def put_batch(self, batch: Batch) -> bool:
-        """Buffer a whole batch in one native call, without an object a message.
+        """Buffer a whole batch in one native call, without an object per message.
 
         The queue keeps one reference to the batch while any of its messages is buffered,
         and copies both columns. Returns and raises as `put`; TypeError if a column is not
@@ -163,7 +177,7 @@ class ProcessQueue(Protocol):
         tokens: ReadableBuffer,
         sizes: ReadableBuffer | None = None,
     ) -> bool:
-        """Buffer messages that the caller keeps, known by tokens of its own.
+        """Buffer messages that the caller keeps and knows by tokens of its own.
 
         Args:
             offsets: int64, shape (n,), any order; copied, as the others.
@@ -173,77 +187,79 @@ class ProcessQueue(Protocol):
         """
 
     def take(self, n: int) -> list[Any]:
-        """Move the n smallest pending messages to consuming; return them, ascending.
+        """Make the n smallest pending messages consuming; return them, ascending.
 
-        A message of `put` is the object itself, one of `put_batch` is batch[index]. Nothing
-        pending returns [] and clears D under the same lock as put sets it, so no wake-up
-        is lost.
+        A message of `put` is the object itself, one of `put_batch` is batch[index]. If nothing is
+        pending the result is [] and the dispatch flag is cleared, under the mutex under which
+        put sets it: no wake-up is lost.
 
         Raises: ValueError: n is below 1. StateError: the queue holds columns.
         """
 
     def take_segments(self, n: int) -> list[Segment]:
-        """Do as `take`, but return runs (batch, first index, messages) of at most n messages.
+        """Take at most n messages; return them as runs (batch, first index, messages).
 
-        Neighbouring messages that are neighbours in one batch too make one run: 32 messages
-        of a batch are one tuple, and no object a message is made.
+        Messages that are neighbours in the queue and in one batch make one run: 32 messages of a
+        batch are one tuple, and no object per message is made.
         """
 
     def take_columns(self, n: int) -> tuple[memoryview, memoryview]:
-        """Do as `take`, for columns: return offsets (format q) and tokens (format Q).
+        """Take at most n messages of a queue of columns; return offsets (q) and tokens (Q).
 
         Raises: ValueError: n is below 1. StateError: the queue holds objects or batches.
         """
 
     def commit(self) -> int:
-        """Drop all of C; return max(C) + 1, the offset to commit; -1 if C was empty.
+        """Drop everything consuming; return its greatest offset + 1, which is the offset to commit.
 
-        Offsets below the result are ignored from now on when they are put again.
+        Returns -1 if nothing was consuming. Offsets below the result are ignored from now on when
+        they are put again.
         """
 
     def rollback(self) -> None:
-        """Move all of C back to P. D stays: the caller submits again."""
+        """Make everything consuming pending again. The dispatch flag stays; submit again."""
 
     def make_again(self, offsets: Iterable[int]) -> int:
-        """Move these offsets from C back to P; return how many were in C. D stays."""
+        """Make these offsets pending again; return how many were consuming. The flag stays."""
 
     def make_again_from(self, offset: int) -> int:
-        """Move every consuming offset >= `offset` back to P; return how many. D stays."""
+        """Make consuming offsets >= `offset` pending again; return how many. The flag stays."""
 
     def remove(self, offsets: Iterable[int]) -> int:
-        """Drop finished messages in any order; return the watermark (concurrent mode).
+        """Drop finished messages in any order; return the watermark.
 
-        Drops those in P or C. Every offset below the watermark is done: it is the smallest
-        offset left in either, max_offset + 1 once all are gone, and -1 (no effect) if both
-        were empty before. Offsets below it are ignored from now on when they are put again.
+        For concurrent consumption. Drops pending and consuming messages. Every offset below the
+        watermark is done: it is the smallest offset left, max_offset + 1 once all are gone, and -1
+        (no effect) if the queue was empty before. Offsets below it are ignored from now on when
+        they are put again.
         """
 
     def clear(self) -> None:
-        """Drop P and C and forget max_offset; D and the floor stay.  O(n)."""
+        """Drop everything and forget max_offset; the dispatch flag and the floor stay.  O(n)."""
 
     def reset(self, next_offset: int) -> None:
-        """Clear, then expect `next_offset` next: below it puts are ignored. D stays.
+        """Clear, then expect `next_offset`: puts below it are ignored. The dispatch flag stays.
 
         For a seek or a new lock epoch; the one operation that may lower the floor.
         Raises: ValueError: next_offset is out of range.
         """
 
     def begin_dispatch(self) -> bool:
-        """Set D if something is pending and D is clear; return whether it did so."""
+        """Set the dispatch flag if it is clear and something is pending; return whether."""
 
     def end_dispatch(self) -> None:
-        """Clear D: the caller's consume request ends without a successor."""
+        """Clear the dispatch flag: the caller's consume request ends without a successor."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def message_count(self) -> int:
-        """Messages in P and C."""
+        """Number of messages, pending and consuming."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the bodies in P and C, as told at put."""
+        """Bytes of all buffered bodies, as put was told."""
 
     @property
     def pending_count(self) -> int: ...
@@ -253,7 +269,7 @@ class ProcessQueue(Protocol):
 
     @property
     def max_span(self) -> int:
-        """max(P) - min(P), 0 if nothing is pending."""
+        """Distance of the first and last pending offset, 0 if nothing is pending."""
 
     @property
     def max_offset(self) -> int:
@@ -261,7 +277,7 @@ class ProcessQueue(Protocol):
 
     @property
     def first_pending(self) -> int:
-        """min(P), -1 if nothing is pending; the next three likewise."""
+        """Smallest pending offset, -1 if nothing is pending; the next three likewise."""
 
     @property
     def last_pending(self) -> int: ...
@@ -274,25 +290,27 @@ class ProcessQueue(Protocol):
 
     @property
     def is_dispatched(self) -> bool:
-        """D: one consume request is queued, running or scheduled."""
+        """The dispatch flag: one consume request is queued, running or scheduled."""
 
     @property
     def duplicates_ignored(self) -> int:
-        """Messages that puts have ignored since the queue was made."""
+        """Number of messages that puts have ignored since the queue was made."""
 
     @property
     def next_uncommitted(self) -> int:
         """The floor: puts of offsets below it are ignored."""
 
     def __contains__(self, offset: object, /) -> bool:
-        """Whether the offset is pending."""
+        """Return whether the offset is pending."""
 
     def _check(self) -> None:
         """Assert every invariant, with the state in the text; for tests.  O(n)."""
 
 
-# A str is the same key as its UTF-8 bytes. Only equal bytes are the same key: nothing is
-# known by a hash alone.
+# ---- lane map ----
+
+# A str is the same key as its UTF-8 bytes. Only equal bytes are the same key, never equal hashes:
+# parking one key must not hold back another.
 LaneKey: TypeAlias = str | bytes
 
 NO_KEY = 2**32 - 1  # in a column of key sizes: the message has no key
@@ -303,22 +321,22 @@ class LaneMap(Protocol):
     docs/internals/semantics.md#failure-policies).
 
     Messages are delivered (`add`) in offset order, each with a key. The messages of one key
-    are a lane: first in, first out, one in flight. Lanes run beside each other, at most
+    are a lane: first in, first out, one in flight. Lanes run in parallel, at most
     `max_in_flight` messages at once, the lowest offset first. `take` puts a message in
     flight; `done` ends its flight, or `failed` puts it back at the head of its lane. The
     watermark is the lowest offset delivered and not done: what a consumer commits.
 
-    A message without a key is, by option, a barrier (it waits until all before it is done,
-    runs alone, and all behind it waits) or shares one lane with its like.
+    A message without a key is, by option, a barrier (it waits for all earlier messages, runs
+    alone, and blocks all later ones) or shares one lane with the others without a key.
 
-    A parked key's messages are not taken; they wait, or are taken by `divert`. Whoever wants
-    to retry a key later parks it meanwhile.
+    A parked key's messages are not taken; they wait, or are taken by `divert`. To retry a key
+    later, park it until then.
 
     A lane exists while its key has a message that is not done, an old flight, or is parked.
     Any thread may call anything: one mutex of the map makes each operation atomic. Messages
     come in one of two shapes, fixed by the first add: objects (`add`, `take`, `divert`) or
-    columns (the names with `_columns`). Mixing them raises StateError. All is O(log n) a
-    message unless said otherwise, n = messages delivered since the watermark.
+    columns (the names with `_columns`). Mixing them raises StateError. Everything is O(log n) per
+    message unless its docstring says otherwise, n = messages delivered since the watermark.
     """
 
     def __init__(
@@ -336,15 +354,15 @@ class LaneMap(Protocol):
             max_in_flight: messages of the queue in flight at once, 1 .. 2**31 - 1.
             max_ahead: offsets, 1 .. 2**63 - 1; no message further than this above the
                 watermark is taken, so no more than this can be done above it.
-            keyless: what a message without a key is.
+            keyless: a message without a key is a barrier, or shares one lane with its like.
         Raises: ValueError: an argument is out of its range.
         """
 
     def add(self, messages: Iterable[tuple[int, LaneKey | None, object]]) -> int:
         """Deliver (offset, key, message) triples; return how many were new.
 
-        An offset below `next_offset` has been delivered: it is ignored and counted. So the
-        offsets must ascend within a call, and from call to call but for what comes again.
+        An offset below `next_offset` has been delivered: it is ignored and counted. So offsets
+        ascend within a call, and from call to call except for redelivered ones.
 
         Raises: ValueError: an offset is out of range, or they do not ascend; nothing was
             added. TypeError: a key is neither str, bytes nor None. StateError: the map
@@ -376,7 +394,7 @@ class LaneMap(Protocol):
         """
 
     def take(self, n: int) -> list[tuple[int, Any]]:
-        """Put up to n messages in flight; return (offset, message), ascending.
+        """Put at most n messages in flight; return (offset, message), ascending.
 
         Each is the head of a lane that is not parked and has none in flight. [] if there is
         none, or `max_in_flight` are in flight, or the next is too far above the watermark.
@@ -386,7 +404,7 @@ class LaneMap(Protocol):
         """
 
     def take_columns(self, n: int) -> tuple[memoryview, memoryview]:
-        """Do as `take`, for columns: return offsets (format q) and tokens (format Q)."""
+        """Take from a map of columns; return offsets (format q) and tokens (format Q)."""
 
     def done(self, offset: int) -> bool:
         """End a flight for good; return False, with no effect, if none has this offset.
@@ -415,29 +433,29 @@ class LaneMap(Protocol):
         """
 
     def unpark(self, key: LaneKey) -> bool:
-        """Let a parked key's messages go on, in order; return False if it was not parked."""
+        """Release a parked key's messages, in order; return False if it was not parked."""
 
     def is_parked(self, key: LaneKey) -> bool:
-        """Whether a key is parked."""
+        """Return whether a key is parked."""
 
     def divert(self, key: LaneKey, n: int) -> list[tuple[int, Any]]:
-        """Put up to n messages at the head of a parked key in flight; as `take` returns them.
+        """Put at most n messages of a parked key in flight, from its first one on; see `take`.
 
         For a parking topic or a dead letter: `done` says that the copy is durable. Several
-        of the key may be in flight so, ascending. [] if the key is not parked, if a message
-        of it that was in flight before is not ended, or, after one has failed, until all
-        its flights are ended, so that none is overtaken. max_in_flight, max_ahead and
-        barriers bound it as they do `take`.
+        messages of the key may be in flight in this way, ascending. The result is [] if the key is
+        not parked, or a message of it that was taken is still in flight; also, after one has
+        failed, until all its flights have ended, so that none is overtaken. max_in_flight,
+        max_ahead and barriers limit it as they do `take`.
         """
 
     def divert_columns(self, key: LaneKey, n: int) -> tuple[memoryview, memoryview]:
-        """Do as `divert`, for columns."""
+        """Divert from a map of columns; return offsets (format q) and tokens (format Q)."""
 
     def reset(self, next_offset: int) -> None:
         """Drop every message and expect `next_offset` next: a new lock epoch, or a seek.
 
-        What is in flight stays as an old flight until it is `done` or `failed`: it counts
-        as in flight, and its key, and its offset, wait for it (pc#843). O(n).
+        Messages in flight stay as old flights until they are `done` or `failed`: they count as in
+        flight, and neither their keys nor their offsets are taken before. O(n).
 
         Raises: ValueError: next_offset is out of range. MemoryError: nothing was done.
         """
@@ -457,62 +475,69 @@ class LaneMap(Protocol):
 
     @property
     def next_offset(self) -> int:
-        """The greatest offset delivered + 1, or what `reset` said."""
+        """The greatest offset delivered + 1, or the argument of a later `reset`."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the last delivered offset is max_ahead or more above the watermark."""
+        """True if the last delivered offset is max_ahead or more above the watermark."""
 
     @property
     def message_count(self) -> int:
-        """Messages that are not done, old flights left out."""
+        """Number of messages that are not done, without old flights."""
 
     @property
     def in_flight_count(self) -> int:
-        """Messages in flight, with the old flights."""
+        """Number of messages in flight, with old flights."""
 
     @property
     def old_flight_count(self) -> int:
-        """Flights from before a reset that have not ended."""
+        """Number of flights from before a reset that have not ended."""
 
     @property
     def ready_count(self) -> int:
-        """Lanes whose head could be taken, but for `max_in_flight`, `max_ahead` and barriers."""
+        """Number of lanes whose first message may be taken, `max_in_flight`, `max_ahead` and
+        barriers left out of account."""
 
     @property
     def key_count(self) -> int:
-        """Keys that have a lane."""
+        """Number of keys that have a lane."""
 
     @property
     def parked_count(self) -> int:
-        """Keys that are parked."""
+        """Number of parked keys."""
 
     @property
     def duplicates_ignored(self) -> int:
-        """Messages that adds have ignored since the map was made."""
+        """Number of messages that adds have ignored since the map was made."""
 
     def _check(self) -> None:
         """Assert every invariant, with the state in the text; for tests.  O(n)."""
 
 
+# ---- lock table ----
+
+# A queue is whatever names it: the broker uses MessageQueue tuples, tests use strings.
 Queue = TypeVar("Queue", bound=Hashable)
 # (group, queue, owner, epoch, granted_ms)
 LockEntry: TypeAlias = tuple[str, Queue, str, int, int]
 
 
 class LockTable(Protocol[Queue]):
-    """Which member of a group holds which queue, until when, in which epoch
+    """The queue locks of consumer groups: holder, lease and epoch of each
     (docs/internals/semantics.md#broker-lock-table).
 
-    A grant expires when now_ms - granted_ms > lease_ms. One mutex makes test and grant
-    atomic, of a whole batch too; any thread may call anything. A new holder, and a grant after
-    expiry, take a new epoch; a live renewal keeps its own.
+    A lock expires when now_ms - granted_ms > lease_ms. One mutex makes test and grant atomic, also
+    of a whole batch; any thread may call anything. A new holder, and a grant after expiry, get a
+    new epoch; a renewal keeps its own.
 
-    A queue is named by anything hashable but None, and equal names are one queue: a string, a
-    `MessageQueue`. Its hash and equality must not run Python code of their own (those of
-    strings, numbers and tuples do not), or a call may be refused an id that a sweep beside it
-    took away. A name can be interned, and stand in as an id.
+    A queue is named by anything hashable except None, and equal names are one queue: a string, a
+    `MessageQueue`. Hash and equality of a name must not run Python code (those of strings, numbers
+    and tuples do not), or a call may use an id that another thread's sweep has just forgotten. A
+    name can be interned: its id then stands for it.
     """
+
+    # Epochs are the broker's fence tokens: they only ever grow, so a write with an old one is
+    # known to come from a member that lost the lock.
 
     def __init__(self, lease_ms: int = 60_000, first_epoch: int = 1) -> None:
         """Make an empty table.
@@ -526,9 +551,9 @@ class LockTable(Protocol[Queue]):
     def intern(self, name: Hashable) -> int:
         """Return the id of a group, a queue or an owner, and pin it once more.
 
-        The id is valid until each intern had its `release`, and beyond as long as a lock uses
-        it: the `sweep` that finds neither pin nor lock forgets it. An id is of one table and
-        is given out once. Groups, queues and owners share the ids: equal names are one.
+        The id is valid until each intern had its `release`, and after that as long as a lock uses
+        it: a `sweep` that finds neither pin nor lock forgets it. An id belongs to one table and is
+        given out once. Groups, queues and owners share the ids: equal names have one id.
 
         Raises: TypeError: the name is None or cannot be hashed.
         """
@@ -540,13 +565,13 @@ class LockTable(Protocol[Queue]):
         """
 
     def name_of(self, number: int) -> Hashable:
-        """Return what an id stands for.
+        """Return the name that an id stands for.
 
         Raises: ValueError: the id is unknown.
         """
 
     def try_lock(self, group: str, queue: Queue, owner: str, now_ms: int) -> int:
-        """Grant or renew; return the epoch (>= 1), or 0 if another owner holds it live."""
+        """Grant or renew a lock; return its epoch (>= 1), or 0 if another owner holds it."""
 
     def try_lock_batch(
         self, group: str, queues: Sequence[Queue], owner: str, now_ms: int
@@ -556,7 +581,7 @@ class LockTable(Protocol[Queue]):
     def try_lock_ids(
         self, group: int, queues: ReadableBuffer, owner: int, now_ms: int
     ) -> memoryview:
-        """Do `try_lock_batch` of interned ids, with no object a queue.  O(len(queues)).
+        """Try each queue of a column of interned ids, without an object per queue.  O(n).
 
         Args:
             queues: ids, a contiguous buffer of uint64 (Q or L).
@@ -567,7 +592,7 @@ class LockTable(Protocol[Queue]):
         """
 
     def unlock(self, group: str, queue: Queue, owner: str, epoch: int = 0) -> bool:
-        """Delete the entry if it is this owner's, and of this epoch unless that is 0."""
+        """Delete a lock if this owner holds it, in this epoch unless that is 0; return whether."""
 
     def unlock_batch(
         self,
@@ -588,7 +613,7 @@ class LockTable(Protocol[Queue]):
         owner: int,
         epochs: ReadableBuffer | None = None,
     ) -> memoryview:
-        """Do `unlock_batch` of interned ids.  O(len(queues)).
+        """Unlock each queue of a column of interned ids.  O(n).
 
         Args:
             queues: ids, a contiguous buffer of uint64 (Q or L).
@@ -600,33 +625,32 @@ class LockTable(Protocol[Queue]):
         """
 
     def holder(self, group: str, queue: Queue) -> tuple[str, int, int] | None:
-        """Return (owner, epoch, granted_ms), of an expired entry too, or None."""
+        """Return (owner, epoch, granted_ms) of a lock, expired or not; None if there is none."""
 
     def is_current(self, group: str, queue: Queue, owner: str, epoch: int, now_ms: int) -> bool:
-        """Whether this owner holds the queue live in exactly this epoch
+        """Return whether this owner holds the queue in exactly this epoch, not expired
         (docs/internals/semantics.md#fencing)."""
 
     def is_all_expired(self, group: str, now_ms: int) -> bool:
-        """Whether the group holds nothing live.  O(entries of the group)."""
+        """Return whether every lock of the group has expired.  O(locks of the group)."""
 
     def sweep(self, now_ms: int) -> list[tuple[str, Queue, str, int]]:
-        """Delete expired entries; return them as (group, queue, owner, epoch).
+        """Delete expired locks; return them as (group, queue, owner, epoch).
 
         Forgets each name that is not pinned and that no lock uses any more.
-        O(groups + entries of the groups that had one expired, or that were last swept a
-        lease ago + names that fell out of use).
+        O(groups + locks of the groups that may have an expired one + names that fell out of use).
         """
 
     def snapshot(self) -> list[LockEntry[Queue]]:
-        """Return every entry, expired ones too, in no particular order.  O(n)."""
+        """Return every lock, expired ones too, in no particular order.  O(n)."""
 
     def restore(self, entries: Iterable[LockEntry[Queue]], next_epoch: int) -> None:
-        """Replace every entry; next_epoch is raised to the given one, never lowered.
+        """Replace every lock; next_epoch is raised to the given one, never lowered.
 
         Pins stay as they are.
 
-        Raises: ValueError: a queue comes twice, or an epoch is not in 1 .. next_epoch - 1;
-            no entry was changed.
+        Raises: ValueError: a queue occurs twice, or an epoch is not in 1 .. next_epoch - 1;
+            no lock was changed.
         """
 
     @property
@@ -642,15 +666,18 @@ class LockTable(Protocol[Queue]):
         """Assert every invariant; for tests.  O(n)."""
 
 
-class MessageIndex(Protocol):
-    """The messages of a pull body: its bytes, and where each message is; a class to subclass.
+# ---- message codec ----
 
-    It keeps the body and 8 bytes a message, 16 where there are inner batches: where it is, and
-    its body's size, so that a process queue need not touch the bytes again. Everything else is
-    read natively from the bytes when somebody asks. Any thread: nothing changes
+
+class MessageIndex(Protocol):
+    """The messages of a pull body: its bytes, and the place of each message. Made to be subclassed.
+
+    It keeps the body and 8 bytes per message, 16 if there are inner batches: the place of the
+    record, and the size of the body, so that a process queue need not read the bytes again. Every
+    other field is read natively from the bytes when it is asked for. Any thread: nothing changes
     after construction.
 
-    Columns are read-only, contiguous memoryviews with one row a message. Each owns its
+    Columns are read-only, contiguous memoryviews with one row per message. Each owns its
     memory, which lives as long as the view or an array over it: `numpy.asarray(column)` and
     `numpy.frombuffer(column, dtype)` copy nothing. Positions are bytes from the start of
     `body`.
@@ -662,9 +689,9 @@ class MessageIndex(Protocol):
         """Index a concatenation of stored records (docs/internals/protocol.md#stored-message) in
         one native pass.
 
-        v1 and v2 records, IPv4 and IPv6 hosts. An inner batch
-        (docs/internals/protocol.md#system-flags) becomes the
-        messages it holds, with offsets counted on from its own. O(records), with tags
+        Reads v1 and v2 records, IPv4 and IPv6 hosts. An inner batch
+        (docs/internals/protocol.md#system-flags) becomes the messages it holds, with offsets that
+        count up from its own. O(records), with tags
         O(property bytes), with check_crc O(size).
 
         Args:
@@ -673,7 +700,8 @@ class MessageIndex(Protocol):
             tags: keep only messages whose TAGS property is exactly one of these, UTF-8;
                 () keeps all. The broker compares hashes only (docs/internals/protocol.md#tags).
             check_crc: compare each stored body with its record's checksum.
-        Raises: ProtocolError: a record is malformed, cut or damaged; says which, where and how.
+        Raises: ProtocolError: a record is malformed, truncated or damaged; the text says which
+            record, at which byte, and why.
         """
 
     @property
@@ -695,7 +723,7 @@ class MessageIndex(Protocol):
         """The column of that name, for `ProcessQueue.put_batch`; made at each call. O(n)."""
 
     def offset_at(self, row: int) -> int:
-        """The queue offset of a message.
+        """Return the queue offset of a message.
 
         Raises: IndexError: there is no such row.
         """
@@ -704,11 +732,11 @@ class MessageIndex(Protocol):
         """Read columns in one native pass. O(n), with tag_hashes O(property bytes).
 
         Args:
-            names: of int64 (format q) offsets, physical_offsets, born_timestamps,
-                store_timestamps (ms since 1970); of uint32 (I) positions (of the record, or
+            names: int64 (format q): offsets, physical_offsets, born_timestamps,
+                store_timestamps (ms since 1970); uint32 (I): positions (of the record, or
                 of the entry in an inner batch), body_positions, body_sizes,
-                property_positions, property_sizes (bytes); of int32 (i) tag_hashes (Java's
-                `String.hashCode` of TAGS, 0 without one: what the broker filters by),
+                property_positions, property_sizes (bytes); int32 (i): tag_hashes (Java's
+                `String.hashCode` of TAGS, 0 without one: the broker filters by it),
                 queue_ids, flags, sys_flags, reconsume_times.
         Raises: ValueError: no such column.
         """
@@ -722,23 +750,23 @@ class MessageIndex(Protocol):
     def property_entries(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
         """Find all properties: starts (int32), and uint32 name positions, name and value sizes.
 
-        Those of message i are starts[i] .. starts[i + 1] - 1, in the order they stand in, but
-        of a name that comes twice only the last; a value begins one byte behind its name.
+        The properties of message i are starts[i] .. starts[i + 1] - 1, in the order of the text.
+        If a name occurs twice only the last one is listed. A value starts one byte behind its name.
         O(property bytes), at worst times the properties of a message.
         """
 
     def gather(
         self, positions: ReadableBuffer, sizes: ReadableBuffer, is_text: bool = False
     ) -> tuple[memoryview, bytes]:
-        """Copy pieces of the body one behind the other: an Arrow string or binary column.
+        """Join pieces of the body: the data and offsets of an Arrow string or binary column.
 
         Args:
             positions, sizes: uint32, as `columns`, `property_columns` and `property_entries`
                 give them, or parts of these.
-            is_text: refuse what is not UTF-8.
+            is_text: raise if a piece is not UTF-8.
         Returns: starts, int32, one more than pieces, the last is the end; and the bytes.
-        Raises: ProtocolError: a piece is not UTF-8; says which. ValueError: a piece reaches
-            past the body, all are over 2 GiB - 1, or the columns differ in length.
+        Raises: ProtocolError: a piece is not UTF-8; the text says which. ValueError: a piece
+            reaches past the body, the total is over 2 GiB - 1, or the columns differ in length.
             O(bytes copied).
         """
 
@@ -746,31 +774,31 @@ class MessageIndex(Protocol):
         """Iterate over views of messages first .. first + count - 1.
 
         Args:
-            kind: `MessageView` or a subclass, which is not initialised: its __init__ does
-                not run, its __new__ gets no arguments.
+            kind: `MessageView` or a subclass. Its __init__ does not run and its __new__ gets no
+                arguments: views are made per message.
         Raises: IndexError: there are no such rows. TypeError: not a class of views.
         """
 
 
 class MessageView(Protocol):
-    """One message of an index; a class to subclass.
+    """One message of an index. Made to be subclassed.
 
-    Fields are decoded at each access, natively and straight from the record, but
-    `properties` and a decompressed body, which are kept. It keeps the index alive, and so the
-    bytes. A message of an inner batch has its own body, properties and flag; hosts,
-    timestamps and physical offset are those of the record around it, and its reconsume times
-    are 0, as in Java.
+    Fields are decoded natively from the record at each access; only `properties` and a
+    decompressed body are kept. A view keeps its index alive, and so the bytes.
+
+    A message of an inner batch has its own body, properties and flag; hosts, timestamps and
+    physical offset are those of the record around it, and its reconsume times are 0, as in Java.
     """
 
     def __init__(self, index: MessageIndex, row: int) -> None:
-        """Look at a message.
+        """Make a view of one message.
 
         Raises: IndexError: there is no such row.
         """
 
     @property
     def index(self) -> MessageIndex:
-        """What it is of."""
+        """The index that the message belongs to."""
 
     @property
     def body(self) -> memoryview:
@@ -785,26 +813,26 @@ class MessageView(Protocol):
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties; one dict for the view, made at first access. O(property bytes).
+        """All properties; one dict per view, made at first access. O(property bytes).
 
-        What has no name or no value is left out; of a name that comes twice the last counts.
-        Raises: ProtocolError: the message's properties are not UTF-8; so the next four.
+        Entries without a name or a value are left out; if a name occurs twice the last one counts.
+        Raises: ProtocolError: the message's properties are not UTF-8; so do the next four.
         """
 
     def get_property(self, name: str) -> str | None:
-        """One property, None if there is none, without making the dict. O(property bytes)."""
+        """Return one property or None, without making the dict. O(property bytes)."""
 
     @property
     def tags(self) -> str | None:
-        """TAGS."""
+        """The property TAGS, None without one."""
 
     @property
     def keys(self) -> list[str]:
-        """The words of KEYS."""
+        """The words of the property KEYS, [] without one."""
 
     @property
     def sharding_key(self) -> str | None:
-        """__SHARDINGKEY."""
+        """The property __SHARDINGKEY, None without one."""
 
     @property
     def queue_offset(self) -> int:
@@ -828,19 +856,19 @@ class MessageView(Protocol):
 
     @property
     def born_timestamp_ms(self) -> int:
-        """When the producer made it, ms since 1970 on its clock."""
+        """Time at which the producer made the message, ms since 1970 on its clock."""
 
     @property
     def store_timestamp_ms(self) -> int:
-        """When the broker stored it, ms since 1970 on its clock."""
+        """Time at which the broker stored the message, ms since 1970 on its clock."""
 
     @property
     def reconsume_times(self) -> int:
-        """How often it failed before it was stored."""
+        """Number of times the message had failed and been sent back before it was stored."""
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Of a transactional message, the physical offset of its half; else 0."""
+        """Physical offset of the half message of a transactional message; else 0."""
 
     @property
     def born_host_bytes(self) -> bytes:
@@ -848,13 +876,13 @@ class MessageView(Protocol):
 
     @property
     def store_host_bytes(self) -> bytes:
-        """The broker that stored it, alike."""
+        """The broker that stored it: 4 or 16 bytes of address, 4 of port, big-endian."""
 
 
 class MessageRun(Protocol):
-    """Neighbouring messages of one index, or of several; a class to subclass.
+    """Neighbouring messages of one index, or of several. Made to be subclassed.
 
-    It keeps the indexes alive and makes no object a message. Any thread: nothing changes after
+    A run keeps the indexes alive and makes no object per message. Any thread: nothing changes after
     construction.
     """
 
@@ -870,7 +898,7 @@ class MessageRun(Protocol):
 
     @property
     def segments(self) -> Sequence[tuple[Any, int, int]]:
-        """What it was made of."""
+        """The segments: (index, first message, number of messages) each."""
 
     @property
     def first_offset(self) -> int:
@@ -881,14 +909,14 @@ class MessageRun(Protocol):
         """The queue offset of the last message. Raises: IndexError: there is none."""
 
     def offsets(self) -> list[int]:
-        """The queue offsets, in order. O(n)."""
+        """Return the queue offsets, in order. O(n)."""
 
     def cut(self, kind: type[Any], size: int) -> Iterator[Any]:
         """Iterate over runs of `size` messages, the last one perhaps shorter. O(1) each.
 
         Args:
-            kind: `MessageRun` or a subclass, which is not initialised: its __init__ does not
-                run, its __new__ gets no arguments.
+            kind: `MessageRun` or a subclass. Its __init__ does not run and its __new__ gets no
+                arguments.
         Raises: ValueError: a size below 1. TypeError: not a class of runs.
         """
 
@@ -896,39 +924,42 @@ class MessageRun(Protocol):
         """Iterate over views of the messages; `kind` as in `MessageIndex.views`."""
 
     def view(self, kind: type[Any], position: int) -> Any:
-        """Look at one message; `kind` as in `MessageIndex.views`.
+        """Return a view of one message; `kind` as in `MessageIndex.views`.
 
         Raises: IndexError: a position below 0 or from the end on. O(segments).
         """
 
 
-class RecordBlock(Protocol):
-    """Records that wait for their places, in one piece of memory.
+# ---- message writer ----
 
-    The places are known only when the store's writer comes to them, so the two offsets are
-    written last. Made by `RecordWriter`.
+
+class RecordBlock(Protocol):
+    """Stored records without their offsets yet, in one piece of memory; made by `RecordWriter`.
+
+    Records are encoded by the threads that received them. Their two offsets are known only when
+    the store's writer commits them, so they are written last.
     """
 
     def __len__(self) -> int: ...
 
     @property
     def tags(self) -> list[int]:
-        """Of each record what `rows` gives as its tag; made at each call. O(n)."""
+        """The tag of each record, as in `rows`; made at each call. O(n)."""
 
     def rows(self, queue_offset: int, physical_offset: int) -> list[tuple[int, int, bytearray]]:
-        """Give the records consecutive places: (queue offset, tag, record) of each.
+        """Set consecutive offsets; return (queue offset, tag, record) per record.
 
-        Each record is a copy of its own, and a bytearray: sqlite3 binds one without asking
-        whether it wants to be adapted. O(bytes).
+        Each record is a copy, and a bytearray: sqlite3 binds one without looking for an adapter.
+        O(bytes).
 
-        Args: queue_offset, physical_offset: of the first.
+        Args: queue_offset, physical_offset: of the first record.
         Raises: OverflowError: an offset is no int64.
         """
 
 
 class RecordWriter(Protocol):
-    """Writes the stored records (docs/internals/protocol.md#stored-message) of one queue and one
-    producer's host.
+    """A writer of stored records (docs/internals/protocol.md#stored-message) of one queue and one
+    producer host.
 
     A topic over 127 bytes makes v2 records, a host of 20 bytes sets its bit of sysFlag. Any
     thread: nothing changes after construction.
@@ -938,10 +969,10 @@ class RecordWriter(Protocol):
         """Make a writer.
 
         Args:
-            topic: where the messages will lie, up to 32767 bytes of UTF-8.
+            topic: the topic of the queue, at most 32767 bytes of UTF-8.
             born_host, store_host: 4 or 16 bytes of address, 4 of port, big-endian.
-        Raises: ValueError: a topic too long, a host that is none. OverflowError: a queue_id
-            over 32 bits.
+        Raises: ValueError: the topic is too long, or a host is malformed. OverflowError: queue_id
+            is over 32 bits.
         """
 
     def write(
@@ -959,12 +990,11 @@ class RecordWriter(Protocol):
         """Write one record. O(size).
 
         Args:
-            properties: up to 32767 bytes.
-            sys_flag: its two bits of hosts do not count.
-            tag: what its row is found by, if not by Java's `String.hashCode` of TAGS (0
-                without one).
-        Raises: OverflowError: a number over its 32 or 64 bits. ValueError: properties too
-            long, or the record over 2**31 - 1 bytes.
+            properties: at most 32767 bytes.
+            sys_flag: its two IPv6 bits are replaced by those of the hosts.
+            tag: the tag of its row; None takes Java's `String.hashCode` of TAGS (0 without one).
+        Raises: OverflowError: a number is over its 32 or 64 bits. ValueError: the properties are
+            too long, or the record is over 2**31 - 1 bytes.
         """
 
     def write_batch(
@@ -973,14 +1003,15 @@ class RecordWriter(Protocol):
         """Write the records of a batch body (docs/internals/protocol.md#batch-body), all of them
         or none. O(size).
 
-        Raises: ProtocolError: a message is torn, or has the property DELAY or TRAN_MSG,
-            which no batch may carry; says which, where and how. OverflowError: a number over
-            its 32 or 64 bits. ValueError: the records are over 4 GiB - 1.
+        Raises: ProtocolError: a message is truncated, or has the property DELAY or TRAN_MSG, which
+            no batch may carry; the text says which message, at which byte, and why.
+            OverflowError: a number is over its 32 or 64 bits. ValueError: the records are over
+            4 GiB - 1.
         """
 
 
 class EncodeBatch(Protocol):
-    """The type of `ordermq.core.encode_batch`."""
+    """Type of `ordermq.core.encode_batch`."""
 
     def __call__(
         self, bodies: Sequence[bytes], properties: Sequence[str], flags: Sequence[int]
@@ -989,10 +1020,10 @@ class EncodeBatch(Protocol):
 
         Pure, any thread. O(size).
 
-        Args: bodies, properties, flags: one of each a message; a property text is up to
+        Args: bodies, properties, flags: one of each per message; a property text has at most
             32767 bytes of UTF-8, a flag 32 bits, signed.
-        Raises: ValueError: lengths differ, a property text too long, or over 4 GiB - 1 in
-            all. OverflowError: a flag over its 32 bits.
+        Raises: ValueError: the lengths differ, a property text is too long, or the total is over
+            4 GiB - 1. OverflowError: a flag is over 32 bits.
         """
 
 
@@ -1002,7 +1033,7 @@ Texts: TypeAlias = "tuple[ReadableBuffer, ReadableBuffer]"
 
 
 class OrderedRows(Protocol):
-    """The type of `ordermq.core.ordered_rows`."""
+    """Type of `ordermq.core.ordered_rows`."""
 
     def __call__(
         self,
@@ -1012,24 +1043,24 @@ class OrderedRows(Protocol):
         first: int,
         end: int,
     ) -> int:
-        """Tell how far rows go on in the order of one message queue.
+        """Return where rows stop to be in the order of one message queue.
 
         Pure, any thread; releases the GIL for long columns. O(rows looked at).
 
         Args:
             offsets: queue offsets, int64, shape (n,).
             queue_ids: int32, shape (n,).
-            names: what else tells a queue from another, as topic and broker; of n rows each.
+            names: further columns that identify a queue, as topic and broker; n rows each.
             first, end: rows to look at, first < end <= n.
         Returns: the first row behind `first` that is of another queue than the one before it,
             or whose offset is not greater; `end` if there is none.
-        Raises: ValueError: rows out of range, lengths that differ, a position out of its
+        Raises: ValueError: rows are out of range, lengths differ, or a position is outside its
             bytes. TypeError: a column is not a contiguous buffer of the right type.
         """
 
 
 class EncodeRows(Protocol):
-    """The type of `ordermq.core.encode_rows`."""
+    """Type of `ordermq.core.encode_rows`."""
 
     def __call__(
         self,
@@ -1048,46 +1079,49 @@ class EncodeRows(Protocol):
 
         Args:
             bodies: of n rows; none that is sent may be empty.
-            rows: which of them, in this order; uint32, shape (m,), m >= 1.
+            rows: the rows to send, in this order; uint32, shape (m,), m >= 1.
             fixed: properties of every message, in text form
-            (docs/internals/protocol.md#stored-message).
-            columns: property name and its values, texts of n rows or int64 of shape (n,). An
-                empty text is left out; of a nameless column each text is properties in text
-                form already, and written as it is.
-            unique: 16 bytes, a number; what the k-th message's UNIQ_KEY is, plus k. Empty:
+                (docs/internals/protocol.md#stored-message).
+            columns: property name and values: texts of n rows, or int64 of shape (n,). An empty
+                text is left out. Texts of a column with an empty name are whole properties, and
+                written as they are.
+            unique: 16 bytes, a number; the UNIQ_KEY of message k is this number + k. Empty: the
                 messages get none.
-            most_bytes: at most so many, but at least one message.
+            most_bytes: the most bytes of the body, which has at least one message.
         Returns: the body, and how many of the rows are in it.
-        Raises: ValueError: no rows, rows or positions out of range, lengths that differ; or a
-            row no broker takes: an empty body, a value with U+0001 or U+0002 inside,
-            properties over 32767 bytes, a message over 2**31 - 1. TypeError: a column is not
+        Raises: ValueError: no rows, rows or positions out of range, or lengths that differ; or a
+            row that no broker takes: an empty body, a value with U+0001 or U+0002 inside,
+            properties over 32767 bytes, a message over 2**31 - 1 bytes. TypeError: a column is not
             a contiguous buffer of the right type.
         """
 
+
+# ---- frame codec ----
 
 # code, language, version, opaque, flag, remark ("" for none), fields
 Header: TypeAlias = tuple[int, int, int, int, int, str, dict[str, str]]
 
 
 class ReadHeader(Protocol):
-    """The type of `ordermq.core.read_header`."""
+    """Type of `ordermq.core.read_header`."""
 
     def __call__(self, header: bytes) -> Header:
         """Read a command header in the binary ROCKETMQ serialisation
         (docs/internals/protocol.md#binary-header).
 
-        Every length is checked before use. Of a field that comes twice the last counts.
+        Every length is checked before use. If a field occurs twice the last one counts.
         Pure, any thread. O(size).
 
-        Raises: ProtocolError: cut, a length out of bounds, text that is not UTF-8; says where.
+        Raises: ProtocolError: the header is truncated, a length is out of bounds, or a text is not
+            UTF-8; the text says at which byte.
         """
 
 
 class JavaHash(Protocol):
-    """The type of `ordermq.core.java_hash`."""
+    """Type of `ordermq.core.java_hash`."""
 
     def __call__(self, text: str) -> int:
-        """Java's `String.hashCode`: 31 * h + unit over UTF-16 units, signed 32 bits
+        """Return Java's `String.hashCode`: 31 * h + unit over UTF-16 units, signed 32 bits
         (docs/internals/protocol.md#tags).
 
         Pure, any thread. O(n).

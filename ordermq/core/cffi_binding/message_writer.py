@@ -117,7 +117,7 @@ def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequ
     if len(properties) != count or len(flags) != count:
         raise ValueError(
             f"encode_batch: {count} bodies, {len(properties)} properties, {len(flags)} flags: "
-            "expected one of each a message"
+            "expected one of each per message"
         )
     texts = [
         (_text(body), _text(text.encode()), flag)

@@ -158,7 +158,7 @@ def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequ
     if not len(bodies) == len(properties) == len(flags):
         raise ValueError(
             f"encode_batch: {len(bodies)} bodies, {len(properties)} properties, {len(flags)} "
-            "flags: expected one of each a message"
+            "flags: expected one of each per message"
         )
     batch = b""
     for body, properties_text, flag in zip(bodies, properties, flags, strict=True):
