@@ -1,14 +1,14 @@
-"""What a listener is given, what it may answer, and what the answer means."""
+"""Listeners: the context of a call, the results a listener may return, and hooks around it."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
@@ -26,12 +26,15 @@ _log = logging.getLogger("ordermq.consumer")
 
 
 class ConsumeContext:
-    """A listener's second argument: which queue, which try, and whether to go on.
+    """A listener's second argument: its queue, the attempt, and whether to stop early.
 
-    Args of interest: `suspend_ms` may be set by the listener; -1 takes the consumer's
-    `suspend_current_queue_time_ms`, other values are clamped to 10..30000.
+    Attributes:
+        attempt: failed attempts of the first message in this process; 0 at first.
+        suspend_ms: may be set by the listener: the pause before a failed batch is retried,
+            clamped to 10..30000; -1 uses the consumer's `suspend_current_queue_time_ms`.
     """
 
+    # One is made per listener call, so it has slots and computes nothing ahead.
     __slots__ = ("_assigned", "attempt", "claim", "messages", "suspend_ms")
 
     def __init__(
@@ -40,7 +43,7 @@ class ConsumeContext:
         self._assigned = assigned
         self.claim = claim
         self.messages = messages
-        self.attempt = attempt  # failed tries of the first message in this process
+        self.attempt = attempt
         self.suspend_ms = -1
 
     @property
@@ -48,31 +51,48 @@ class ConsumeContext:
         return self._assigned.queue
 
     def is_revoked(self) -> bool:
-        """True once the queue is to move away or its lease is lost: stop early, return how far.
+        """Return True once the queue is being revoked or its lease is lost.
 
-        After a loss nothing of this batch counts any more.
+        A long-running listener should then stop and return how many messages it finished. After a
+        lost lease, the results of this batch are discarded.
         """
+        # A queue that lost its lease and regained it looks held again. The generation tells this
+        # batch apart: another member may have had the queue in between.
         return self._assigned.is_revoked() or self._assigned.generation != self.claim.generation
 
     @property
     def fence_token(self) -> tuple[int, int]:
-        """(lock epoch, first offset of the batch), for conditional writes of your own.
+        """Return (lock epoch, first offset of the batch), for the caller's conditional writes.
 
-        Epochs of a queue only grow from owner to owner (docs/internals/semantics.md#fencing): a
-        store that
-        remembers the greatest one seen can refuse a paused former owner.
+        The epoch of a queue grows with each change of owner
+        (docs/internals/semantics.md#fencing). A store that remembers the greatest token can
+        refuse late writes of a paused former owner.
         """
         return self.claim.lease.epoch, self.messages.first_offset
+
+    def judge(self, result: object, results: ListenerResults) -> Verdict:
+        """Decide what a listener's result means for this call's batch.
+
+        Raises: ConfigError: it is none of the results that this kind of listener may return.
+        """
+        return judge(result, len(self.messages), results)
+
+    def count_dropped(self, ends: Sequence[int]) -> None:
+        """Translate positions the listener has set, after filters dropped messages.
+
+        Args:
+            ends: at n, the number of messages of the batch before the n-th kept one.
+        """
 
 
 class ConcurrentContext(ConsumeContext):
     """The context in a concurrent group (docs/internals/semantics.md#concurrent-consumption).
 
-    A listener may set, before it returns:
-        ack_index: the last message of the batch that is done, counted from 0, -1 for none;
-            None, the default, is all of them. An answer of SUSPEND or an int overrules it.
-        delay_level: how long the others wait: 0 = longer with each try, 1..18 = the broker's
-            levels, 1 s to 2 h, negative = to the dead-letter topic now.
+    Attributes, which a listener may set before it returns:
+        ack_index: position of the last finished message of the batch, counted from 0; -1 for
+            none; None, the default, for all. A result of SUSPEND or an int overrides it.
+        delay_level: the pause before the others are redelivered: 0 = longer with each attempt,
+            1..18 = the broker's levels, 1 s to 2 h, negative = to the dead-letter topic now.
     """
 
     __slots__ = ("ack_index", "delay_level")
@@ -87,10 +107,20 @@ class ConcurrentContext(ConsumeContext):
     @property
     def fence_token(self) -> tuple[int, int]:
         raise StateError(
-            "a concurrent group holds no locks, so nothing fences its members; use "
-            "@consumer.orderly where a late writer must be told",
+            "a concurrent group holds no locks, so its members have no fence token; use "
+            "@consumer.orderly where late writes must be refused",
             topic=self.message_queue.topic,
         )
+
+    def judge(self, result: object, results: ListenerResults) -> Verdict:
+        verdict = judge(result, len(self.messages), results)
+        if result is None or result is ConsumeResult.SUCCESS:
+            return acknowledge(verdict, self.ack_index)
+        return verdict
+
+    def count_dropped(self, ends: Sequence[int]) -> None:
+        if type(self.ack_index) is int:
+            self.ack_index = ends[min(max(self.ack_index + 1, 0), len(ends) - 1)] - 1
 
 
 ListenerAnswer = ConsumeResult | int | None
@@ -103,9 +133,9 @@ ConcurrentListener = Callable[
 
 
 def require_listener(listener: Any, group: str) -> None:
-    """Refuse at once what could not be called for any message.
+    """Check that `listener` can be called as `listener(messages, context)`.
 
-    Raises: ConfigError: it is not callable, or not as `listener(messages, context)`.
+    Raises: ConfigError: it cannot.
     """
     if not callable(listener):
         raise ConfigError(
@@ -115,114 +145,138 @@ def require_listener(listener: Any, group: str) -> None:
         inspect.signature(listener).bind(None, None)
     except TypeError as error:
         raise ConfigError(
-            f"listener {listener!r} is called as listener(messages, context): {error}", group=group
+            f"listener {listener!r} must accept (messages, context): {error}", group=group
         ) from None
-    except ValueError:  # one in C that does not tell its arguments
-        return
+    except ValueError:
+        return  # a builtin without a signature: only the first call can tell
+
+
+# The result of a call.
 
 
 class Settlement(Enum):
-    """What is to be done with a batch after its listener call
+    """The fate of a batch after its listener call
     (docs/internals/semantics.md#listener-results)."""
 
     DONE = auto()  # commit it
-    HOLD = auto()  # manual mode: finished, committed later
-    RETRY = auto()  # the unfinished part comes again after a pause
-    ROLLBACK = auto()  # manual mode: all that is not committed comes again after a pause
+    HOLD = auto()  # manual commit: finished, committed by a later COMMIT
+    RETRY = auto()  # the unfinished messages are redelivered after a pause
+    ROLLBACK = auto()  # manual commit: everything uncommitted is redelivered after a pause
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A listener's answer, understood.
+    """The meaning of a listener's result for its batch.
 
     Args:
-        done: how many messages of the batch, from the first, are finished.
+        done: the number of finished messages, counted from the first of the batch.
+        error: what the listener raised, or why its result was not understood.
     """
 
     settlement: Settlement
     done: int
+    error: BaseException | None = None
 
 
 @lru_cache(maxsize=4096)
 def verdict_of(settlement: Settlement, done: int) -> Verdict:
-    """A verdict; the few there are, are made once."""
+    """Return the one Verdict with these values; making a new one per call was slower."""
     return Verdict(settlement, done)
 
 
-_AUTO_COMMIT = {
-    ConsumeResult.SUCCESS: Settlement.DONE,
-    ConsumeResult.COMMIT: Settlement.DONE,
-    ConsumeResult.ROLLBACK: Settlement.DONE,  # acks, as in Java; warned once
-    ConsumeResult.SUSPEND: Settlement.RETRY,
-}
-_MANUAL = _AUTO_COMMIT | {
-    ConsumeResult.SUCCESS: Settlement.HOLD,
-    ConsumeResult.ROLLBACK: Settlement.ROLLBACK,
-}
+class ListenerResults(NamedTuple):
+    """The results one kind of listener may return.
 
-
-def judge(answer: object, size: int, auto_commit: bool) -> Verdict:
-    """Understand a listener's answer for a batch of `size` messages.
-
-    Raises: ConfigError: neither a ConsumeResult, nor None, nor a count in 0..size.
+    Args:
+        settlements: None counts as SUCCESS, and so does the count of all messages.
+        expected: the results by name, for the error.
     """
-    if answer is None:
-        answer = ConsumeResult.SUCCESS
-    if isinstance(answer, ConsumeResult):
-        settlement = (_AUTO_COMMIT if auto_commit else _MANUAL)[answer]
-        done = size if settlement in (Settlement.DONE, Settlement.HOLD) else 0
-        return verdict_of(settlement, done)
-    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer <= size:
-        if answer == size:
-            return judge(ConsumeResult.SUCCESS, size, auto_commit)
-        return verdict_of(Settlement.RETRY, answer)
-    raise ConfigError(
-        f"the listener returned {answer!r}: expected None, a ConsumeResult, or how many of the "
-        f"{size} messages are done"
-    )
+
+    settlements: Mapping[ConsumeResult, Settlement]
+    expected: str
 
 
-def judge_concurrent(answer: object, ack_index: int | None, size: int) -> int:
-    """How many of a concurrent batch's `size` messages, from the first, are done
-    (docs/internals/semantics.md#concurrent-consumption).
+AUTO_COMMIT = ListenerResults(
+    {
+        ConsumeResult.SUCCESS: Settlement.DONE,
+        ConsumeResult.COMMIT: Settlement.DONE,
+        # Java's orderly consumer commits here, too; the dispatcher warns of it once.
+        ConsumeResult.ROLLBACK: Settlement.DONE,
+        ConsumeResult.SUSPEND: Settlement.RETRY,
+    },
+    "None, a ConsumeResult",
+)
+MANUAL_COMMIT = ListenerResults(
+    {
+        ConsumeResult.SUCCESS: Settlement.HOLD,
+        ConsumeResult.COMMIT: Settlement.DONE,
+        ConsumeResult.ROLLBACK: Settlement.ROLLBACK,
+        ConsumeResult.SUSPEND: Settlement.RETRY,
+    },
+    "None, a ConsumeResult",
+)
+CONCURRENT = ListenerResults(
+    {ConsumeResult.SUCCESS: Settlement.DONE, ConsumeResult.SUSPEND: Settlement.RETRY},
+    "None, SUCCESS, SUSPEND",
+)
+_WHOLE_BATCH = (Settlement.DONE, Settlement.HOLD)
 
-    Raises: ConfigError: neither None, SUCCESS or SUSPEND, nor a count in 0..size; or an
-        `ack_index` that is no number.
+
+def judge(result: object, size: int, results: ListenerResults) -> Verdict:
+    """Decide what a listener's result means for its batch of `size` messages.
+
+    Raises: ConfigError: neither in the table nor a count in 0..size.
     """
-    if answer is ConsumeResult.SUSPEND:
-        return 0
-    if answer is None or answer is ConsumeResult.SUCCESS:
-        if ack_index is None:
-            return size
-        if isinstance(ack_index, int) and not isinstance(ack_index, bool):
-            return min(max(ack_index + 1, 0), size)
+    # A count by exact type: True is an int, too, but surely no count.
+    if type(result) is int and 0 <= result < size:
+        return verdict_of(Settlement.RETRY, result)
+    if result is None or (type(result) is int and result == size):
+        result = ConsumeResult.SUCCESS
+    # "SUCCESS", the string, equals the member; only the member is meant.
+    settlement = results.settlements.get(result) if isinstance(result, ConsumeResult) else None
+    if settlement is None:
+        raise ConfigError(
+            f"listener returned {result!r}: expected {results.expected}, or how many of the "
+            f"{size} messages are done"
+        )
+    return verdict_of(settlement, size if settlement in _WHOLE_BATCH else 0)
+
+
+def acknowledge(verdict: Verdict, ack_index: object) -> Verdict:
+    """Limit a successful verdict to the messages up to `ack_index`; None means all of them.
+
+    Raises: ConfigError: it is not a number.
+    """
+    if ack_index is None:
+        return verdict
+    if type(ack_index) is not int:
         raise ConfigError(f"context.ack_index is {ack_index!r}: expected a number from -1, or None")
-    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer <= size:
-        return answer
-    raise ConfigError(
-        f"the concurrent listener returned {answer!r}: expected None, SUCCESS, SUSPEND, or how "
-        f"many of the {size} messages are done"
-    )
+    size, done = verdict.done, min(max(ack_index + 1, 0), verdict.done)
+    return verdict_of(Settlement.DONE if done == size else Settlement.RETRY, done)
+
+
+# Hooks and filters. They are wrapped around the listener when the consumer starts, so that a
+# consumer without any pays nothing per call.
 
 
 class ConsumeReturn(Enum):
-    """How a listener call ended, as Java's hooks are told
+    """The outcome of a listener call, as Java's ConsumeReturnType names it
     (docs/internals/semantics.md#hook-return-types)."""
 
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"  # it took `consume_timeout_ms` or more, whatever it returned
     EXCEPTION = "EXCEPTION"
-    FAILED = "FAILED"  # SUSPEND, or less than all is done
+    FAILED = "FAILED"  # SUSPEND, ROLLBACK, or fewer than all messages are done
 
 
 @dataclass(slots=True)
 class ConsumeCall:
-    """One listener call, as hooks see it; what follows `messages` is set for `after` only."""
+    """One listener call, as hooks see it; the fields after `attempt` are for `after` only."""
 
     group: str
     message_queue: MessageQueue
     messages: Sequence[MessageView]
-    attempt: int  # failed tries of the first message in this process
+    attempt: int  # failed attempts of the first message in this process
     result: object = None  # what the listener returned
     exception: BaseException | None = None
     outcome: ConsumeReturn | None = None
@@ -231,16 +285,16 @@ class ConsumeCall:
 
     @property
     def is_success(self) -> bool:
-        """Whether everything is done."""
+        """Whether every message of the batch is done."""
         return self.outcome in (ConsumeReturn.SUCCESS, ConsumeReturn.TIME_OUT) and (
             self.exception is None and not _is_failure(self.result, len(self.messages))
         )
 
 
 class ConsumeHook(Protocol):
-    """Called around each listener call, on its thread, in the order hooks were added.
+    """Is called around each listener call, on its thread, in the order hooks were added.
 
-    What a hook raises is logged and counted (`hook_errors`); the call goes on.
+    An exception of a hook is logged and counted (`hook_errors`); the call continues.
     """
 
     def before(self, call: ConsumeCall) -> None: ...
@@ -248,7 +302,7 @@ class ConsumeHook(Protocol):
     def after(self, call: ConsumeCall) -> None: ...
 
 
-MessageFilter = Callable[[MessageView], bool]  # whether the listener shall get the message
+MessageFilter = Callable[[MessageView], bool]  # False keeps the message from the listener
 
 _AnyListener = Callable[[Sequence[MessageView], Any], Any]
 
@@ -262,27 +316,26 @@ def wrapped(
     hooks: Sequence[ConsumeHook],
     filters: Sequence[MessageFilter],
 ) -> Any:
-    """The listener with all of them around it; plain or `async def` as it was."""
+    """Return the listener with hooks and filters around it; plain or `async def` as it was."""
     if not hooks and not filters:
         return listener
     around = _Around(group, clock, consume_timeout_ms, statistics, hooks, filters)
-    if inspect.iscoroutinefunction(listener):
 
-        async def call_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
-            kept = around.filtered(messages)
-            if not kept:
-                return None
-            call = around.begin(kept, context)
-            try:
-                call.result = await listener(kept, context)
-            except BaseException as error:
-                call.exception = error
-                raise
-            finally:
-                around.end(call)
-            return around.answer(call.result, messages, kept, context)
-
-        return call_async
+    # Two wrappers that differ in one `await`: a plain listener cannot be driven by the async
+    # one without an event loop per thread.
+    async def call_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        kept = around.filtered(messages)
+        if not kept:
+            return None
+        call = around.begin(kept, context)
+        try:
+            call.result = await listener(kept, context)
+        except BaseException as error:
+            call.exception = error
+            raise
+        finally:
+            around.end(call)
+        return around.result(call, messages, context)
 
     def call_plain(messages: Sequence[MessageView], context: ConsumeContext) -> object:
         kept = around.filtered(messages)
@@ -296,9 +349,9 @@ def wrapped(
             raise
         finally:
             around.end(call)
-        return around.answer(call.result, messages, kept, context)
+        return around.result(call, messages, context)
 
-    return call_plain
+    return call_async if inspect.iscoroutinefunction(listener) else call_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +366,7 @@ class _Around:
     filters: Sequence[MessageFilter]
 
     def filtered(self, messages: Sequence[MessageView]) -> Sequence[MessageView]:
-        """What every filter lets through; a filter that raises fails the call."""
+        """Return the messages every filter keeps; a filter that raises fails the call."""
         if not self.filters:
             return messages
         kept = [message for message in messages if all(keep(message) for keep in self.filters)]
@@ -325,7 +378,7 @@ class _Around:
         call = ConsumeCall(self.group, context.message_queue, messages, context.attempt)
         for hook in self.hooks:
             self._run(hook.before, call)
-        call.spent_ms = -self.clock.now_ms()
+        call.spent_ms = -self.clock.now_ms()  # after the hooks: their time is not the listener's
         return call
 
     def end(self, call: ConsumeCall) -> None:
@@ -346,38 +399,37 @@ class _Around:
             step(call)
         except Exception:  # noqa: BLE001 - the user's; logged and counted
             self.statistics.add("hook_errors")
-            _log.exception("%s: a consume hook raised", call.message_queue)
+            _log.exception(
+                "%s: consume hook raised; the listener call continues", call.message_queue
+            )
 
-    def answer(
-        self,
-        result: object,
-        messages: Sequence[MessageView],
-        kept: Sequence[MessageView],
-        context: ConsumeContext,
+    def result(
+        self, call: ConsumeCall, messages: Sequence[MessageView], context: ConsumeContext
     ) -> object:
-        """The listener's answer about what it got, as one about the whole batch."""
+        """Translate the result for the kept messages into one for the whole batch."""
+        kept, result = call.messages, call.result
         if len(kept) == len(messages):
             return result
-        ends = [*_places(messages, kept), len(messages)]  # so many are done before the nth kept
-        if isinstance(context, ConcurrentContext) and isinstance(context.ack_index, int):
-            context.ack_index = ends[min(max(context.ack_index + 1, 0), len(kept))] - 1
-        if isinstance(result, int) and not isinstance(result, bool) and 0 <= result <= len(kept):
+        # A dropped message counts as done, but only together with the kept one behind it: what
+        # follows an unfinished message must not be committed.
+        wanted = {message.queue_offset for message in kept}
+        ends = [place for place, each in enumerate(messages) if each.queue_offset in wanted]
+        ends.append(len(messages))
+        context.count_dropped(ends)
+        if type(result) is int and 0 <= result <= len(kept):
             return ends[result]
         return result
-
-
-def _places(messages: Sequence[MessageView], kept: Sequence[MessageView]) -> list[int]:
-    wanted = {message.queue_offset for message in kept}
-    return [place for place, message in enumerate(messages) if message.queue_offset in wanted]
 
 
 def _is_failure(result: object, size: int) -> bool:
     if result in (ConsumeResult.SUSPEND, ConsumeResult.ROLLBACK):
         return True
-    return isinstance(result, int) and not isinstance(result, ConsumeResult) and result < size
+    return isinstance(result, int) and result < size
 
 
-# Java's ordinals; 3 is a listener that returned null, which here is SUCCESS.
+# Traces.
+
+# Ordinals of Java's ConsumeReturnType. Its 3, a listener that returned null, is SUCCESS here.
 _CODES = {
     ConsumeReturn.SUCCESS: 0,
     ConsumeReturn.TIME_OUT: 1,
@@ -388,7 +440,7 @@ _NOTE = "ordermq.trace"
 
 
 class TraceConsumption:
-    """Two records a message: when its call began, how it ended."""
+    """Hook that writes two trace records per message: its call began, its call ended."""
 
     def __init__(self, dispatcher: TraceDispatcher, clock: Clock) -> None:
         self._dispatcher = dispatcher
@@ -418,6 +470,7 @@ class TraceConsumption:
         )  # fmt: skip
 
     def _begun(self, call: ConsumeCall) -> list[ConsumeBegun]:
+        # One request id per call joins the begin records of its messages to their end records.
         request_id, now_ms = unique_message_id(), self._clock.wall_ms()
         return [
             ConsumeBegun(
@@ -435,5 +488,5 @@ class TraceConsumption:
 
 
 def _is_on(message: MessageView) -> bool:
-    """The switch of the broker it was stored at."""
+    # Set by the broker that stored the message; one whose region traces nothing sets "false".
     return message.get_property(props.TRACE_ON) != "false"

@@ -1,66 +1,65 @@
-"""The concurrent consume service: batches of a queue on many threads at once
+"""ConcurrentDispatcher: calls the listener with many batches of a queue at once
 (docs/internals/semantics.md#concurrent-consumption).
 
-A queue is in the pool at most once, by its dispatch flag. Whoever serves it claims one batch,
-hands the queue on to the next thread if there is more, and only then calls the listener: so
-as many batches run as there are threads, of whichever queues have messages. What is done is
-committed up to the smallest offset that is not; what failed is first stored again by the
-broker, for later, in the group's retry topic.
+A worker that serves a queue claims one batch, submits the queue for the next worker if it has
+more, and only then calls the listener. So as many batches run as there are threads, from whichever
+queues have messages. Batches finish in any order; the commit goes up to the smallest offset that
+is not done. The broker first stores failed messages again for later, in the group's retry topic.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from ordermq.client.runtime import repeat
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.consumer.dispatch.consume_loop import (
+    Called,
+    ConsumeLoop,
+    ListenerCalls,
+    Outcome,
+    Steps,
+    failure_text,
+)
 from ordermq.consumer.dispatch.failure_policy import send_back
-from ordermq.consumer.dispatch.worker_pool import call_alone, pool_for
-from ordermq.consumer.listener import ConcurrentContext, ConcurrentListener, judge_concurrent
+from ordermq.consumer.dispatch.slow_listeners import SlowListenerWatch
+from ordermq.consumer.listener import (
+    CONCURRENT,
+    ConcurrentContext,
+    ConcurrentListener,
+    Settlement,
+    verdict_of,
+)
 from ordermq.consumer.queue.assigned_queue import (
     UNLOCKED,
     AssignedQueue,
-    BatchClaim,
     Lease,
     NotClaimed,
     QueueCallbacks,
+    RunningCall,
 )
 from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.receiver import Flow, Loop, flow_by_fill_and_span
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
-from ordermq.model.message import MessageBatch, MessageView
+from ordermq.model.message import MessageBatch, MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 
 _log = logging.getLogger("ordermq.consumer")
-_TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java
-_LOOKS_A_TIMEOUT = 10  # how often a consume timeout the running batches are looked at
+_TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java's cleanExpireMsg
 
 
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A batch with the listener: where it came from, and since when it runs."""
-
-    assigned: AssignedQueue
-    context: ConcurrentContext
-    started_ms: int
-    thread: int
-
-
-class ConcurrentDispatcher:
-    """Consumes assigned queues that have messages; `submit` comes from any thread.
+class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
+    """Calls a listener for batches of any queue at once; fulfils `Receiver`.
 
     Args:
-        is_broadcasting: what fails is dropped, as in Java: a copy would come to all members.
+        is_broadcasting: failed messages are dropped, as in Java: a copy in a retry topic would be
+            delivered to all members.
     """
 
     is_ordered = False
@@ -75,61 +74,33 @@ class ConcurrentDispatcher:
         statistics: ConsumerStatistics,
         is_broadcasting: bool,
     ) -> None:
-        self._is_broadcasting = is_broadcasting
-        self._client = client
-        self._clock = client.clock
-        self._group = group
-        self._config = config
-        self._listener = listener
-        self._history = history
-        self._statistics = statistics
-        self._lock = threading.Lock()
-        self._flights: set[Flight] = set()
-        self._slots = asyncio.Semaphore(config.consume_thread_count)  # of coroutines
-        self._pool = pool_for(
-            listener,
-            config.consume_thread_count,
-            self._serve,
-            self._serve_async,
-            f"ordermq-{group}",
-            client.runtime,
+        super().__init__(
+            client, group, config, listener, CONCURRENT, history, statistics, limits_tasks=True
         )
+        self._is_broadcasting = is_broadcasting
+        # Batches with listeners. Two may want to settle one: the worker whose listener returned,
+        # and the watch that has waited long enough. Whoever pops it does; pop is atomic.
+        self._running: dict[MessageRun, tuple[RunningCall, ConcurrentContext]] = {}
 
     def make_queue(
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
     ) -> AssignedQueue:
         return AssignedQueue(queue, self._group, lease, offset, callbacks)
 
-    async def prepare(self, assigned: AssignedQueue) -> None:
-        """Nothing has to be known before the first pull."""
-
     def flow(self, assigned: AssignedQueue, config: PullConfig) -> Flow:
         queue, span = assigned.process_queue, assigned.unfinished_span
         return flow_by_fill_and_span(config, queue.message_count, queue.size_bytes, span)
 
-    def unpark(self, assigned: AssignedQueue, key: bytes) -> bool:
-        return False  # no key is ever parked: failed messages go to the retry topic
-
     def loops(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> Sequence[Loop]:
-        return [("consume timeouts", self._run)]
-
-    def submit(self, assigned: AssignedQueue) -> None:
-        """Claim the queue's next batch as soon as a thread is free; the caller holds its flag."""
-        self._pool.submit(assigned)
-
-    def close(self, timeout_s: float) -> bool:
-        """End the threads; False if a listener still ran after `timeout_s`."""
-        return self._pool.close(timeout_s)
-
-    def resize(self, size: int) -> None:
-        """Run at most so many batches at once from now on; those that run may end first."""
-        self._slots = asyncio.Semaphore(size)
-        self._pool.resize(size)
-
-    async def _run(self) -> None:
-        """Take batches away from listeners that do not return, for ever; on the I/O thread."""
-        interval_ms = max(self._config.consume_timeout_ms // _LOOKS_A_TIMEOUT, 1)
-        await repeat(self.send_back_overdue, self._clock, lambda: interval_ms)
+        watch = SlowListenerWatch(
+            self._clock,
+            self._config.consume_timeout_ms,
+            lambda: [call for call, _ in self._running.copy().values()],
+            "its batch is sent back to the broker",
+            self._pool.stack_of,
+            self._send_back_slow,
+        )
+        return [("consume timeouts", watch.run)]
 
     async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
         # A queue of its own: whoever holds the real one must not see this call.
@@ -138,189 +109,132 @@ class ConcurrentDispatcher:
         alone = AssignedQueue(batch.queue, self._group, UNLOCKED, offset, callbacks)
         alone.accept(alone.generation, batch, offset + 1)
         claim = alone.begin_batch(1, self._clock.now_ms())
-        assert isinstance(claim, BatchClaim)
+        assert not isinstance(claim, NotClaimed)
         run = claim.messages
         context = ConcurrentContext(alone, claim, run, run[0].reconsume_times)
-        value, raised = await call_alone(self._pool, self._listener, context)
+        value, raised = await self._pool.call_alone(self._listener, context)
         if raised is not None:
             return "CR_THROW_EXCEPTION", f"{type(raised).__name__}: {raised}"
         try:
-            done = judge_concurrent(value, context.ack_index, 1)
+            verdict = context.judge(value, self._results)
         except ConfigError as error:
             return "CR_LATER", str(error)
-        return ("CR_SUCCESS" if done else "CR_LATER"), None
+        return ("CR_SUCCESS" if verdict.done else "CR_LATER"), None
 
-    # The course of a batch; on a worker, or on the listeners' loop.
+    # A run: one batch.
 
-    def _serve(self, assigned: AssignedQueue) -> None:
-        flight = self._take_off(assigned)
-        if flight is None:
-            return
-        value: object = None
-        raised: BaseException | None = None
-        try:
-            value = self._listener(flight.context.messages, flight.context)
-        # BaseException: a listener's sys.exit() must fail its batch, not end our thread.
-        except BaseException as error:  # noqa: BLE001 - judged as the outcome
-            raised = error
-        self._land(flight, value, raised)
-        self._pool.goes_on(1)  # only to tell: a batch is all that is served at once
-
-    async def _serve_async(self, assigned: AssignedQueue) -> None:
-        async with self._slots:
-            flight = self._take_off(assigned)
-            if flight is None:
-                return
-            value: object = None
-            raised: BaseException | None = None
-            try:
-                answer = self._listener(flight.context.messages, flight.context)
-                value = await answer if inspect.isawaitable(answer) else answer
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # noqa: BLE001 - judged as the outcome
-                raised = error
-            self._land(flight, value, raised)
-
-    def _take_off(self, assigned: AssignedQueue) -> Flight | None:
+    def _consume(self, assigned: AssignedQueue) -> Steps:
         now_ms = self._clock.now_ms()
         claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)
         if isinstance(claim, NotClaimed):
-            return None
+            return
         if assigned.has_more():
-            self.submit(assigned)
+            self._pool.submit(assigned)
         run = claim.messages
-        attempt = assigned.attempts.get(run.first_offset, 0)
-        if assigned.queue.topic.startswith(RETRY_PREFIX):
-            attempt += run[0].reconsume_times
-        flight = Flight(
-            assigned,
-            ConcurrentContext(assigned, claim, run, attempt),
-            now_ms,
-            threading.get_ident(),
-        )
-        if self._history.enabled:
-            self._record(EventType.START, assigned, run, attempt=attempt)
-        with self._lock:
-            self._flights.add(flight)
-        return flight
+        try:
+            attempt = assigned.attempts.get(run.first_offset, 0)
+            if assigned.queue.topic.startswith(RETRY_PREFIX):
+                attempt += run[0].reconsume_times  # attempts in other processes count, too
+            context = ConcurrentContext(assigned, claim, run, attempt)
+            if self._history.enabled:
+                self._record_start(assigned, context)
+            call = RunningCall(assigned, run, now_ms, threading.get_ident())
+            self._running[run] = call, context
+            called = yield ListenerCalls((context,), self._history.enabled)
+            if self._running.pop(run, None) is not None:
+                self._settle(call, context, called)
+            # else the watch was first: the messages are sent back, the result comes too late
+        except Exception:
+            # An internal error abandons the batch; the watch must not settle it a second time.
+            self._running.pop(run, None)
+            raise
+        self._pool.goes_on(1)  # only to report the call; a run is one batch
 
-    def _land(self, flight: Flight, value: object, raised: BaseException | None) -> None:
-        if not self._end(flight):
-            return  # it ran out of time and was sent back: the answer comes too late
-        context, assigned = flight.context, flight.assigned
-        done = self._done(flight, value, raised)
-        if self._history.enabled:
-            self._record(EventType.END, assigned, context.messages, done=done)
-        size, spent_ms = len(context.messages), self._clock.now_ms() - flight.started_ms
+    def _settle(self, call: RunningCall, context: ConcurrentContext, called: Called) -> None:
+        assigned, run = call.assigned, call.messages
+        size = done = len(run)
+        error: BaseException | None = None
+        # A plain result needs no judging, unless the listener has limited it.
+        if called is not None or context.ack_index is not None:
+            outcome: Outcome = (None, None) if called is None else called[1]
+            verdict = self._judge(assigned, context, outcome)
+            done, error = verdict.done, verdict.error
+            if self._history.enabled:
+                self._record_end(assigned, context, verdict)
+        spent_ms = self._clock.now_ms() - call.since_ms
         self._statistics.consumed(assigned.queue.topic, done, size - done, 1, spent_ms)
+        assigned.defects = 0
         if done == size:
-            assigned.finish(context.claim, context.messages.offsets())
+            assigned.finish(context.claim, run.offsets())
             return
         self._statistics.add("batches_failed")
-        self._settle_soon(flight, done, context.delay_level)
-
-    def _done(self, flight: Flight, value: object, raised: BaseException | None) -> int:
-        context, queue = flight.context, flight.assigned.queue
-        if raised is None:
-            try:
-                return judge_concurrent(value, context.ack_index, len(context.messages))
-            except ConfigError as error:
-                _log.error("%s: %s", queue, error)
-                return 0
-        self._statistics.add("listener_errors")
-        _log.error(
-            "%s: the listener raised at offsets %d..%d; they come again later",
-            queue,
-            context.messages.first_offset,
-            context.messages.last_offset,
-            exc_info=raised,
-        )
-        return 0
-
-    def _end(self, flight: Flight) -> bool:
-        """Take the flight off the list; False if someone else did: one settles it, not two."""
-        with self._lock:
-            if flight not in self._flights:
-                return False
-            self._flights.remove(flight)
-            return True
-
-    def _settle_soon(self, flight: Flight, done: int, delay_level: int) -> None:
-        runtime, name = self._client.runtime, f"send back {flight.assigned.queue}"
-        runtime.post(lambda: runtime.spawn(self._settle(flight, done, delay_level), name))
-
-    # What failed; on the I/O thread.
-
-    async def send_back_overdue(self) -> None:
-        """Send back what listeners have had for longer than `consume_timeout_ms`.
-
-        Such a listener is not stopped, so a slow message can be consumed twice at once
-        (rmq#1600); without this a hung one would hold the queue's offset back for ever.
-        """
-        oldest_ms = self._clock.now_ms() - self._config.consume_timeout_ms
-        with self._lock:
-            overdue = [flight for flight in self._flights if flight.started_ms < oldest_ms]
-        for flight in overdue:
-            if not self._end(flight):
-                continue  # it has just returned
-            messages = flight.context.messages
-            self._statistics.add("timed_out", len(messages))
+        if error is not None:
             _log.error(
-                "%s: the listener has not returned for %d ms at offsets %d..%d; sending them back. "
-                "It is at:\n%s",
-                flight.assigned.queue,
-                self._config.consume_timeout_ms,
-                messages.first_offset,
-                messages.last_offset,
-                self._pool.stack_of(flight.assigned, flight.thread),
+                "%s: %s; offsets %d-%d %s (attempt %d)",
+                assigned.queue,
+                failure_text(error),
+                run.first_offset,
+                run.last_offset,
+                "are dropped" if self._is_broadcasting else "will be sent back to the broker",
+                context.attempt + 1,
+                exc_info=None if type(error) is ConfigError else error,
             )
-            if self._history.enabled:
-                self._record(EventType.END, flight.assigned, messages, done=0, detail="TIME_OUT")
-            self._settle_soon(flight, 0, _TIMED_OUT_DELAY_LEVEL)
+        self._finish_soon(call, context, done, context.delay_level)
 
-    async def _settle(self, flight: Flight, done: int, delay_level: int) -> None:
+    # Failed messages; on the I/O thread.
+
+    def _send_back_slow(self, call: RunningCall) -> None:
+        """Send back a batch whose listener has not returned for `consume_timeout_ms`."""
+        # The listener is not stopped, so a slow message can be consumed twice at once (rmq#1600).
+        # Without this a hung one would hold the queue's commit for ever.
+        found = self._running.pop(call.messages, None)
+        if found is None:
+            return  # it has just returned
+        _, context = found
+        self._statistics.add("timed_out", len(call.messages))
+        if self._history.enabled:
+            verdict = verdict_of(Settlement.RETRY, 0)
+            self._record_end(call.assigned, context, verdict, detail="TIME_OUT")
+        self._finish_soon(call, context, 0, _TIMED_OUT_DELAY_LEVEL)
+
+    def _finish_soon(
+        self, call: RunningCall, context: ConcurrentContext, done: int, delay_level: int
+    ) -> None:
+        runtime, name = self._client.runtime, f"send back {call.assigned.queue}"
+        runtime.post(lambda: runtime.spawn(self._finish(call, context, done, delay_level), name))
+
+    async def _finish(
+        self, call: RunningCall, context: ConcurrentContext, done: int, delay_level: int
+    ) -> None:
         """Finish a batch of which only the first `done` messages succeeded."""
-        assigned, claim, run = flight.assigned, flight.context.claim, flight.context.messages
+        assigned, claim, run = call.assigned, context.claim, call.messages
         failed = list(run)[done:]
         kept = set(await self._send_back(failed, delay_level))
         finished = [offset for offset in run.offsets() if offset not in kept]
         if self._history.enabled:
             for message in failed:
                 if message.queue_offset not in kept:
-                    self._record(EventType.DIVERT, assigned, [message])
+                    epoch = claim.lease.epoch
+                    self._history.record_messages(
+                        EventType.DIVERT, assigned.queue, epoch, [message]
+                    )
         for offset in finished:
             assigned.attempts.pop(offset, None)
         for offset in kept:
             assigned.attempts[offset] = assigned.attempts.get(offset, 0) + 1
         assigned.finish(claim, finished)
         if kept:
-            # Not done and not given back: they hold the offset, and are tried here again.
+            # Neither done nor stored again: they hold the commit, and are retried in place.
             await self._clock.sleep_ms(self._config.send_back_retry_ms)
-            if assigned.bring_back(claim, kept):
+            if assigned.requeue(claim, kept):
                 self.submit(assigned)
 
-    def _record(
-        self,
-        event: EventType,
-        assigned: AssignedQueue,
-        messages: Sequence[MessageView],
-        **members: Any,
-    ) -> None:
-        self._history.record(
-            event,
-            assigned.queue,
-            offs=[message.queue_offset for message in messages],
-            keys=[message.sharding_key for message in messages],
-            **members,
-        )
-
     async def _send_back(self, messages: Sequence[MessageView], delay_level: int) -> list[int]:
-        """Store messages again for later; the offsets of those that could not be."""
+        """Store messages again for later; return the offsets of those that could not be."""
         if self._is_broadcasting:
             self._statistics.add("dropped", len(messages))
             _log.error(
-                "%s: offsets %d..%d failed and are dropped: broadcasting has no retry topic",
+                "%s: offsets %d-%d failed and are dropped: a broadcasting group has no retry topic",
                 messages[0].message_queue,
                 messages[0].queue_offset,
                 messages[-1].queue_offset,
@@ -338,15 +252,19 @@ class ConcurrentDispatcher:
         except (RemotingError, RouteError) as error:
             self._statistics.add("send_back_errors")
             _log.warning(
-                "%s: offset %d was not sent back, it is tried here again: %s",
+                "%s: sending offset %d back failed, retrying in place: %s",
                 message.message_queue,
                 message.queue_offset,
                 error,
             )
             return False
-        except Exception:  # noqa: BLE001 - a defect of ours; the message must not be lost by it
+        except Exception:  # noqa: BLE001 - an internal error must not lose the message
             self._statistics.add("internal_errors")
-            _log.exception("%s: error while sending a message back", message.message_queue)
+            _log.exception(
+                "%s: internal error while sending offset %d back (please report)",
+                message.message_queue,
+                message.queue_offset,
+            )
             return False
         self._statistics.add("sent_back")
         return True

@@ -1,148 +1,317 @@
-"""The steps of a queue's turn, and who performs them.
+"""ConsumeLoop: the base of every dispatcher, from a submitted queue to settled batches.
 
-A generator decides the course of a turn; a thread drives it for plain listeners and a task on a
-second loop for `async def` ones, so both follow the same rules.
+A run serves one queue on one worker. It is a generator, `_consume`, that does what the three
+dispatchers do differently and yields the steps that wait:
+
+    claim    a `BatchClaim` from the queue, or the reason why there is none
+    batch    cut the claim into runs of messages
+    context  one `ConsumeContext` per run
+    call     the listener, until a result needs a decision          <- yielded: `ListenerCalls`
+    settle   done, retried, or moved elsewhere; commit if wanted    <- yielded: `OnIoThread`
+
+A thread performs the steps for plain listeners and a task performs them for `async def` ones, so
+both follow the same rules. Per message only the middle three run, all of them inside one
+`ListenerCalls`: that is the seam for native code. A native twin takes the same claim, calls the
+same listener and hands the first outcome that is not plain back to the generator.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from dataclasses import dataclass
-from typing import Any
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Generic, Protocol
 
 from ordermq.client.runtime import Runtime
-from ordermq.consumer.listener import ConsumeContext, Listener
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.client.session import ClientSession
+from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
+from ordermq.consumer.listener import ConsumeContext, ListenerResults, Settlement, Verdict
+from ordermq.consumer.queue.assigned_queue import Lease, QueueCallbacks
+from ordermq.consumer.queue.event_recorder import EventRecorder
+from ordermq.consumer.queue.receiver import Flow, Loop, Queue
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.errors import ConfigError
+from ordermq.events import EventType
+from ordermq.model.message import MessageBatch
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 
+_log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
+_FIRST_DEFECT_DELAY_MS = 1_000
+_MAX_DEFECT_DELAY_MS = 60_000
 
-
-@dataclass(frozen=True, slots=True)
-class OnIoThread:
-    """A step of a turn: run this on the I/O thread."""
-
-    work: Coroutine[Any, Any, object]
-
-
-# What came of a step: (value, None) or (None, the error it raised).
+AnyListener = Callable[..., Any]
+# What came of a call or of work on the I/O thread: (value, None) or (None, what it raised).
 Outcome = tuple[object, BaseException | None]
+# The first call whose outcome needs a decision; None if every batch is simply done.
+Called = tuple[ConsumeContext, Outcome] | None
+
+
+class Step(Protocol):
+    """A step that a run yields; it is sent what `perform` returns."""
+
+    def perform(self, listener: AnyListener, runtime: Runtime) -> object:
+        """Perform it on a worker thread."""
+
+    async def perform_async(self, listener: AnyListener, runtime: Runtime) -> object:
+        """Perform it in a task on the listeners' event loop."""
+
+
+Steps = Generator[Step, Any, None]
 
 
 class ListenerCalls:
-    """A step of a turn: call the listener with one context after the other.
+    """Call the listener with one context after the other, until an outcome is not plain.
 
-    Whoever drives the turn answers with the first context whose outcome is not `plain`, or with
-    None after the last one. The step may be taken up again from there: to ask for the next
-    context is to say that the batch before is done.
+    The run is sent a `Called`. It may yield the same step again to continue from there: asking
+    for the next context says that the batch before it is done.
+
+    Args:
+        contexts: makes each context when it is asked for, and counts what is done by then.
+        is_judged: no outcome is plain: the run wants to see each one.
+    Attributes:
+        batches, messages: done so far, counted by `contexts`.
     """
 
     __slots__ = ("batches", "contexts", "is_judged", "messages")
 
-    contexts: Iterator[ConsumeContext]
-    is_judged: bool  # no outcome is plain
-    messages: int  # done
-    batches: int
+    def __init__(self, contexts: Iterable[ConsumeContext], is_judged: bool) -> None:
+        self.contexts = contexts
+        self.is_judged = is_judged
+        self.batches = self.messages = 0
 
-    def is_plain(self, value: object) -> bool:
-        """Whether a call that returned `value` is done without being judged."""
-        return (value is _SUCCESS or value is None) and not self.is_judged
+    # None and SUCCESS are compared with `is`, here and below, in each loop anew: looking a result
+    # up in a table, or a method call per batch, costs a tenth of the whole loop.
 
-
-Called = tuple[ConsumeContext, Outcome] | None
-# A turn yields what is to be done: listener calls, one call alone, or work of the I/O thread.
-Turn = Generator[ListenerCalls | ConsumeContext | OnIoThread, Any, None]
-
-
-class ConsumeLoop:
-    """Performs the steps of turns.
-
-    Args:
-        turn_of: begins a queue's turn.
-        recover: told of a queue whose turn ended with an error, which is being handled.
-    """
-
-    def __init__(
-        self,
-        listener: Listener,
-        runtime: Runtime,
-        turn_of: Callable[[AssignedQueue], Turn],
-        recover: Callable[[AssignedQueue], None],
-    ) -> None:
-        self._listener = listener
-        self._runtime = runtime
-        self._turn_of = turn_of
-        self._recover = recover
-
-    def drive(self, assigned: AssignedQueue) -> None:
-        turn = self._turn_of(assigned)
-        try:
-            step = next(turn)
-            while True:
-                step = turn.send(self._perform(step))
-        except StopIteration:
-            return
-        except Exception:  # noqa: BLE001 - logged, and the queue restarts
-            self._recover(assigned)
-
-    def _perform(self, step: ListenerCalls | ConsumeContext | OnIoThread) -> Called | Outcome:
-        if isinstance(step, ListenerCalls):
-            return self._call_all(step)
-        try:
-            if isinstance(step, ConsumeContext):
-                return self._listener(step.messages, step), None
-            return self._runtime.call(step.work), None
-        # BaseException: a listener's sys.exit() must suspend its queue, not end our thread.
-        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-            return None, error
-
-    def _call_all(self, calls: ListenerCalls) -> Called:
-        listener, is_judged = self._listener, calls.is_judged
-        for context in calls.contexts:
+    def perform(self, listener: AnyListener, runtime: Runtime) -> Called:
+        is_judged = self.is_judged
+        for context in self.contexts:
             try:
                 value = listener(context.messages, context)
-            except BaseException as error:  # noqa: BLE001 - handed on as the outcome
+            # BaseException: a listener's sys.exit() must fail its batch, not end the worker.
+            except BaseException as error:  # noqa: BLE001 - judged as the outcome
                 return context, (None, error)
-            if (value is not _SUCCESS and value is not None) or is_judged:  # is_plain, spelled out
+            if (value is not _SUCCESS and value is not None) or is_judged:
                 return context, (value, None)
         return None
 
-    async def drive_async(self, assigned: AssignedQueue) -> None:
-        turn = self._turn_of(assigned)
+    async def perform_async(self, listener: AnyListener, runtime: Runtime) -> Called:
+        for context in self.contexts:
+            try:
+                value = listener(context.messages, context)
+                if inspect.isawaitable(value):
+                    value = await value
+            except asyncio.CancelledError:
+                raise  # the consumer closes; the batch stays unfinished and is redelivered
+            except BaseException as error:  # noqa: BLE001 - judged as the outcome
+                return context, (None, error)
+            if (value is not _SUCCESS and value is not None) or self.is_judged:
+                return context, (value, None)
+        return None
+
+
+class OnIoThread:
+    """Run a coroutine on the I/O thread and wait for it; the run is sent its Outcome."""
+
+    __slots__ = ("work",)
+
+    def __init__(self, work: Any) -> None:
+        self.work = work
+
+    def perform(self, listener: AnyListener, runtime: Runtime) -> Outcome:
         try:
-            step = next(turn)
+            return runtime.call(self.work), None
+        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
+            return None, error
+
+    async def perform_async(self, listener: AnyListener, runtime: Runtime) -> Outcome:
+        try:
+            return await asyncio.wrap_future(runtime.submit(self.work)), None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
+            return None, error
+
+
+class ConsumeLoop(ABC, Generic[Queue]):
+    """Calls a group's listener for its assigned queues: the parts all dispatchers share.
+
+    Args:
+        results: the results this listener may return.
+        limits_tasks: an `async def` listener has at most `consume_thread_count` calls at once.
+            Not needed where each queue has one call anyway.
+    """
+
+    is_ordered: bool
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        config: ConsumeConfig,
+        listener: AnyListener,
+        results: ListenerResults,
+        history: EventRecorder,
+        statistics: ConsumerStatistics,
+        *,
+        limits_tasks: bool = False,
+    ) -> None:
+        self._client = client
+        self._clock = client.clock
+        self._group = group
+        self._config = config
+        self._listener = listener
+        self._results = results
+        self._history = history
+        self._statistics = statistics
+        self._pool: ListenerPool[Queue] = pool_for(
+            listener,
+            config.consume_thread_count,
+            self._run,
+            self._run_async,
+            f"ordermq-{group}",
+            client.runtime,
+            limits_tasks=limits_tasks,
+        )
+
+    # Receiver, as in consumer/queue/receiver.py; each dispatcher adds the rest.
+
+    @abstractmethod
+    def make_queue(
+        self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
+    ) -> Queue: ...
+
+    async def prepare(self, assigned: Queue) -> None:
+        """By default, nothing must be known before the first pull."""
+
+    @abstractmethod
+    def flow(self, assigned: Queue, config: PullConfig) -> Flow: ...
+
+    def submit(self, assigned: Queue) -> None:
+        if assigned.defects:
+            # What broke may break again at once; without the pause it would fill the log.
+            self._submit_after(assigned, defect_delay_ms(assigned.defects), "restart")
+        else:
+            self._pool.submit(assigned)
+
+    def unpark(self, assigned: Queue, key: bytes) -> bool:
+        return False  # keys are parked by the key-ordered dispatcher only
+
+    @abstractmethod
+    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]: ...
+
+    @abstractmethod
+    def loops(self, assigned: Callable[[], Sequence[Queue]]) -> Sequence[Loop]: ...
+
+    def resize(self, size: int) -> None:
+        self._pool.resize(size)
+
+    def close(self, timeout_s: float) -> bool:
+        return self._pool.close(timeout_s)
+
+    # A run.
+
+    @abstractmethod
+    def _consume(self, assigned: Queue) -> Steps:
+        """Consume what is pending of a queue; the caller holds its dispatch flag."""
+
+    def _run(self, assigned: Queue) -> None:
+        steps, listener, runtime = self._consume(assigned), self._listener, self._client.runtime
+        try:
+            step = next(steps)
             while True:
-                step = turn.send(await self._perform_async(step))
+                step = steps.send(step.perform(listener, runtime))
         except StopIteration:
             return
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
-    async def _perform_async(
-        self, step: ListenerCalls | ConsumeContext | OnIoThread
-    ) -> Called | Outcome:
-        if isinstance(step, ListenerCalls):
-            for context in step.contexts:
-                value, raised = outcome = await self._call_async(context)
-                if raised is not None or not step.is_plain(value):
-                    return context, outcome
-            return None
-        if isinstance(step, ConsumeContext):
-            return await self._call_async(step)
+    async def _run_async(self, assigned: Queue) -> None:
+        steps, listener, runtime = self._consume(assigned), self._listener, self._client.runtime
         try:
-            return await asyncio.wrap_future(self._runtime.submit(step.work)), None
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-            return None, error
+            step = next(steps)
+            while True:
+                step = steps.send(await step.perform_async(listener, runtime))
+        except StopIteration:
+            return
+        except Exception:  # noqa: BLE001 - logged, and the queue restarts
+            self._recover(assigned)
 
-    async def _call_async(self, context: ConsumeContext) -> Outcome:
-        try:
-            answer = self._listener(context.messages, context)
-            return (await answer if inspect.isawaitable(answer) else answer), None
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-            return None, error
+    def _recover(self, assigned: Queue) -> None:
+        # An internal error. The dispatch flag would have no run behind it, and the queue would
+        # stand still for ever (docs/internals/semantics.md#process-queue, no lost wake-up). So
+        # the lease is given up, and once it is regained the queue restarts.
+        assigned.defects += 1
+        self._statistics.add("internal_errors")
+        _log.exception(
+            "%s: internal error while consuming (please report); restarting from the committed "
+            "offset in %d ms",
+            assigned.queue,
+            defect_delay_ms(assigned.defects),
+        )
+        assigned.abandon_batch("internal error while consuming")
+
+    def _submit_after(self, assigned: Queue, delay_ms: int, action: str) -> None:
+        """Submit the queue after a pause; any thread."""
+
+        async def submit() -> None:
+            await self._clock.sleep_ms(delay_ms)
+            self._pool.submit(assigned)
+
+        runtime = self._client.runtime
+        runtime.post(lambda: runtime.spawn(submit(), f"{action} {assigned.queue}"))
+
+    # Judging.
+
+    def _judge(self, assigned: Queue, context: ConsumeContext, outcome: Outcome) -> Verdict:
+        """Decide what the outcome of a call means; log nothing yet."""
+        value, raised = outcome
+        if raised is None:
+            try:
+                verdict = context.judge(value, self._results)
+            except ConfigError as error:
+                verdict = Verdict(Settlement.RETRY, 0, error)
+        else:
+            self._statistics.add("listener_errors")
+            verdict = Verdict(Settlement.RETRY, 0, raised)
+        return verdict
+
+    # History. Callers ask `enabled` first: else no message is read for it.
+
+    def _record_start(self, assigned: Queue, context: ConsumeContext, **members: int) -> None:
+        self._history.record_messages(
+            EventType.START,
+            assigned.queue,
+            context.claim.lease.epoch,
+            context.messages,
+            attempt=context.attempt,
+            **members,
+        )
+
+    def _record_end(
+        self, assigned: Queue, context: ConsumeContext, verdict: Verdict, detail: str = ""
+    ) -> None:
+        self._history.record_messages(
+            EventType.END,
+            assigned.queue,
+            context.claim.lease.epoch,
+            context.messages,
+            done=verdict.done,
+            detail=detail or verdict.settlement.name,
+        )
+
+
+def defect_delay_ms(defects: int) -> int:
+    """Return the pause after `defects` internal errors in a row, >= 1: 1 s, 2 s, 4 s .. 60 s."""
+    return min(_FIRST_DEFECT_DELAY_MS << min(defects - 1, 10), _MAX_DEFECT_DELAY_MS)
+
+
+def failure_text(error: BaseException) -> str:
+    """Describe a failed call for the log: what the listener raised, or what it returned."""
+    if type(error) is ConfigError:
+        return str(error)
+    return f"listener raised {type(error).__name__}"

@@ -1,55 +1,67 @@
-"""Messages that fail again and again: what happens after `max_attempts`
+"""FailurePolicy: what follows when the listener fails for a message
 (docs/internals/semantics.md#failures-and-dead-letters,
-docs/internals/semantics.md#failure-policies)."""
+docs/internals/semantics.md#failure-policies).
+
+Ordered groups retry in place: the queue, or the key, waits. After `max_attempts` the policy
+decides. Concurrent groups have the broker store a failed message again for later.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 from ordermq.client.session import ClientSession
-from ordermq.errors import RemotingError, RouteError
+from ordermq.config import ConsumeConfig
+from ordermq.consumer.dispatch.consume_loop import OnIoThread, failure_text
+from ordermq.consumer.listener import ConsumeContext, Verdict
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
+from ordermq.consumer.queue.event_recorder import EventRecorder
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.errors import ConfigError, RemotingError, RouteError
+from ordermq.events import EventType
 from ordermq.model import properties as props
 from ordermq.model.message import MessageView
 from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
 
 _log = logging.getLogger("ordermq.consumer")
-_FIRST_DEFECT_DELAY_MS = 1_000
-_MOST_DEFECT_DELAY_MS = 60_000
-_FIRST_RETRY_LEVEL = 3  # try n waits at level 3 + n, 10 s at first
+_FIRST_RETRY_LEVEL = 3  # attempt n waits at delay level 3 + n as in Java: 10 s, 30 s, 1 min ..
+_MIN_PAUSE_MS, _MAX_PAUSE_MS = 10, 30_000
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try for ever, at the head of the queue: order before progress. The default."""
+    """Retry without end, at the head of the queue: order before progress. The default."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Move the message to the group's dead-letter topic, durably, then go on."""
+    """Move the message to the group's dead-letter topic, durably, then continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the queue, keep its lock, and tell a person (an ERROR in the log)."""
+    """Stop the queue, keep its lock, and log an ERROR; `resume()` continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkKey:
-    """Hold the key's messages back until `consumer.unpark`; other keys go on
+    """Hold the key's messages back until `consumer.unpark`; other keys continue
     (docs/internals/semantics.md#failure-policies).
 
     With `order_by_key=True` only.
 
     Args:
-        topic: where they are moved to, durably and in order, so that the queue's commit goes on
-            and every later owner knows. Unparked, they are consumed from there before newer
-            ones. One topic may serve many groups; it is read whole when a queue is assigned.
-            "": they stay in the queue, uncommitted, so at most `max_ahead_per_queue` offsets
-            behind the first of them are consumed meanwhile, and a member that takes the queue
-            over tries the key again.
+        topic: where they are moved to, durably and in order, so that the queue's commits
+            continue and every later owner knows. Unparked, they are consumed from there before
+            newer ones. One topic may serve many groups; it is read whole when a queue is
+            assigned. "": they stay in the queue, uncommitted, so at most `max_ahead_per_queue`
+            offsets behind the first of them are consumed meanwhile, and a member that takes the
+            queue over tries the key again.
     """
 
     topic: str = ""
@@ -62,34 +74,164 @@ class ParkKey:
 FailurePolicy = Retry | DeadLetter | Stop | ParkKey
 
 
-class GiveUp(Enum):
-    """What to do with a failed message now."""
+class NextStep(Enum):
+    """The treatment of a failed message."""
 
-    TRY_AGAIN = auto()
-    DIVERT = auto()
+    RETRY = auto()
+    DEAD_LETTER = auto()
     STOP = auto()
     PARK = auto()
 
 
-_GIVE_UP = {DeadLetter: GiveUp.DIVERT, Stop: GiveUp.STOP, ParkKey: GiveUp.PARK}
+_AT_THE_LIMIT = {
+    Retry: NextStep.RETRY,
+    DeadLetter: NextStep.DEAD_LETTER,
+    Stop: NextStep.STOP,
+    ParkKey: NextStep.PARK,
+}
+_LOG_TEXT = {
+    NextStep.RETRY: "offsets %d-%d will be retried in %d ms",
+    NextStep.DEAD_LETTER: "offset %d will be moved to the dead-letter topic",
+    NextStep.STOP: "the queue stops at offset %d",
+    NextStep.PARK: "offset %d will be parked with its key",
+}
 
 
-def decide(policy: FailurePolicy, attempts: int, max_attempts: int) -> GiveUp:
-    """The next step for a message that has failed `attempts` times; 0 = no limit."""
-    if max_attempts == 0 or attempts < max_attempts or isinstance(policy, Retry):
-        return GiveUp.TRY_AGAIN
-    return _GIVE_UP[type(policy)]
-
-
-def defect_delay_ms(defects: int) -> int:
-    """How long a queue rests after so many turns in a row broke by an error of ours, >= 1."""
-    return min(_FIRST_DEFECT_DELAY_MS << min(defects - 1, 10), _MOST_DEFECT_DELAY_MS)
+def decide(policy: FailurePolicy, attempts: int, max_attempts: int) -> NextStep:
+    """Return the next step for a message that failed `attempts` times; 0 = no limit."""
+    if max_attempts == 0 or attempts < max_attempts:
+        return NextStep.RETRY
+    return _AT_THE_LIMIT[type(policy)]
 
 
 def resume_delay_ms(asked_ms: int, default_ms: int) -> int:
-    """The pause before a failed batch comes again, clamped to 10..30000
+    """Return the pause before a failed batch is retried, clamped to 10..30000
     (docs/internals/semantics.md#orderly-constants)."""
-    return min(max(default_ms if asked_ms == -1 else asked_ms, 10), 30_000)
+    return min(max(default_ms if asked_ms == -1 else asked_ms, _MIN_PAUSE_MS), _MAX_PAUSE_MS)
+
+
+class Failures:
+    """Counts failed attempts of an ordered group and carries its failure policy out."""
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        config: ConsumeConfig,
+        policy: FailurePolicy,
+        history: EventRecorder,
+        statistics: ConsumerStatistics,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._policy = policy
+        self._history = history
+        self._statistics = statistics
+        self.parking_topic = policy.topic if isinstance(policy, ParkKey) else ""
+
+    def delay_ms(self, context: ConsumeContext) -> int:
+        """Return the pause before this call's messages are retried."""
+        return resume_delay_ms(context.suspend_ms, self._config.suspend_current_queue_time_ms)
+
+    def after(self, assigned: AssignedQueue, context: ConsumeContext, verdict: Verdict) -> NextStep:
+        """Count and log a failed call; return what follows for its first unfinished message."""
+        self._statistics.add("batches_failed")
+        config, done = self._config, verdict.done
+        failed = context.messages.offsets()[done:]
+        # After a partial result the first unfinished message failed, and those behind it were
+        # not tried. Without one, any message of the batch may be the cause.
+        for offset in failed[:1] if done else failed:
+            assigned.attempts[offset] = assigned.attempts.get(offset, 0) + 1
+        attempts = assigned.attempts[failed[0]]
+        if config.max_attempts and len(failed) > 1:
+            # One by one from here on: the policy must hit the message that fails, no neighbour.
+            assigned.isolate_until = failed[-1]
+            step = NextStep.RETRY
+        else:
+            step = decide(self._policy, attempts, config.max_attempts)
+        if verdict.error is not None:
+            self._log_failure(assigned, context, verdict.error, step, failed, attempts)
+        return step
+
+    def _log_failure(
+        self,
+        assigned: AssignedQueue,
+        context: ConsumeContext,
+        error: BaseException,
+        step: NextStep,
+        failed: list[int],
+        attempts: int,
+    ) -> None:
+        limit = self._config.max_attempts
+        values = (failed[0], failed[-1], self.delay_ms(context))
+        _log.error(
+            f"%s: %s; {_LOG_TEXT[step]} (attempt %d, %s)",
+            assigned.queue,
+            failure_text(error),
+            *(values if step is NextStep.RETRY else values[:1]),
+            attempts,
+            f"limit {limit}" if limit else "no limit",
+            exc_info=None if type(error) is ConfigError else error,
+        )
+
+    def log_parked(self, assigned: AssignedQueue, offset: int, error: BaseException) -> None:
+        """Log that a message of a parked key failed again; its key stays parked."""
+        _log.error(
+            "%s: %s; offset %d stays parked",
+            assigned.queue,
+            failure_text(error),
+            offset,
+            exc_info=None if type(error) is ConfigError else error,
+        )
+
+    def move_to_dead_letters(
+        self, assigned: AssignedQueue, claim: BatchClaim, message: MessageView
+    ) -> Generator[OnIoThread, Any, bool]:
+        """Move a message to the dead-letter topic; False if it could not be stored for now."""
+        is_moved, error = yield OnIoThread(self._dead_letter(assigned, claim, message))
+        if error is not None:
+            raise error
+        return bool(is_moved)
+
+    async def _dead_letter(
+        self, assigned: AssignedQueue, claim: BatchClaim, message: MessageView
+    ) -> bool:
+        offset = message.queue_offset
+        attempts = assigned.attempts[offset]
+        try:
+            await send_dead_letter(self._client, self._group, message, attempts)
+        except (RemotingError, RouteError) as error:
+            # The message is retried like after any failure, and sent again if it fails again.
+            _log.warning(
+                "%s: storing the dead letter of offset %d failed, retrying later: %s",
+                assigned.queue,
+                offset,
+                error,
+            )
+            return False
+        self._statistics.add("diverted")
+        self._history.record_messages(
+            EventType.DIVERT, assigned.queue, claim.lease.epoch, [message]
+        )
+        _log.warning(
+            "%s: offset %d moved to the dead-letter topic after %d attempts",
+            assigned.queue,
+            offset,
+            attempts,
+        )
+        return True
+
+    def stop(self, assigned: AssignedQueue, offset: int) -> None:
+        """Stop the queue at a message that reached the limit."""
+        assigned.stop()
+        _log.error(
+            "%s: stopped at offset %d after %d attempts; the lock is kept, call resume() to "
+            "continue",
+            assigned.queue,
+            offset,
+            assigned.attempts.get(offset, 0),
+        )
 
 
 async def send_dead_letter(
@@ -97,29 +239,26 @@ async def send_dead_letter(
 ) -> None:
     """Store `message` in the group's dead-letter topic and await the acknowledgement.
 
-    A classic orderly consumer sends to the retry topic with the limit exceeded, which every
-    broker turns into the dead-letter topic (docs/internals/protocol.md#sending). It goes to the
-    broker the message
-    came from, which surely hosts the group (docs/internals/semantics.md#failures-and-dead-letters).
-
-    Raises: RemotingError: not stored, as far as we know; the message must stay.
+    Raises: RemotingError: not stored, or the outcome is unknown; the message must stay.
     """
+    # As Java's orderly consumer: a send to the retry topic with the limit exceeded, which every
+    # broker turns into the dead-letter topic (docs/internals/protocol.md#sending). The broker the
+    # message came from is sure to know the group
+    # (docs/internals/semantics.md#failures-and-dead-letters).
     await _store_again(client, group, message, attempts, attempts - 1)
 
 
 async def send_back(
     client: ClientSession, group: str, message: MessageView, delay_level: int, most: int
 ) -> None:
-    """Have a failed message of a concurrent group stored again, to come later
+    """Have a failed message of a concurrent group redelivered later
     (docs/internals/semantics.md#concurrent-consumption).
-
-    The broker that has it does so without its body on the way; if that fails, we send it, as
-    Java does. After a time-out both may happen: then it comes twice.
 
     Args:
         delay_level: as in `ConcurrentContext`.
-        most: times it may be sent back before the dead-letter topic.
-    Raises: RemotingError, RouteError: not stored, as far as we know; the message must stay.
+        most: how often it may be sent back before it goes to the dead-letter topic.
+    Raises: RemotingError, RouteError: not stored, or the outcome is unknown; the message must
+        stay.
     """
     queue = message.message_queue
     header = SendBackHeader(
@@ -131,11 +270,15 @@ async def send_back(
         max_reconsume_times=most,
         broker_name=queue.broker_name,
     )
+    # The broker that has the message copies it, so its body does not travel. If that fails, the
+    # client sends a copy, as Java does. After a time-out both may happen, and the message is
+    # redelivered twice.
     try:
         await client.api.send_back(client.routes.master_of(queue.broker_name), header)
         return
     except (RemotingError, RouteError) as error:
-        _log.info("%s: sending offset %d ourselves: %s", queue, message.queue_offset, error)
+        offset = message.queue_offset
+        _log.info("%s: broker refused offset %d, sending a copy instead: %s", queue, offset, error)
     times = most + 1 if delay_level < 0 else message.reconsume_times + 1
     level = max(delay_level, 0) or _FIRST_RETRY_LEVEL + message.reconsume_times
     await _store_again(client, group, message, times, most, level)
@@ -151,7 +294,7 @@ async def _store_again(
 ) -> None:
     """Send a copy to the group's retry topic; `times` above `most` makes it a dead letter."""
     queue = message.message_queue
-    # A copy: a failed send must not leave its marks on the live message
+    # A copy of the properties: a failed send must not leave its marks on the live message
     # (docs/internals/semantics.md#failures-and-dead-letters).
     properties = dict(message.properties)
     properties[props.RETRY_TOPIC] = message.topic

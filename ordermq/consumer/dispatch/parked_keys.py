@@ -1,10 +1,10 @@
-"""Keys that failed too often, in a topic of their own until somebody unparks them
+"""ParkedKeys: messages of keys that failed too often, in a topic of their own until `unpark`
 (docs/internals/semantics.md#failure-policies).
 
-The parking topic is a log. A record is a message of a parked key, as it was, with where it came
-from; or a mark: all of this key before this place of the log has been consumed. So a key is
-parked as long as the log holds a message of it behind its last mark, whoever owns the queue.
-Queue 0 of the source's own broker is used: the owner of the source queue alone writes of it.
+The parking topic is a log. A record is either a message of a parked key, unchanged, with the
+queue and offset it came from; or a mark: all records of this key before this offset of the log
+have been consumed. So a key is parked as long as the log holds a message of it behind its last
+mark, whoever owns the source queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ordermq.remoting.headers import PullHeader, SendHeader
 
 _log = logging.getLogger("ordermq.consumer")
 _GROUP, _SOURCE, _OFFSET, _DONE = "omqGroup", "omqSource", "omqOffset", "omqUnparked"
-_AT_ONCE = 32  # messages read, or moved
+_AT_ONCE = 32  # messages read, or moved, per claim
 _RETRY_MS = 1_000
 Log = dict[bytes, list[MessageView]]  # parked messages by key, in order
 
@@ -38,8 +38,8 @@ class ParkedKeys:
     """Moves messages to the parking topic and back; on the I/O thread.
 
     Args:
-        call: gives a parked message to the listener; whether it is done now.
-        submit: hands a queue with pending messages to the consume service.
+        call: calls the listener with a parked message; True if it is done.
+        submit: submits a queue with pending messages to the dispatcher.
     """
 
     def __init__(
@@ -63,12 +63,13 @@ class ParkedKeys:
 
     # To the topic.
 
-    def divert_soon(self, assigned: KeyOrderedQueue) -> None:
-        """Move what waits of a queue's parked keys."""
+    def move_soon(self, assigned: KeyOrderedQueue) -> None:
+        """Start to move the pending messages of a queue's parked keys."""
         for key in assigned.parked_keys():
             if (assigned, key) not in self._busy:
                 self._busy.add((assigned, key))
-                work = self._alone(assigned, key, self._divert(assigned, key))
+                # One task per key at a time, or two would interleave its messages in the log.
+                work = self._alone(assigned, key, self._move(assigned, key))
                 self._client.runtime.spawn(work, f"park of {assigned.queue}")
 
     async def _alone(
@@ -79,22 +80,29 @@ class ParkedKeys:
         finally:
             self._busy.discard((assigned, key))
 
-    async def _divert(self, assigned: KeyOrderedQueue, key: bytes) -> None:
+    async def _move(self, assigned: KeyOrderedQueue, key: bytes) -> None:
         while (claim := assigned.take_parked(key, _AT_ONCE, self._now_ms())) is not None:
             done = 0
             try:
                 for message in claim.messages:
                     await self._store(message, key)
-                    self._record(EventType.DIVERT, assigned, claim, message.queue_offset, key)
+                    self._history.record_messages(
+                        EventType.DIVERT,
+                        assigned.queue,
+                        claim.lease.epoch,
+                        [message],
+                        detail="PARKED",
+                    )
                     done += 1
             except (RemotingError, RouteError) as error:
                 _log.warning(
-                    "%s: offset %d not parked in topic %s, tried again: %s",
+                    "%s: storing offset %d in parking topic %s failed, retrying: %s",
                     assigned.queue, claim.messages[done].queue_offset, self._topic, error,
                 )  # fmt: skip
             finally:
-                counts = assigned.land(claim, done, self._now_ms())
-                if assigned.go_on(claim, done):  # a lane behind these may
+                # What is stored counts as done in the source queue, so its commit continues.
+                counts = assigned.end_batch(claim, done, self._now_ms())
+                if assigned.release(claim, done):  # a lane behind these may run now
                     self._submit(assigned)
             self._statistics.add("diverted", done)
             if not counts:
@@ -140,19 +148,22 @@ class ParkedKeys:
     # And back.
 
     async def restore(self, assigned: KeyOrderedQueue) -> None:
-        """Park what the log says is parked; returns once it is known."""
+        """Park the keys that the log says are parked; returns once the log was read."""
         while True:
+            # Before the read: keys read for an old generation must not be parked in a new one.
             generation = assigned.generation
             try:
                 keys = set(await self._read(assigned.queue))
                 assigned.restore_parked(generation, keys)
                 return
             except OrderMQError as error:
-                _log.warning("%s: parking topic not read yet: %s", assigned.queue, error)
+                _log.warning(
+                    "%s: reading the parking topic failed, retrying: %s", assigned.queue, error
+                )
                 await self._client.clock.sleep_ms(_RETRY_MS)
 
     def replay_soon(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
-        """Consume what is parked of a key, then go on with it; False if it is not parked here."""
+        """Start to consume the parked messages of a key; False if it is not parked here."""
         if key not in assigned.parked_keys():
             return False
         name = f"unpark of {assigned.queue}"
@@ -160,7 +171,7 @@ class ParkedKeys:
         return True
 
     async def _replay_in_turn(self, assigned: KeyOrderedQueue, key: bytes) -> None:
-        while (assigned, key) in self._busy:
+        while (assigned, key) in self._busy:  # its last messages are still being moved
             await self._client.clock.sleep_ms(10)
         self._busy.add((assigned, key))
         try:
@@ -168,14 +179,14 @@ class ParkedKeys:
         except OrderMQError as error:
             self._statistics.add("unpark_errors")
             _log.error("%s: key %r stays parked: %s", assigned.queue, key.decode(), error)
-        self.divert_soon(assigned)  # newer messages of it, if it is still parked
+        self.move_soon(assigned)  # newer messages of it, if it is still parked
 
     async def _replay(self, assigned: KeyOrderedQueue, key: bytes) -> None:
         parked = (await self._read(assigned.queue)).get(key, [])
         claim = assigned.begin_replay(self._now_ms())
         if claim is None:
             _log.warning(
-                "%s: key %r stays parked: the queue is paused or moves away; unpark it again",
+                "%s: key %r stays parked: the queue is paused or being revoked; unpark it again",
                 assigned.queue, key.decode(),
             )  # fmt: skip
             return
@@ -185,6 +196,7 @@ class ParkedKeys:
                 if assigned.is_revoked() or not await self._call(assigned, claim, message):
                     break
                 done += 1
+            # The mark is what unparks: after a crash before it, these messages are redelivered.
             if done:
                 await self._mark(assigned.queue, key, parked[done - 1].queue_offset + 1)
         finally:
@@ -203,7 +215,9 @@ class ParkedKeys:
         await self._send(source, key, {_DONE: str(end)}, b"unparked")
 
     async def _read(self, source: MessageQueue) -> Log:
-        """The parked messages of a source queue, by key, in order. O(the log)."""
+        """Return the parked messages of a source queue, by key, in order. O(the log)."""
+        # Queue 0 of the source's own broker: only the owner of the source queue writes about it,
+        # so its records are in order without any further lock.
         place = MessageQueue(self._topic, source.broker_name, 0)
         address = self._client.routes.master_of(source.broker_name)
         try:
@@ -236,37 +250,21 @@ class ParkedKeys:
         messages = log.setdefault(own.get(props.SHARDING_KEY, "").encode(), [])
         if (mark := own.get(_DONE)) is not None:
             messages[:] = [each for each in messages if each.queue_offset >= int(mark)]
+        # A message that was stored twice, because the first reply was lost, is read once.
         elif not messages or offset_of(messages[-1]) < offset_of(message):
-            messages.append(message)  # else: stored again after an answer that was lost
-
-    def _record(
-        self,
-        event: EventType,
-        assigned: KeyOrderedQueue,
-        claim: BatchClaim,
-        offset: int,
-        key: bytes,
-    ) -> None:
-        self._history.record(
-            event,
-            assigned.queue,
-            claim.lease.epoch,
-            offs=[offset],
-            keys=[key.decode(errors="replace")],
-            detail="PARKED",
-        )
+            messages.append(message)
 
     def _now_ms(self) -> int:
         return self._client.clock.now_ms()
 
 
 def offset_of(parked: MessageView) -> int:
-    """Where a parked message was in its own queue."""
+    """Return the offset a parked message had in its source queue."""
     return int(parked.properties[_OFFSET])
 
 
 def run_of(parked: MessageView) -> MessageRun:
-    """A parked message as a listener is given it."""
+    """Return a run of this one message, to call a listener with."""
     batch = parked.index
     row = next(row for row in range(len(batch)) if batch.offset_at(row) == parked.queue_offset)
     return MessageRun([(batch, row, 1)])

@@ -1,73 +1,77 @@
-"""Listeners that do not return are told of, once each; nothing is taken from them
+"""SlowListenerWatch: finds listener calls that do not return
 (docs/internals/semantics.md#hung-listeners).
 
-Their queues' leases go on being renewed: who forces a listener breaks the order. A concurrent
-group sends such batches back instead (concurrently.py).
+An ordered group only logs them, once per call with its stack. Their leases are still renewed:
+taking the queue away from a running listener would break its order. A concurrent group has no
+order to keep and sends such batches back to the broker.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from ordermq.client.runtime import repeat
 from ordermq.clock import Clock
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, RunningCall
-from ordermq.consumer.queue.statistics import ConsumerStatistics
 
 _log = logging.getLogger("ordermq.consumer")
-_LOOKS_A_TIMEOUT = 10  # how often a timeout the running calls are looked at
+_CHECKS_PER_TIMEOUT = 10  # so a call is found at most a tenth of its time-out late
 
 
 class SlowListenerWatch:
-    """Looks after the listeners of an orderly group; on the I/O thread.
+    """Checks the running listener calls of a group; on the I/O thread.
 
     Args:
-        assigned: our queues.
-        stack_of: what a call is at.
-        timeout_ms: a call that runs longer is told of.
+        timeout_ms: a call that runs longer is slow.
+        calls: returns the calls in progress.
+        consequence: what follows, for the log.
+        stack_of: returns the stack of the listener that a thread runs for a queue.
+        on_slow: called once per slow call.
     """
 
     def __init__(
         self,
         clock: Clock,
-        assigned: Callable[[], Sequence[AssignedQueue]],
-        stack_of: Callable[[AssignedQueue, RunningCall], str],
         timeout_ms: int,
-        statistics: ConsumerStatistics,
+        calls: Callable[[], Iterable[RunningCall]],
+        consequence: str,
+        stack_of: Callable[[AssignedQueue, int], str],
+        on_slow: Callable[[RunningCall], None],
     ) -> None:
         self._clock = clock
-        self._assigned = assigned
-        self._stack_of = stack_of
         self._timeout_ms = timeout_ms
-        self._statistics = statistics
-        self._told: set[RunningCall] = set()
+        self._calls = calls
+        self._consequence = consequence
+        self._stack_of = stack_of
+        self._on_slow = on_slow
+        self._notified: set[RunningCall] = set()
 
     async def run(self) -> None:
-        """Look, for ever."""
-        interval_ms = max(self._timeout_ms // _LOOKS_A_TIMEOUT, 1)
-        await repeat(self.look, self._clock, lambda: interval_ms)
+        """Check until cancelled."""
+        interval_ms = max(self._timeout_ms // _CHECKS_PER_TIMEOUT, 1)
+        await repeat(self.check, self._clock, lambda: interval_ms)
 
-    async def look(self) -> None:
-        """Tell of each call that has come to run too long since the last look."""
-        oldest_ms = self._clock.now_ms() - self._timeout_ms
-        running: set[RunningCall] = set()
-        for assigned in self._assigned():
-            for call in assigned.running_calls():
-                running.add(call)
-                if call.since_ms < oldest_ms and call not in self._told:
-                    self._told.add(call)
-                    self._tell(assigned, call)
-        self._told &= running
+    async def check(self) -> None:
+        """Log each call that has become slow since the last check."""
+        now_ms = self._clock.now_ms()
+        running = set(self._calls())
+        for call in running - self._notified:
+            if call.since_ms < now_ms - self._timeout_ms:
+                self._notified.add(call)
+                self._log(call, now_ms)
+                self._on_slow(call)
+        self._notified &= running  # the others have returned
 
-    def _tell(self, assigned: AssignedQueue, call: RunningCall) -> None:
-        self._statistics.add("slow_listeners")
+    def _log(self, call: RunningCall, now_ms: int) -> None:
+        # The stack is what tells a deadlock from a slow database; it is taken here because the
+        # call may return at any moment.
         _log.error(
-            "%s: the listener has not returned for %d ms at offsets %d..%d; its queue waits for "
-            "it, and keeps its lock. It is at:\n%s",
-            assigned.queue,
-            self._clock.now_ms() - call.since_ms,
+            "%s: listener has not returned for %d ms at offsets %d-%d; %s. Its stack:\n%s",
+            call.assigned.queue,
+            now_ms - call.since_ms,
             call.messages.first_offset,
             call.messages.last_offset,
-            self._stack_of(assigned, call),
+            self._consequence,
+            self._stack_of(call.assigned, call.thread),
         )

@@ -1,6 +1,6 @@
-"""Where listeners run: on threads, or, those that are coroutines, on an event loop of their own.
+"""WorkerPool and ListenerLoop: the threads, or the event loop, that listeners run on.
 
-A queue is in a pool at most once, by its dispatch flag.
+A queue is in a pool at most once: its dispatch flag says whether it waits or runs there.
 """
 
 from __future__ import annotations
@@ -12,37 +12,51 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from ordermq.client.runtime import Runtime
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.consumer.queue.receiver import Queue
 
-_QUICK_CALL_NS = 100_000  # of listeners that take less, one thread is enough
-_LOOK_AFTER_S = 0.001  # how long a queue may wait behind a listener that does not return
+# A listener that returns sooner than this hardly waits for anything but the interpreter lock, so
+# one thread is enough for it.
+_QUICK_CALL_NS = 100_000
+_CHECK_AFTER_S = 0.001  # how long a queue may wait behind a listener that does not return
 
 
-class ListenerPool(Protocol):
-    """What a consume service needs of either."""
+_Served = TypeVar("_Served", bound=AssignedQueue, contravariant=True)
 
-    def submit(self, assigned: AssignedQueue) -> None:
+
+class ListenerPool(Protocol[_Served]):
+    """The place where a dispatcher's runs and its listener are executed."""
+
+    def submit(self, assigned: _Served) -> None:
         """Serve a queue soon; any thread."""
 
     def goes_on(self, calls: int) -> bool:
-        """Tell that the listener was called, from the thread or task that serves a queue.
+        """Report listener calls, from the thread or task that serves a queue.
 
         Args:
-            calls: how often since it was told last, or since the queue was given out.
+            calls: number of calls since the last report, or since the queue was taken.
         Returns: False if the caller must submit its queue again, if it has more, and return.
         """
 
+    async def call_alone(
+        self, listener: Callable[..., Any], context: ConsumeContext
+    ) -> tuple[object, BaseException | None]:
+        """Call a listener beside the pool's queues, from the I/O thread.
+
+        Returns: (its result, None) or (None, what it raised).
+        """
+
     def resize(self, size: int) -> None:
-        """Have at most so many threads from now on; any thread."""
+        """Set the maximum number of threads, or of limited tasks; any thread."""
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
-        """What the listener that a queue was given to on this thread is at."""
+        """Return the stack of the listener that runs for a queue on this thread."""
 
     def close(self, timeout_s: float) -> bool:
         """End the threads; False if a listener still ran after `timeout_s` seconds."""
@@ -51,63 +65,63 @@ class ListenerPool(Protocol):
 def pool_for(
     listener: Callable[..., object],
     size: int,
-    serve: Callable[[AssignedQueue], None],
-    serve_async: Callable[[AssignedQueue], Coroutine[Any, Any, None]],
+    run: Callable[[Queue], None],
+    run_async: Callable[[Queue], Coroutine[Any, Any, None]],
     name: str,
     runtime: Runtime,
-) -> ListenerPool:
-    """Make the pool a listener needs: `size` threads, or a loop for an `async def` one."""
+    *,
+    limits_tasks: bool,
+) -> ListenerPool[Queue]:
+    """Make the pool a listener needs: `size` threads, or an event loop for an `async def` one.
+
+    Args:
+        limits_tasks: the event loop, too, runs at most `size` queues at once.
+    """
     if inspect.iscoroutinefunction(listener):
-        return ListenerLoop(serve_async, f"{name}-listeners")
-    return WorkerPool(size, serve, name, lambda look: runtime.post_after(_LOOK_AFTER_S, look))
+        return ListenerLoop(run_async, f"{name}-listeners", size if limits_tasks else None)
+    return WorkerPool(size, run, name, lambda check: runtime.post_after(_CHECK_AFTER_S, check))
 
 
 class _Worker:
+    """A thread of the pool; guarded by the pool's lock, except where its own thread reads."""
+
     __slots__ = ("ident", "is_hired", "is_quick", "is_retired", "since_ns", "wake")
 
     def __init__(self) -> None:
         self.ident = 0
-        self.is_hired = False  # woken for a queue that waits, whoever is on duty
-        self.is_quick = True  # as far as it was told
+        self.is_hired = False  # woken for a waiting queue, whoever is on duty
+        self.is_quick = True  # by its last report
         self.is_retired = False
-        self.since_ns = 0  # when it last was given a queue, or told of calls
+        self.since_ns = 0  # when it last took a queue or reported
+        # A lock as a binary semaphore for its one waiter: an Event would allocate a lock per wait
+        # and take another one around it.
         self.wake = threading.Lock()
         self.wake.acquire()
 
 
-async def call_alone(
-    pool: ListenerPool, listener: Callable[..., Any], context: ConsumeContext
-) -> tuple[object, BaseException | None]:
-    """Call a listener beside the pool's work; from the I/O thread. What came of it."""
-    try:
-        if isinstance(pool, ListenerLoop):
-            return await pool.call(listener(context.messages, context)), None
-        return await asyncio.to_thread(listener, context.messages, context), None
-    except Exception as error:  # noqa: BLE001 - the user's; told to whoever asked
-        return None, error
-
-
-class WorkerPool:
+class WorkerPool(Generic[Queue]):
     """At most `size` daemon threads, started as work needs them.
 
-    Threads that share one interpreter lock do not run quick listeners any faster than one
-    thread does, and fight for the lock with the I/O thread. So one worker is *on duty* and
-    serves queue after queue while the listener is quick. As soon as it is not, each queue that
-    waits gets a thread: a worker that was told of a slow call goes off duty with its queue, and
-    one whose listener does not return is taken off duty by a look, a millisecond after something
-    began to wait for it. A worker off duty keeps its queue until the listener is quick again.
+    One worker is *on duty* and serves queue after queue while the listener is quick. As soon as
+    it is not, each waiting queue gets a thread: a worker that reports a slow call goes off duty
+    with its queue, and one whose listener does not return is taken off duty by a check, a
+    millisecond after something began to wait for it. A worker off duty keeps its queue until the
+    listener is quick again.
 
     Args:
         run: consumes one queue until it is empty, revoked, out of its time slice, or `goes_on`
-            said no; it tells of its calls by `goes_on`.
-        later: has what it is given called in about a millisecond, on any thread.
-        clock_ns: how long calls take.
+            returned False; it reports its calls to `goes_on`.
+        later: calls its argument in about a millisecond, on any thread.
+        clock_ns: for the duration of calls.
     """
+
+    # Threads that share one interpreter lock do not run quick listeners any faster than one
+    # thread does, and they contend for the lock with the I/O thread. Hence one worker on duty.
 
     def __init__(
         self,
         size: int,
-        run: Callable[[AssignedQueue], None],
+        run: Callable[[Queue], None],
         name: str,
         later: Callable[[Callable[[], None]], None],
         clock_ns: Callable[[], int] = time.perf_counter_ns,
@@ -118,25 +132,28 @@ class WorkerPool:
         self._later = later
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
-        self._work: collections.deque[AssignedQueue] = collections.deque()
+        self._work: collections.deque[Queue] = collections.deque()
         self._threads: list[threading.Thread] = []
         self._workers: dict[int, _Worker] = {}  # by ident
         self._idle: list[_Worker] = []
         self._on_duty: _Worker | None = None
-        self._steps = 0  # of the worker on duty: queues taken and calls told
-        self._steps_seen = -1  # at the last look
-        self._is_looked_after = False
+        self._steps = 0  # of the worker on duty: queues taken and reports
+        self._steps_checked = -1  # at the last check
+        self._has_check = False  # one check at a time is on its way
         self._is_closing = False
 
-    def submit(self, assigned: AssignedQueue) -> None:
+    def submit(self, assigned: Queue) -> None:
         with self._lock:
             self._work.append(assigned)
             if self._on_duty is None:
                 self._hire(1)
             else:
-                self._look_after()
+                self._schedule_check()
 
     def goes_on(self, calls: int) -> bool:
+        # Runs once per claim, so the common case, on duty and quick, takes no lock: `_on_duty`
+        # is replaced under it, but only this thread or a check can take this worker off duty,
+        # and a check that came first is seen here or at the next report.
         worker = self._workers[threading.get_ident()]
         now_ns = self._clock_ns()
         worker.is_quick = now_ns - worker.since_ns <= calls * _QUICK_CALL_NS
@@ -153,20 +170,25 @@ class WorkerPool:
         with self._lock:
             if self._on_duty is None:
                 self._on_duty = worker
-                self._look_after()
+                self._schedule_check()
             return worker is self._on_duty and not self._work
+
+    async def call_alone(
+        self, listener: Callable[..., Any], context: ConsumeContext
+    ) -> tuple[object, BaseException | None]:
+        return await _outcome_of(asyncio.to_thread(listener, context.messages, context))
 
     def resize(self, size: int) -> None:
         with self._lock:
             self._size = size
             for worker in self._idle[: max(len(self._threads) - size, 0)]:
-                worker.wake.release()  # it looks for work, finds none, and retires
+                worker.wake.release()  # it finds no work, and retires
                 self._idle.remove(worker)
             self._hire(len(self._work))
-            self._look_after()
+            self._schedule_check()
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
-        return _stack_of_thread(thread)
+        return stack_of_thread(thread)
 
     def close(self, timeout_s: float) -> bool:
         with self._lock:
@@ -178,7 +200,7 @@ class WorkerPool:
             thread.join(timeout_s)
         return not any(thread.is_alive() for thread in self._threads)
 
-    # With the lock held.
+    # Under the lock.
 
     def _hire(self, most: int) -> None:
         """Wake idle workers, or start new ones; the first is on duty if nobody is."""
@@ -189,7 +211,7 @@ class WorkerPool:
             elif len(self._threads) < self._size and not self._is_closing:
                 worker = self._start()
             else:
-                return  # all are with slow listeners: the first to end looks for work
+                return  # all are with slow listeners; the first to end takes the next queue
             worker.is_hired = True
             if self._on_duty is None:
                 self._on_duty = worker
@@ -202,33 +224,33 @@ class WorkerPool:
         thread.start()
         return worker
 
-    def _look_after(self) -> None:
-        """Look soon whether the worker on duty gets to what waits for it, if anything does."""
-        if self._work and self._on_duty and not self._is_looked_after and not self._is_closing:
-            self._is_looked_after = True
-            self._steps_seen = self._steps
-            self._later(self._look)
+    def _schedule_check(self) -> None:
+        """Check soon that the worker on duty gets to the queues that wait for it, if any."""
+        if self._work and self._on_duty and not self._has_check and not self._is_closing:
+            self._has_check = True
+            self._steps_checked = self._steps
+            self._later(self._check)
 
     def _relieve(self) -> None:
-        """The worker on duty is with a slow listener: nobody waits for it."""
+        """Take the worker on duty off it: its listener is slow, and nobody shall wait for it."""
         self._on_duty = None
         self._hire(len(self._work))
-        self._look_after()
+        self._schedule_check()
 
     def _retire(self, worker: _Worker) -> None:
         worker.is_retired = True
         self._threads.remove(threading.current_thread())
         del self._workers[worker.ident]
 
-    # The look after the worker on duty.
-
-    def _look(self) -> None:
+    def _check(self) -> None:
         with self._lock:
-            self._is_looked_after = False
+            self._has_check = False
             if self._on_duty is None or not self._work:
                 return
-            if self._steps != self._steps_seen:
-                self._look_after()
+            # Any step since the last check means it moves; the counter is read without its
+            # thread's help, because that thread is inside the listener.
+            if self._steps != self._steps_checked:
+                self._schedule_check()
             else:
                 self._relieve()
 
@@ -247,13 +269,13 @@ class WorkerPool:
             else:
                 worker.wake.acquire()
 
-    def _next(self, worker: _Worker) -> AssignedQueue | None:
-        """The next queue, or None: the worker is noted as idle or retired, or the pool closes."""
+    def _next(self, worker: _Worker) -> Queue | None:
+        """Return the next queue; None after it made the worker idle or retired it, or to close."""
         with self._lock:
             if len(self._threads) > self._size and worker is not self._on_duty:
                 self._retire(worker)
                 self._hire(len(self._work) if self._on_duty is None else 0)
-                self._look_after()
+                self._schedule_check()
                 return None
             if self._on_duty is None and self._work:
                 self._on_duty = worker
@@ -262,7 +284,7 @@ class WorkerPool:
                 worker.is_hired = False
                 self._steps += is_on_duty
                 assigned = self._work.popleft()
-                self._look_after()
+                self._schedule_check()
                 return assigned
             if is_on_duty:
                 self._on_duty = None
@@ -274,46 +296,71 @@ class WorkerPool:
             return None
 
 
-class ListenerLoop:
-    """A thread with an event loop for listeners that are coroutines; a task a queue.
+class ListenerLoop(Generic[Queue]):
+    """A thread with an event loop for `async def` listeners; one task per submitted queue.
 
     Args:
         run: consumes one queue until it is empty, revoked or out of its time slice.
+        limit: maximum number of tasks that run at once; None for any number.
     """
 
     def __init__(
-        self, run: Callable[[AssignedQueue], Coroutine[Any, Any, None]], name: str
+        self, run: Callable[[Queue], Coroutine[Any, Any, None]], name: str, limit: int | None
     ) -> None:
         self._run = run
         self._runtime = Runtime(name)
+        self._slots = None if limit is None else asyncio.Semaphore(limit)
 
-    async def call(self, work: Any) -> object:
-        """Run a listener's coroutine; from another loop."""
-        return await asyncio.wrap_future(self._runtime.submit(work))
-
-    def submit(self, assigned: AssignedQueue) -> None:
+    def submit(self, assigned: Queue) -> None:
         self._runtime.post(self._start, assigned)
 
     def goes_on(self, calls: int) -> bool:
-        return True
+        return True  # tasks share the loop by awaiting; nobody waits for a thread
+
+    async def call_alone(
+        self, listener: Callable[..., Any], context: ConsumeContext
+    ) -> tuple[object, BaseException | None]:
+        try:
+            work = listener(context.messages, context)
+        except Exception as error:  # noqa: BLE001 - the user's; handed on as the outcome
+            return None, error
+        return await _outcome_of(asyncio.wrap_future(self._runtime.submit(work)))
 
     def resize(self, size: int) -> None:
-        """Coroutines need no threads."""
+        # Tasks that run keep the old semaphore; only later ones wait for the new one.
+        if self._slots is not None:
+            self._slots = asyncio.Semaphore(size)
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
-        return _stacks_of_tasks(self._runtime.loop, str(assigned.queue))
+        return stacks_of_tasks(self._runtime.loop, str(assigned.queue))
 
     def close(self, timeout_s: float) -> bool:
-        """Cancel what runs and end the thread; always True."""
+        """Cancel the tasks and end the thread; always True."""
         self._runtime.release()
         return True
 
-    def _start(self, assigned: AssignedQueue) -> None:
-        self._runtime.spawn(self._run(assigned), str(assigned.queue))
+    def _start(self, assigned: Queue) -> None:
+        work = self._run(assigned) if self._slots is None else self._run_limited(assigned)
+        self._runtime.spawn(work, str(assigned.queue))
+
+    async def _run_limited(self, assigned: Queue) -> None:
+        assert self._slots is not None
+        async with self._slots:
+            await self._run(assigned)
+
+
+async def _outcome_of(call: Awaitable[object]) -> tuple[object, BaseException | None]:
+    try:
+        return await call, None
+    except Exception as error:  # noqa: BLE001 - the user's; handed on as the outcome
+        return None, error
+
+
+# Stacks, for whoever asks why nothing moves.
 
 
 def stacks_of_all_threads() -> str:
-    """Every thread of this process, as jstack tells it of Java's."""
+    """Return the stacks of all threads of this process, as jstack does for Java."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
@@ -321,14 +368,16 @@ def stacks_of_all_threads() -> str:
     )
 
 
-def _stack_of_thread(ident: int) -> str:
-    """One thread, outermost call first; empty if it has ended."""
+def stack_of_thread(ident: int) -> str:
+    """Return one thread's stack, outermost call first; empty if it has ended."""
     frame = sys._current_frames().get(ident)
     return "" if frame is None else "".join(traceback.format_stack(frame))
 
 
-def _stacks_of_tasks(loop: asyncio.AbstractEventLoop, name: str) -> str:
-    """The tasks of a loop that have this name, outermost coroutine first; from any thread."""
+def stacks_of_tasks(loop: asyncio.AbstractEventLoop, name: str) -> str:
+    """Return the stacks of a loop's tasks of this name, outermost first; from any thread."""
+    # Task.get_stack() shows only where the outermost coroutine waits. The await chain leads to
+    # the line the listener itself waits at.
     named = [task for task in asyncio.all_tasks(loop) if task.get_name() == name]
     return "\n".join("".join(_coroutine_frames(task.get_coro())) for task in named)
 

@@ -48,6 +48,38 @@ _FROM_WHERE = {
 }
 
 
+def _receiver_for(
+    settings: MemberSettings,
+    client: ClientSession,
+    offsets: Offsets | LocalOffsets,
+    history: EventRecorder,
+) -> Receiver[Any]:
+    """Make the receiver of the member's listener; the only place that asks for its kind."""
+    config = settings.config.consume
+    if settings.concurrent_listener is not None:
+        return ConcurrentDispatcher(
+            client,
+            settings.group,
+            config,
+            settings.concurrent_listener,
+            history,
+            settings.statistics,
+            is_broadcasting=settings.offset_file is not None,
+        )
+    assert settings.listener is not None
+    kind = KeyOrderedDispatcher if config.order_by_key else OrderlyDispatcher
+    return kind(
+        client,
+        settings.group,
+        config,
+        settings.listener,
+        settings.on_failure,
+        offsets,
+        history,
+        settings.statistics,
+    )
+
+
 class Member:
     """Joins on `start`, leaves on `close`; both from any thread but the I/O thread."""
 
@@ -81,31 +113,8 @@ class Member:
             self._offsets = Offsets(client, group, config.rebalance, self._history, statistics)
         else:
             self._offsets = LocalOffsets(client, settings.offset_file, config.rebalance, statistics)
-        self._receiver: Receiver[Any]
+        self._receiver = _receiver_for(settings, client, self._offsets, self._history)
         self._locks: Locks | Unlocked
-        if settings.listener is not None:
-            kind = KeyOrderedDispatcher if config.consume.order_by_key else OrderlyDispatcher
-            self._receiver = kind(
-                client,
-                group,
-                config.consume,
-                settings.listener,
-                settings.on_failure,
-                self._offsets,
-                self._history,
-                statistics,
-            )
-        else:
-            assert settings.concurrent_listener is not None
-            self._receiver = ConcurrentDispatcher(
-                client,
-                group,
-                config.consume,
-                settings.concurrent_listener,
-                self._history,
-                statistics,
-                is_broadcasting=settings.offset_file is not None,
-            )
         self._pullers = Pullers(
             client,
             group,

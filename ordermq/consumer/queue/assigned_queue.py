@@ -1,15 +1,28 @@
-"""One assigned message queue: its lease, its state and its process queue, kept together.
+"""AssignedQueue: one message queue while this member holds it, with its lease, its state and its
+process queue.
 
-Everything that may race about a queue is decided here, under one lock a queue:
+The fetcher, the dispatcher and the group member meet here and nowhere else. Everything that may
+race about a queue is decided here:
 
 * a batch starts only while the queue is ACTIVE and its lease is valid
-* (docs/internals/semantics.md#fencing),
-* a finished batch counts only if the lease it started under still stands (10.3 b),
-* a revoked queue is drained exactly when no batch runs, of the many that may (10.1),
-* a pull answer counts only in the generation that asked for it (I14).
+  (docs/internals/semantics.md#fencing),
+* a finished batch counts only if the lease it started under still stands,
+* a revoked queue is drained when its last running batch has ended
+  (docs/internals/semantics.md#hand-off),
+* a pull answer counts only in the generation that asked for it.
 
-Locks are taken in this order: `AssignedQueue._lock`, then the process queue's own mutex.
-No request, hook, listener or log call happens under either.
+Locks. `AssignedQueue._lock`, one per queue, protects the state, the lease, the generation, the
+offsets, the pauses and the number of running batches, and makes each of them change together with
+the process queue. Attributes marked "worker only" need no lock: they are touched by whoever holds
+the dispatch flag. The lock order is `AssignedQueue._lock`, then the process queue's own native
+mutex; the second is never held while Python code runs. No request, callback, listener or log call
+happens under either, so no other lock can be taken inside.
+
+The dispatch flag, kept by the process queue, says that a consume request for the queue waits in
+the pool or runs. Who sets it (`accept`, `resume`, `requeue`) must submit the queue; who ends a
+run clears it in the same critical section in which it saw that nothing is pending
+(`has_more`). So messages that arrive meanwhile either find the flag set and a worker that will see
+them, or set it again (docs/internals/semantics.md#process-queue, no lost wake-up).
 """
 
 from __future__ import annotations
@@ -26,28 +39,28 @@ from ordermq.model.message_queue import MessageQueue
 
 
 class QueueState(Enum):
-    """Where a queue is between being ours and not (docs/internals/semantics.md#hand-off)."""
+    """The stages of a queue, from assignment to release (docs/internals/semantics.md#hand-off)."""
 
     ACTIVE = auto()
-    DRAINING = auto()  # no new batch, no new pull; the running batch may finish and commit
-    GONE = auto()
+    DRAINING = auto()  # no new batch, no new pull; running batches may finish and commit
+    GONE = auto()  # terminal; a new assignment creates a new object
 
 
 class Pause(Enum):
-    """Who holds a queue's batches back; each kind ends by itself."""
+    """Reasons to start no batch; each is ended by itself."""
 
-    USER = auto()  # asked for, or by a failure policy, until somebody resumes
-    SEEK = auto()  # until the running batch has ended and the queue is moved
+    USER = auto()  # pause(), or a failure policy, until resume()
+    SEEK = auto()  # until the running batch has ended and the offset is set
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work a queue: an epoch and an end on the monotonic clock.
+    """The right to consume a queue: an epoch, and a deadline on the monotonic clock.
 
     Args:
-        epoch: grows with each change of owner; the fence token's first half.
-        deadline_ms: counted from the *send* of the granting request
-        (docs/internals/semantics.md#leases-and-renewal).
+        epoch: grows with each change of owner; the first half of the fence token.
+        deadline_ms: counted from the *send* of the request that was granted: the broker counts
+            from its receipt, which is later (docs/internals/semantics.md#leases-and-renewal).
         is_fenced: the broker knows epochs and refuses commits of older ones.
     """
 
@@ -60,46 +73,48 @@ class Lease:
 
     @property
     def wire_epoch(self) -> int:
-        """The epoch a request carries: 0 to a broker that knows none."""
+        """The epoch to put into requests: 0 for a broker that knows none."""
         return self.epoch if self.is_fenced else 0
 
     @property
     def is_lock(self) -> bool:
-        """A broker granted it; False for a queue held without a lock."""
+        """True if a broker granted it; False for a queue that is held without a lock."""
         return self.epoch > 0
 
 
-UNLOCKED = Lease(epoch=0, deadline_ms=1 << 62, is_fenced=False)  # no lock is ever epoch 0
+UNLOCKED = Lease(epoch=0, deadline_ms=1 << 62, is_fenced=False)  # brokers start at epoch 1
 
 
 class NotClaimed(Enum):
-    """Why no batch was handed out; each leaves the dispatch flag cleared."""
+    """Reasons why a queue hands out no batch; each leaves the dispatch flag cleared."""
 
     EMPTY = auto()  # nothing pending
     REVOKED = auto()  # draining or gone
     PAUSED = auto()
-    LEASE_LOST = auto()  # the lease is over; the buffer was dropped
+    LEASE_LOST = auto()  # the buffer was dropped, too
 
 
-@dataclass(frozen=True, slots=True)
-class RunningCall:
-    """A listener call under way: with what, since when, on which thread."""
-
-    messages: MessageRun
-    since_ms: int  # of the claim it belongs to
-    thread: int
-
-
-@dataclass(slots=True)
+@dataclass(slots=True)  # not frozen: setting a frozen one's fields costs more per batch
 class BatchClaim:
-    """What is being consumed, one batch or several in turn, with the lease it started under.
+    """The messages a worker has claimed, and the lease it claimed them under. Never changed.
 
-    Never changed.
+    Args:
+        messages: one batch, or several that are called one after the other.
+        generation: the queue's generation at that time; in another one the claim is void.
     """
 
     messages: MessageRun
     lease: Lease
     generation: int
+
+
+class RunningCall(NamedTuple):
+    """A listener call in progress."""
+
+    assigned: AssignedQueue
+    messages: MessageRun
+    since_ms: int  # start of the claim it belongs to, on the monotonic clock
+    thread: int
 
 
 class QueueCallbacks(NamedTuple):
@@ -131,24 +146,25 @@ class AssignedQueue:
         self.group = group
         self.process_queue = ProcessQueue(str(queue))
         self.process_queue.reset(start_offset)
-        self.attempts: dict[int, int] = {}  # failed tries of buffered offsets; worker only
-        self.isolate_until = -1  # up to this offset, one message a batch; worker only
-        # The claim that runs ends with its batch: written under the lock, read without. What
-        # sets it right after has one batch more, for whose end a hand-off waits anyway.
+        self.attempts: dict[int, int] = {}  # failed attempts by buffered offset; worker only
+        self.isolate_until = -1  # up to this offset, one message per batch; worker only
+        # Ends the running claim at its current batch. Written under the lock, read without: a
+        # worker that reads it a moment too early starts one batch more, and a revocation waits
+        # for that batch anyway.
         self.ends_claim = False
         self.burst = 1  # batches to claim at once; worker only
-        self.defects = 0  # turns that broke by an error of ours, one after the other; worker only
-        self.calling: MessageRun | None = None  # what the listener has; worker only
+        self.defects = 0  # internal errors in a row while consuming; worker only
+        self.calling: MessageRun | None = None  # the listener's current batch; worker only
         self.worker = 0  # the thread of the last claim
-        self.last_claim_ms = -1  # when a listener last got a batch, on the monotonic clock
+        self.last_claim_ms = -1  # time of the last claim, on the monotonic clock
         self._on_lease_lost, self._on_drained, self._on_room = callbacks
         self._lock = threading.Lock()
         self._state = QueueState.ACTIVE
         self._lease: Lease | None = lease
         self._generation = 0
-        self._running = 0  # batches with listeners; at most one but in concurrent groups
+        self._running = 0  # claims with listeners; at most one if the group is ordered by queue
         self._paused: set[Pause] = set()
-        self._room_below = 0  # a puller waits until fewer messages than this are buffered
+        self._room_below = 0  # a fetcher waits until fewer messages than this are buffered
         self._next_pull_offset = start_offset
         self._done_offset = start_offset
         self._committed_offset = start_offset
@@ -157,7 +173,8 @@ class AssignedQueue:
         epoch = self._lease.epoch if self._lease else None
         return f"<AssignedQueue {self.queue} {self._state.name} epoch={epoch}>"
 
-    # What others may look at; single reads, true at the moment of reading.
+    # Reading. Single attribute reads need no lock; each is true at its moment, and decisions
+    # that need two of them at once are methods below.
 
     @property
     def state(self) -> QueueState:
@@ -170,7 +187,7 @@ class AssignedQueue:
 
     @property
     def generation(self) -> int:
-        """Grows whenever what is buffered or in flight stops counting."""
+        """A number that grows whenever buffered messages and pending answers become void."""
         return self._generation
 
     @property
@@ -179,21 +196,19 @@ class AssignedQueue:
 
     @property
     def done_offset(self) -> int:
-        """Every offset below it is done; what a commit would store."""
+        """The offset to commit: every message before it is done."""
         return self._done_offset
 
     @property
     def committed_offset(self) -> int:
-        """What the broker has acknowledged."""
+        """The last offset the broker has acknowledged."""
         return self._committed_offset
 
     @property
     def unfinished_span(self) -> int:
-        """From the smallest offset buffered or with a listener to the greatest pulled; 0 if none.
-
-        What is done above the smallest is not committed yet
-        (docs/internals/semantics.md#concurrent-consumption).
-        """
+        """Offsets from the oldest unfinished message to the newest pulled one; 0 if none."""
+        # Messages done above the oldest unfinished one cannot be committed yet: this many are
+        # redelivered after a crash (docs/internals/semantics.md#concurrent-consumption).
         queue = self.process_queue
         oldest = [first for first in (queue.first_pending, queue.first_consuming) if first >= 0]
         return max(queue.max_offset - min(oldest), 0) if oldest else 0
@@ -204,31 +219,31 @@ class AssignedQueue:
 
     @property
     def is_running(self) -> bool:
-        """A listener has a batch of this queue right now."""
+        """True while a listener has a batch of this queue."""
         return self._running > 0
 
     def running_calls(self) -> list[RunningCall]:
-        """The listener calls under way; [] in a concurrent group, whose service knows."""
+        """Return the listener calls in progress; a concurrent dispatcher knows its own."""
         run = self.calling
         if run is None or not self._running:
             return []
-        return [RunningCall(run, self.last_claim_ms, self.worker)]
+        return [RunningCall(self, run, self.last_claim_ms, self.worker)]
 
     def parked_keys(self) -> list[bytes]:
         """Return the keys that wait for `unpark`; only a key-ordered queue has any."""
         return []
 
     def is_revoked(self) -> bool:
-        """True as soon as the queue is to move away, or its lease is lost."""
+        """Return True once the queue is being revoked or its lease is lost."""
         return self._state is not QueueState.ACTIVE or self._lease is None
 
-    # The worker's side.
+    # Worker: claim a batch, settle it.
 
     def begin_batch(self, limit: int, now_ms: int) -> BatchClaim | NotClaimed:
-        """Claim the next batch for a listener; the only way to start one.
+        """Claim the next messages for a listener; the only way to start a batch.
 
         Args:
-            limit: most messages wanted, >= 1.
+            limit: maximum number of messages, >= 1.
         """
         with self._lock:
             lease = self._lease
@@ -265,34 +280,35 @@ class AssignedQueue:
         return limit
 
     def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, hold: bool = False) -> bool:
-        """Settle a claimed batch: its first `done` messages are finished, the rest come again.
+        """Settle a claim: its first `done` messages are finished, the rest are redelivered.
 
         Args:
-            hold: manual mode: finished ones stay uncommitted until a batch ends without it.
-        Returns: False if the lease it started under is over: then nothing counts, the queue
-            starts again from the committed offset (docs/internals/semantics.md#fencing).
+            hold: manual commit: finished messages stay uncommitted until a claim ends without it.
+        Returns: False if the lease it started under is over. The results are discarded, and the
+            queue restarts from the committed offset (docs/internals/semantics.md#fencing).
         """
-        lapsed = False
+        is_lost = False
         with self._lock:
-            # The same generation is the same epoch; its lease may have been renewed meanwhile.
+            # Compare generations, not leases: a renewal replaces the lease, and only a lost one
+            # ends the generation.
             counts = claim.generation == self._generation and self._lease is not None
             if counts and not self._is_valid(now_ms):
                 self._drop_lease()
-                counts, lapsed = False, True
+                counts, is_lost = False, True
             if counts:
                 if done < len(claim.messages):
                     self.process_queue.make_again_from(claim.messages[done].queue_offset)
                 if done and not hold:
                     self._done_offset = self.process_queue.commit()
             if not counts:
-                self.process_queue.end_dispatch()  # the turn ends here, without a successor
+                self.process_queue.end_dispatch()  # this run ends here and submits no other
             drained = self._leave_batch()
             room = self._has_room()
-        self._tell(lapsed, drained, room)
+        self._notify(is_lost, drained, room)
         return counts
 
     def rollback_held(self, claim: BatchClaim) -> bool:
-        """Manual ROLLBACK: everything not committed comes again. False as in `end_batch`."""
+        """Manual ROLLBACK: redeliver everything uncommitted. False as in `end_batch`."""
         with self._lock:
             counts = claim.generation == self._generation and self._lease is not None
             if counts:
@@ -300,23 +316,23 @@ class AssignedQueue:
             else:
                 self.process_queue.end_dispatch()
             drained = self._leave_batch()
-        self._tell(False, drained, False)
+        self._notify(False, drained, False)
         return counts
 
-    def abandon_turn(self, reason: str) -> None:
-        """End a turn that broke: the lease is given up, so that the queue starts again."""
+    def abandon_batch(self, reason: str) -> None:
+        """End a run that an internal error broke: give the lease up, so that the queue restarts."""
         with self._lock:
-            lapsed = self._lease is not None
-            if lapsed:
+            is_lost = self._lease is not None
+            if is_lost:
                 self._drop_lease()
             self.process_queue.end_dispatch()
             drained = self._leave_batch()
-        if lapsed:
+        if is_lost:
             self._on_lease_lost(self, reason)
-        self._tell(False, drained, False)
+        self._notify(False, drained, False)
 
     def has_more(self) -> bool:
-        """Whether the request that claimed last must have a successor; else it was the last."""
+        """Return True if the worker must submit the queue again; False clears the flag."""
         with self._lock:
             if self.process_queue.pending_count:
                 return True
@@ -327,6 +343,7 @@ class AssignedQueue:
         return self._lease is not None and self._lease.is_valid(now_ms)
 
     def _leave_batch(self) -> bool:
+        # Never below 0: a run may also be abandoned before it has claimed anything.
         self._running = max(self._running - 1, 0)
         return self._state is QueueState.DRAINING and self._running == 0
 
@@ -336,8 +353,8 @@ class AssignedQueue:
             return True
         return False
 
-    def _tell(self, lapsed: bool, drained: bool, room: bool) -> None:
-        if lapsed:
+    def _notify(self, is_lost: bool, drained: bool, room: bool) -> None:
+        if is_lost:
             self._on_lease_lost(self, "the lease ended while a batch ran")
         if drained:
             self._on_drained(self)
@@ -345,33 +362,33 @@ class AssignedQueue:
             self._on_room(self)
 
     def _drop_lease(self) -> None:
-        # Another owner may have gone on from the committed offset: neither what is buffered
-        # nor what is being consumed may count any more
-        # (docs/internals/semantics.md#stale-buffers). The dispatch flag
-        # stays: a request that is queued or running clears it itself, or a second one could
-        # run beside it after the lease is regained.
+        # Another owner may have continued from the committed offset, so neither the buffered
+        # messages nor the running batches may count any more
+        # (docs/internals/semantics.md#stale-buffers). The dispatch flag stays: a request that
+        # waits or runs clears it itself. Clearing it here would let a second worker run beside
+        # that one once the lease is regained.
         self._lease = None
         self.ends_claim = True
         self._generation += 1
         self._done_offset = self._committed_offset
         self.process_queue.clear()
 
-    # The worker's side in a concurrent group: many claims at once, finished in any order.
+    # Worker of a concurrent group: many claims at once, finished in any order.
 
     def finish(self, claim: BatchClaim, offsets: Collection[int]) -> None:
-        """End a claim: these offsets of it are done, all others stay out (`bring_back`)."""
+        """Settle a claim: these of its offsets are done; the others stay out until `requeue`."""
         with self._lock:
             if claim.generation == self._generation:
                 watermark = self.process_queue.remove(offsets)
                 self._done_offset = max(self._done_offset, watermark)
             drained = self._leave_batch()
             room = self._has_room()
-        self._tell(False, drained, room)
+        self._notify(False, drained, room)
 
-    def bring_back(self, claim: BatchClaim, offsets: Collection[int]) -> bool:
-        """Make unfinished offsets of an ended claim pending again.
+    def requeue(self, claim: BatchClaim, offsets: Collection[int]) -> bool:
+        """Make unfinished offsets of a settled claim pending again.
 
-        Returns: True if a consume request must now be submitted.
+        Returns: True if the caller must submit the queue.
         """
         with self._lock:
             if claim.generation != self._generation or self._state is not QueueState.ACTIVE:
@@ -379,12 +396,12 @@ class AssignedQueue:
             self.process_queue.make_again(offsets)
             return not self._paused and self.process_queue.begin_dispatch()
 
-    # The puller's side.
+    # Fetcher.
 
     def accept(self, generation: int, batch: MessageBatch, next_offset: int) -> bool:
-        """Buffer a pull answer and move the cursor; stale answers change nothing.
+        """Buffer a pull answer and move the cursor; an answer of an old generation is dropped.
 
-        Returns: True if a consume request must now be submitted.
+        Returns: True if the caller must submit the queue.
         """
         with self._lock:
             if generation != self._generation or self._state is not QueueState.ACTIVE:
@@ -392,7 +409,7 @@ class AssignedQueue:
             self._next_pull_offset = next_offset
             submit = len(batch) > 0 and self._put(batch)
             if submit and self._paused:
-                self.process_queue.end_dispatch()  # resume() begins it again
+                self.process_queue.end_dispatch()  # resume() sets it again
                 return False
             return submit
 
@@ -400,23 +417,22 @@ class AssignedQueue:
         return self.process_queue.put_batch(batch)
 
     def skip_to(self, generation: int, next_offset: int) -> None:
-        """Move the cursor over offsets that hold nothing for us
-        (docs/internals/semantics.md#pull-loop, tag correction).
-
-        With nothing buffered they are done, so that filtered tails do not show as lag.
-        """
+        """Move the cursor over offsets that hold no message of the subscription
+        (docs/internals/semantics.md#pull-loop, tag correction)."""
         with self._lock:
             if generation != self._generation or self._state is not QueueState.ACTIVE:
                 return
             self._next_pull_offset = next_offset
+            # With nothing buffered the skipped offsets are done. Without this, a queue whose
+            # tail is filtered out would show a lag that never shrinks.
             if self.process_queue.message_count == 0:
                 self._done_offset = max(self._done_offset, next_offset)
                 self.process_queue.reset(self._done_offset)  # empty: this only raises its floor
 
     def wait_for_room(self, below: int) -> bool:
-        """Ask to be told by `on_room` when fewer than `below` messages are buffered.
+        """Request an `on_room` call once fewer than `below` messages are buffered.
 
-        Returns: False if that is so already, and nothing will be told.
+        Returns: False if that is so already; then no call follows.
         """
         with self._lock:
             if self.process_queue.message_count < below:
@@ -424,28 +440,29 @@ class AssignedQueue:
             self._room_below = below
             return True
 
-    # The I/O thread's side: leases.
+    # Group member, on the I/O thread: leases.
 
     def renew(self, generation: int, lease: Lease) -> bool:
-        """Prolong the lease by a newer grant of the same epoch.
+        """Extend the lease by a newer grant of the same epoch.
 
-        Returns: False if the grant is of another epoch: someone may have owned the queue in
-            between, so the lease is lost all the same.
+        Returns: False if the epoch differs: another member may have owned the queue in between,
+            so the caller must treat the lease as lost.
         """
         with self._lock:
             if generation != self._generation or self._lease is None:
                 return False
             if self._lease.epoch != lease.epoch:
                 return False
+            # Answers may overtake each other; an older grant must not shorten the lease.
             if lease.deadline_ms > self._lease.deadline_ms:
                 self._lease = lease
             return True
 
     def lose_lease(self, reason: str, generation: int | None = None) -> None:
-        """Lose the lease now; drops what is buffered. Nothing happens if it is lost already.
+        """Give the lease up now and drop what is buffered; does nothing if it is lost already.
 
         Args:
-            generation: do it only if nothing was lost since that generation.
+            generation: do it only in this generation; for answers that may arrive late.
         """
         with self._lock:
             if self._lease is None or self._state is QueueState.GONE:
@@ -456,9 +473,10 @@ class AssignedQueue:
         self._on_lease_lost(self, reason)
 
     def regain(self, lease: Lease, start_offset: int) -> bool:
-        """Begin again under a new lease, from the offset read after it was granted.
+        """Restart under a new lease, from the offset that was read after it was granted.
 
-        Returns: False if the queue was revoked meanwhile.
+        Returns: False if the queue was revoked meanwhile, or a listener of the old lease still
+            runs: the same message must not run twice at once.
         """
         with self._lock:
             if self._state is not QueueState.ACTIVE or self._lease is not None or self._running:
@@ -469,7 +487,7 @@ class AssignedQueue:
             return True
 
     def reposition(self, generation: int, offset: int) -> bool:
-        """Go on from `offset`, either way; what is buffered is dropped.
+        """Continue from `offset`, forwards or backwards; drops what is buffered.
 
         Returns: False if a batch is running, or the queue was lost or revoked meanwhile.
         """
@@ -487,10 +505,10 @@ class AssignedQueue:
         self.process_queue.reset(offset)
         self._room_below = 0
 
-    # The I/O thread's side: commits, pausing, moving away.
+    # Group member, on the I/O thread: commits, pauses, revocation.
 
     def uncommitted(self, now_ms: int) -> tuple[int, Lease] | None:
-        """What to commit and under which lease; None if there is nothing, or no right to."""
+        """Return the offset to commit and the lease to commit it under; None if there is none."""
         with self._lock:
             lease = self._lease
             if lease is None or not lease.is_valid(now_ms):
@@ -500,33 +518,35 @@ class AssignedQueue:
             return self._done_offset, lease
 
     def committed(self, offset: int, lease: Lease) -> None:
-        """The broker acknowledged `offset` under `lease`."""
+        """Note that the broker acknowledged `offset` under `lease`."""
         with self._lock:
             if self._lease is not None and self._lease.epoch == lease.epoch:
                 self._committed_offset = offset
 
     def pause(self, by: Pause = Pause.USER) -> None:
-        """No new batch until `resume`; pulling stops by flow control, the lease is kept."""
+        """Start no batch until `resume`; pulling stops by flow control, the lease is kept."""
         with self._lock:
             self._paused.add(by)
             self.ends_claim = True
 
     def stop(self) -> None:
-        """Pause from within a turn that ends here; a `resume` at any time submits anew."""
+        """Pause from within a run that ends here; a later `resume` submits the queue anew."""
+        # One critical section: were the flag cleared after the pause, a resume() in between
+        # would find it set, submit nothing, and the queue would stand still for ever.
         with self._lock:
             self._paused.add(Pause.USER)
             self.ends_claim = True
             self.process_queue.end_dispatch()
 
     def resume(self, by: Pause = Pause.USER) -> bool:
-        """End one kind of pause; True if a consume request must now be submitted."""
+        """End one kind of pause; True if the caller must submit the queue."""
         with self._lock:
             self._paused.discard(by)
             is_on = self._state is QueueState.ACTIVE and not self._paused
             return is_on and self.process_queue.begin_dispatch()
 
     def revoke(self) -> bool:
-        """No new batch from here on; True if none is running, else `on_drained` will tell."""
+        """Start no batch from here on; True if none is running, else `on_drained` follows."""
         with self._lock:
             if self._state is QueueState.ACTIVE:
                 self._state = QueueState.DRAINING
@@ -534,7 +554,7 @@ class AssignedQueue:
             return self._running == 0
 
     def discard(self) -> None:
-        """The queue is no longer ours; nothing of it counts any more."""
+        """Release the queue: no result of it counts any more."""
         with self._lock:
             self._state = QueueState.GONE
             self._drop_lease()

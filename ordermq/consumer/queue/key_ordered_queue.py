@@ -1,8 +1,10 @@
-"""An assigned queue consumed by key: the lanes of its sharding keys
+"""KeyOrderedQueue: an assigned queue that is consumed by sharding key
 (docs/internals/semantics.md#key-lanes).
 
-Its process queue counts what is not done, for flow control; its lane map says which messages
-may run and up to where everything is done. Both change under the lock of `AssignedQueue`.
+Each key has a lane in the native lane map: its messages run one at a time, in order, beside those
+of other keys. The process queue only counts what is unfinished, for flow control; the lane map
+says which messages may run and up to where everything is done (the watermark). Both change under
+`AssignedQueue._lock`, and the lock order stays the same: that lock, then their own mutexes.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ from ordermq.model import properties as props
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 
-_ROW_BITS = 32  # a token is batch number << 32 | row
+# The lane map stores 64-bit tokens, no Python objects: batch number << 32 | row.
+_ROW_BITS = 32
 
 
 class KeyOrderedQueue(AssignedQueue):
-    """Hands out messages of different keys at once, those of one key one after another.
+    """Hands out messages of different keys at once, and those of one key one at a time.
 
-    A claim is one listener call: messages of as many keys. The dispatch flag means that a
-    request waits in the pool; a worker that serves the queue looks for more by itself.
-
-    Args: those of `AssignedQueue`, and the settings of the lanes.
+    A claim is one listener call with messages of as many keys. The dispatch flag means something
+    narrower than in the base class: a request waits in the pool. The worker that serves it clears
+    the flag at its start, so that others can be submitted beside it.
     """
 
     def __init__(
@@ -58,19 +60,21 @@ class KeyOrderedQueue(AssignedQueue):
         self.lanes.reset(start_offset)
         self._batches: dict[int, MessageBatch] = {}  # by number, ascending; not all done
         self._next_number = 0
-        self._suspended: set[bytes] = set()  # keys that failed and wait for their next try
+        # Two reasons to hold a lane; it opens when neither is left.
+        self._suspended: set[bytes] = set()  # keys that failed and wait for their next attempt
         self._parked: set[bytes] = set()  # keys given up until `unpark`
-        # Failed messages without a key: parking has no name for them, so they stay in flight.
+        # Failed messages without a key. The lane map parks by key and these have none, so until
+        # their pause is over they count as in flight, which holds their common lane as well.
         self._held: set[int] = set()
         self._calls: dict[int, RunningCall] = {}  # by first offset
 
-    # The worker's side.
+    # Worker: claim one call, settle it.
 
-    def take_off(self, size: int, now_ms: int) -> BatchClaim | NotClaimed:
+    def begin_batch(self, limit: int, now_ms: int) -> BatchClaim | NotClaimed:
         """Claim messages for one listener call, each of another key.
 
         Args:
-            size: most messages wanted, >= 1. One that has failed before comes alone.
+            limit: maximum number of messages, >= 1. A message that failed before comes alone.
         """
         with self._lock:
             lease = self._lease
@@ -81,13 +85,15 @@ class KeyOrderedQueue(AssignedQueue):
             if self._paused:
                 return NotClaimed.PAUSED
             if lease.is_valid(now_ms):
-                tokens = self._take(size)
+                tokens = self._take(limit)
                 if not tokens:
                     return NotClaimed.EMPTY
                 self._running += 1
                 self.last_claim_ms = now_ms
                 run = MessageRun(list(self._segments(tokens)))
-                self._calls[run.first_offset] = RunningCall(run, now_ms, threading.get_ident())
+                self._calls[run.first_offset] = RunningCall(
+                    self, run, now_ms, threading.get_ident()
+                )
                 return BatchClaim(run, lease, self._generation)
             self._drop_lease()
         self._on_lease_lost(self, "the lease ended before a batch could start")
@@ -97,42 +103,46 @@ class KeyOrderedQueue(AssignedQueue):
         with self._lock:
             return list(self._calls.values())
 
-    def hands_on(self) -> bool:
-        """Whether another worker can begin now; then the caller submits a request for it."""
+    def begin_beside(self) -> bool:
+        """Return True if another call may run now: the caller submits the queue for it."""
         with self._lock:
             return self._may_begin() and self.process_queue.begin_dispatch()
 
-    def land(self, claim: BatchClaim, done: int, now_ms: int) -> bool:
-        """End a call: the first `done` of its messages are done.
+    def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, hold: bool = False) -> bool:
+        """Settle a call: the first `done` of its messages are finished.
 
-        The lanes of the others stand still until `go_on`, and nothing else does.
+        The lanes of the others stand still until `release`, and nothing else does.
 
-        Returns: False if the lease it started under is over: then nothing counts, the queue
-            starts again from the committed offset (docs/internals/semantics.md#fencing).
+        Args:
+            hold: has no effect: manual commit is refused together with `order_by_key`.
+        Returns: False if the lease it started under is over. The results are discarded, and the
+            queue restarts from the committed offset (docs/internals/semantics.md#fencing).
         """
         offsets = claim.messages.offsets()
-        lapsed = False
+        is_lost = False
         with self._lock:
             counts = claim.generation == self._generation and self._lease is not None
             if counts and not self._is_valid(now_ms):
                 self._drop_lease()
-                counts, lapsed = False, True
+                counts, is_lost = False, True
             if counts:
                 self._finish(offsets[:done])
                 self._suspend(claim, offsets[done:], done)
             else:
+                # The lane map was reset while this call ran. It remembers the call as an old
+                # flight and starts no message of its keys before it is told of the end.
                 for offset in offsets:
-                    self.lanes.failed(offset)  # an old flight, which others may wait for
+                    self.lanes.failed(offset)
             self._calls.pop(offsets[0], None)
             drained = self._leave_batch()
             room = self._has_room()
-        self._tell(lapsed, drained, room)
+        self._notify(is_lost, drained, room)
         return counts
 
-    def go_on(self, claim: BatchClaim, first: int) -> bool:
-        """Let the messages of a landed claim from number `first` on come again.
+    def release(self, claim: BatchClaim, first: int) -> bool:
+        """Make the messages of a settled claim pending again, from position `first` on.
 
-        Returns: True if a consume request must now be submitted.
+        Returns: True if the caller must submit the queue.
         """
         with self._lock:
             for place, offset in enumerate(claim.messages.offsets()[first:], first):
@@ -140,24 +150,26 @@ class KeyOrderedQueue(AssignedQueue):
                 if key is not None:
                     self._suspended.discard(key)
                     self._let_go(key)
+                # Only in its own generation: a restart has told the lane map already, and the
+                # same offset may be in flight again.
                 elif claim.generation == self._generation and offset in self._held:
                     self._held.remove(offset)
                     self.lanes.failed(offset)
             return self._begins()
 
-    def wakes(self) -> bool:
-        """Whether a request must now be submitted, by a worker that goes."""
+    def begin_next(self) -> bool:
+        """Return True if a worker that leaves the queue must submit it for the next one."""
         with self._lock:
             return self._begins()
 
-    def abandon_turn(self, reason: str) -> None:
-        """As for every queue; whoever calls has landed its claim."""
+    def abandon_batch(self, reason: str) -> None:
+        """Give the lease up after an internal error; the caller has settled its claim."""
         self.lose_lease(reason)
 
-    # Parking; any thread.
+    # Parked keys; any thread.
 
     def park(self, claim: BatchClaim, place: int) -> bytes | None:
-        """Hold the lane of a claimed message until `unpark`; None if it has no key to park."""
+        """Hold the lane of a claimed message until `unpark`; None if it has no key."""
         key = _key_of(claim.messages, place)
         if key is not None:
             with self._lock:
@@ -166,9 +178,9 @@ class KeyOrderedQueue(AssignedQueue):
         return key
 
     def unpark(self, key: bytes) -> bool | None:
-        """Let a parked lane go on; None if it was not parked.
+        """Open a parked lane; None if it was not parked.
 
-        Returns: True if a consume request must now be submitted.
+        Returns: True if the caller must submit the queue.
         """
         with self._lock:
             if key not in self._parked:
@@ -178,7 +190,7 @@ class KeyOrderedQueue(AssignedQueue):
             return self._begins()
 
     def take_parked(self, key: bytes, most: int, now_ms: int) -> BatchClaim | None:
-        """Claim messages of a parked key, to be stored elsewhere; `land` and `go_on` end it."""
+        """Claim messages of a parked key to move them away; settle it as any other claim."""
         with self._lock:
             if not self._may_work(now_ms):
                 return None
@@ -192,7 +204,10 @@ class KeyOrderedQueue(AssignedQueue):
             )
 
     def begin_replay(self, now_ms: int) -> BatchClaim | None:
-        """Claim the queue for parked messages, which are none of its own; a hand-off waits."""
+        """Claim the queue while its parked messages are consumed from the parking topic.
+
+        The claim is empty: those messages are in another queue. It makes a revocation wait.
+        """
         with self._lock:
             if not self._may_work(now_ms):
                 return None
@@ -201,13 +216,13 @@ class KeyOrderedQueue(AssignedQueue):
             return BatchClaim(MessageRun([]), self._lease, self._generation)
 
     def end_replay(self, claim: BatchClaim) -> None:
-        """End what `begin_replay` began."""
+        """End the claim of `begin_replay`."""
         with self._lock:
             drained = self._leave_batch()
-        self._tell(False, drained, False)
+        self._notify(False, drained, False)
 
     def restore_parked(self, generation: int, keys: set[bytes]) -> None:
-        """Park exactly these keys, as the queue begins or begins again."""
+        """Park exactly these keys, before the first pull of a generation."""
         with self._lock:
             if generation != self._generation:
                 return
@@ -218,7 +233,7 @@ class KeyOrderedQueue(AssignedQueue):
                 self.lanes.park(key)
 
     def parked_keys(self) -> list[bytes]:
-        """Sorted."""
+        """Return the parked keys, sorted."""
         with self._lock:
             return sorted(self._parked)
 
@@ -226,6 +241,8 @@ class KeyOrderedQueue(AssignedQueue):
 
     def _take(self, size: int) -> list[int]:
         taken, tokens = self.lanes.take_columns(size)
+        # Attempts are counted per message, so one that failed before gets a call of its own: in a
+        # mixed call its next failure could not be told from its neighbour's.
         if len(taken) > 1 and self.attempts:
             failed_before = [offset in self.attempts for offset in taken]
             if any(failed_before):
@@ -236,7 +253,7 @@ class KeyOrderedQueue(AssignedQueue):
         return list(tokens)
 
     def _segments(self, tokens: Sequence[int]) -> Iterator[tuple[MessageBatch, int, int]]:
-        """Runs of neighbouring messages."""
+        """Cut tokens into runs of neighbouring messages: (batch, first row, number of rows)."""
         begin = 0
         for end in range(1, len(tokens) + 1):
             if end < len(tokens) and tokens[end] == tokens[end - 1] + 1:
@@ -254,6 +271,7 @@ class KeyOrderedQueue(AssignedQueue):
         if self.attempts:
             for offset in offsets:
                 self.attempts.pop(offset, None)
+        # The smallest unfinished offset: messages done above it are committed later.
         watermark = self.lanes.watermark
         self._done_offset = max(self._done_offset, watermark)
         while self._batches:
@@ -311,7 +329,7 @@ class KeyOrderedQueue(AssignedQueue):
 
     def _forget(self, next_offset: int) -> None:
         for offset in self._held:
-            self.lanes.failed(offset)  # its listener has returned: nobody waits for it
+            self.lanes.failed(offset)  # its listener has returned: no old flight to wait for
         self._held.clear()
         self._batches.clear()
         self.attempts.clear()
@@ -323,7 +341,7 @@ def _where(flags: Sequence[bool], wanted: bool) -> list[int]:
 
 
 def _key_of(run: MessageRun, place: int) -> bytes | None:
-    """The bytes of a message's sharding key, as the lane map knows it."""
+    """Return a claimed message's sharding key, as the lane map knows it; None if it has none."""
     for batch, first, count in run.segments:
         if place < count:
             positions, sizes = batch.property_columns(props.SHARDING_KEY)

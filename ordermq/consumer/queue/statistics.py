@@ -1,4 +1,5 @@
-"""What a consumer counts; read by the CLI and by metrics."""
+"""ConsumerStatistics: counters of a consumer, and the throughput of each of its topics
+(docs/internals/semantics.md#admin-requests)."""
 
 from __future__ import annotations
 
@@ -8,14 +9,16 @@ from dataclasses import dataclass, fields
 
 from ordermq.clock import Clock, SystemClock
 
-_STEP_MS = 10_000  # counted together
+# Ten-second steps for an hour: 360 small objects per topic, where a list of every call would
+# grow with the load.
+_STEP_MS = 10_000
 _MINUTE = 6  # steps
 _HOUR = 360
 
 
 @dataclass(slots=True)
 class Step:
-    """What happened within ten seconds."""
+    """Counts of one topic within ten seconds."""
 
     number: int
     pulled: int = 0
@@ -29,12 +32,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
-    """Java's ConsumeStatus of a topic: messages a second and times of the last minute.
+    """Throughput of a topic: Java's ConsumeStatus, averaged over the last minute.
 
     Args:
-        pull_rt_ms: a pull that brought messages, on average; long polls wait within it.
-        consume_rt_ms: a listener call, on average.
-        consume_failed_messages: of the last hour.
+        pull_rt_ms: average time of a pull that returned messages, including its long poll.
+        consume_rt_ms: average time of a listener call.
+        consume_failed_messages: number of failed messages in the last hour.
     """
 
     pull_tps: float
@@ -46,7 +49,7 @@ class TopicRates:
 
 
 class TopicCounts:
-    """The counts behind `TopicRates`; the caller keeps threads apart.
+    """The counts behind `TopicRates`; not thread-safe.
 
     Args:
         now_ms: on the monotonic clock, when counting began.
@@ -57,16 +60,18 @@ class TopicCounts:
         self._steps: deque[Step] = deque(maxlen=_HOUR)
 
     def step(self, now_ms: int) -> Step:
-        """This moment's, to count into."""
+        """Return the current step, to count into."""
         number = now_ms // _STEP_MS
         if not self._steps or self._steps[-1].number != number:
             self._steps.append(Step(number))
         return self._steps[-1]
 
     def rates(self, now_ms: int) -> TopicRates:
-        """The rates at this moment. O(hour / step)."""
+        """Return the throughput at this moment. O(hour / step)."""
         total = self._sum(now_ms, _MINUTE)
-        # The oldest step of the minute may have begun within it, and so may we.
+        # Divide by the time that was counted: the minute's oldest step is cut at its start, and
+        # counting may have begun within the minute. At least one second, or the first message
+        # of a topic would show as thousands per second.
         since_ms = max((now_ms // _STEP_MS - _MINUTE + 1) * _STEP_MS, self._began_ms)
         seconds = max(now_ms - since_ms, 1_000) / 1_000
         return TopicRates(
@@ -81,6 +86,7 @@ class TopicCounts:
     def _sum(self, now_ms: int, steps: int) -> Step:
         total = Step(0)
         for step in self._steps:
+            # Steps without traffic are missing, so age is told by number, not by place.
             if step.number > now_ms // _STEP_MS - steps:
                 for part in _COUNTS:
                     setattr(total, part, getattr(total, part) + getattr(step, part))
@@ -91,16 +97,16 @@ _COUNTS = tuple(part.name for part in fields(Step) if part.name != "number")
 
 
 class ConsumerStatistics:
-    """Counters of one consumer, and rates of each of its topics; any thread.
+    """Counters of one consumer and throughput of each of its topics; any thread.
 
     Names: messages_done, batches, batches_failed, listener_errors, pulls, pulls_from_slaves,
     pull_errors, commits, commit_errors, fenced_commits, lock_errors, leases_lost, hand_offs,
     diverted, parked, skipped, filtered, slow_listeners, hook_errors, callback_errors,
-    internal_errors; of concurrent groups also sent_back, send_back_errors, timed_out, dropped; of
-    lite pull consumers polled, in messages.
+    unpark_errors, internal_errors; of concurrent groups also sent_back, send_back_errors,
+    timed_out, dropped; of lite pull consumers also polled, in messages.
 
     Args:
-        clock: for the rates.
+        clock: for the throughput.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -114,7 +120,7 @@ class ConsumerStatistics:
             self._counts[name] += count
 
     def pulled(self, topic: str, messages: int, asked_ms: int) -> None:
-        """A pull brought messages that were asked for then, on the monotonic clock."""
+        """Count one pull with its messages; it was sent at `asked_ms` (monotonic)."""
         now_ms = self._clock.now_ms()
         with self._lock:
             self._counts["pulls"] += 1
@@ -124,7 +130,7 @@ class ConsumerStatistics:
             step.pull_ms += now_ms - asked_ms
 
     def consumed(self, topic: str, done: int, failed: int, calls: int, spent_ms: int) -> None:
-        """Listener calls have ended, with so many messages done and failed."""
+        """Count finished listener calls with their done and failed messages."""
         now_ms = self._clock.now_ms()
         with self._lock:
             self._counts["batches"] += calls
@@ -136,13 +142,13 @@ class ConsumerStatistics:
             step.call_ms += spent_ms
 
     def rates(self, topic: str) -> TopicRates:
-        """How fast a topic is pulled and consumed now; zeros for one that never was."""
+        """Return a topic's throughput now; zeros for one that was never consumed."""
         now_ms = self._clock.now_ms()
         with self._lock:
             return self._topics.get(topic, TopicCounts(now_ms)).rates(now_ms)
 
     def topics(self) -> list[str]:
-        """The topics with rates, sorted."""
+        """Return the topics with throughput, sorted."""
         with self._lock:
             return sorted(self._topics)
 
@@ -150,7 +156,7 @@ class ConsumerStatistics:
         return self._counts[name]
 
     def as_dict(self) -> dict[str, int]:
-        """A copy of the counters, sorted by name."""
+        """Return a copy of the counters, sorted by name."""
         with self._lock:
             return dict(sorted(self._counts.items()))
 

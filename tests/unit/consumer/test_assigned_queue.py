@@ -262,7 +262,7 @@ def test_a_request_that_waited_out_a_lapse_and_a_regain_stays_the_only_one(
 def test_a_broken_turn_gives_the_lease_up_and_ends_the_request(orders: Orders) -> None:
     orders.pulled(0)
     orders.begin()
-    orders.queue.abandon_turn("a defect")
+    orders.queue.abandon_batch("a defect")
     assert orders.lapses == ["a defect"]
     assert not orders.has_request
     assert not orders.queue.is_running

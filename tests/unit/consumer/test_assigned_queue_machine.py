@@ -216,7 +216,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
     @rule()
     def break_down(self) -> None:
         self.settle()
-        self.queue.abandon_turn("a defect")
+        self.queue.abandon_batch("a defect")
         if self.epoch is not None:
             self.lose()
         self.request = Request.NONE

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.consumer.listener import ConcurrentContext, judge_concurrent
+from ordermq.consumer.listener import CONCURRENT, ConcurrentContext
 from ordermq.consumer.queue.assigned_queue import (
     UNLOCKED,
     AssignedQueue,
@@ -48,6 +48,15 @@ def claim(assigned: AssignedQueue, limit: int = 1) -> BatchClaim:
     return found
 
 
+def context(ack_index: Any = None) -> ConcurrentContext:
+    """The context of a call with four messages, after the listener has set `ack_index`."""
+    assigned = assigned_with(4)
+    only = claim(assigned, 4)
+    made = ConcurrentContext(assigned, only, only.messages, 0)
+    made.ack_index = ack_index
+    return made
+
+
 @given(st.permutations(range(12)))
 def test_only_offsets_below_the_smallest_unfinished_one_are_done(order: list[int]) -> None:
     assigned = assigned_with(12)
@@ -80,7 +89,7 @@ def test_what_was_not_sent_back_holds_the_offset_and_comes_again() -> None:
     assigned.finish(first, [1])
     assigned.finish(second, [2, 3])
     assert assigned.done_offset == 0
-    assert assigned.bring_back(first, [0])
+    assert assigned.requeue(first, [0])
     again = claim(assigned, 2)
     assert again.messages.offsets() == [0]
     assigned.finish(again, [0])
@@ -93,7 +102,7 @@ def test_what_was_not_sent_back_stays_out_of_a_paused_queue_until_it_is_resumed(
     assert not assigned.has_more()
     assigned.finish(only, [])
     assigned.pause()
-    assert not assigned.bring_back(only, [0])
+    assert not assigned.requeue(only, [0])
     assert assigned.resume()
     assert claim(assigned).messages.offsets() == [0]
 
@@ -118,9 +127,9 @@ def test_a_queue_that_moved_takes_nothing_back() -> None:
     first = claim(assigned)
     assigned.finish(first, [])
     assigned.revoke()
-    assert not assigned.bring_back(first, [0])
+    assert not assigned.requeue(first, [0])
     assigned.discard()
-    assert not assigned.bring_back(first, [0])
+    assert not assigned.requeue(first, [0])
     assert assigned.uncommitted(LATE_MS) is None
 
 
@@ -139,24 +148,24 @@ def test_a_queue_that_moved_takes_nothing_back() -> None:
     ],
 )
 def test_an_answer_for_four_messages(answer: object, ack_index: int | None, done: int) -> None:
-    assert judge_concurrent(answer, ack_index, 4) == done
+    assert context(ack_index).judge(answer, CONCURRENT).done == done
 
 
 @pytest.mark.parametrize("answer", [ConsumeResult.COMMIT, ConsumeResult.ROLLBACK, True, 5, -1, "x"])
 def test_any_other_answer_says_what_was_expected(answer: object) -> None:
     with pytest.raises(ConfigError, match="expected None, SUCCESS, SUSPEND, or how many of the 4"):
-        judge_concurrent(answer, None, 4)
+        context().judge(answer, CONCURRENT)
 
 
 @pytest.mark.parametrize("ack_index", [True, "1", 1.0])
 def test_an_acknowledged_index_is_a_number(ack_index: Any) -> None:
     with pytest.raises(ConfigError, match="expected a number from -1, or None"):
-        judge_concurrent(None, ack_index, 4)
+        context(ack_index).judge(None, CONCURRENT)
 
 
 def test_a_group_without_locks_has_no_token_to_fence_with() -> None:
     assigned = assigned_with(1)
     only = claim(assigned)
-    context = ConcurrentContext(assigned, only, only.messages, 0)
+    made = ConcurrentContext(assigned, only, only.messages, 0)
     with pytest.raises(StateError, match="holds no locks"):
-        _ = context.fence_token
+        _ = made.fence_token

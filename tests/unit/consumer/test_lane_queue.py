@@ -58,7 +58,7 @@ def filled(keys: list[str | None], told: Told | None = None, **config: Any) -> K
 
 
 def claim(assigned: KeyOrderedQueue, size: int = 1) -> BatchClaim:
-    found = assigned.take_off(size, 0)
+    found = assigned.begin_batch(size, 0)
     assert isinstance(found, BatchClaim)
     return found
 
@@ -68,11 +68,11 @@ def test_a_key_runs_one_message_at_a_time_and_another_key_beside_it() -> None:
     first = claim(assigned)
     second = claim(assigned)
     assert (first.messages.offsets(), second.messages.offsets()) == ([0], [2])
-    assert assigned.take_off(1, 0) is NotClaimed.EMPTY
-    assert not assigned.hands_on()
-    assert assigned.land(second, 1, 0)
+    assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
+    assert not assigned.begin_beside()
+    assert assigned.end_batch(second, 1, 0)
     assert assigned.done_offset == 0
-    assert assigned.land(first, 1, 0)
+    assert assigned.end_batch(first, 1, 0)
     assert assigned.done_offset == 1
     assert claim(assigned).messages.offsets() == [1]
 
@@ -86,8 +86,8 @@ def test_a_message_that_failed_before_comes_alone() -> None:
     assigned = filled(["a", "b", "c"])
     whole = claim(assigned, size=4)
     assigned.attempts[1] = 1
-    assert assigned.land(whole, 0, 0)
-    assigned.go_on(whole, 0)
+    assert assigned.end_batch(whole, 0, 0)
+    assigned.release(whole, 0)
     assert claim(assigned, size=4).messages.offsets() == [0, 2]
     assert claim(assigned, size=4).messages.offsets() == [1]
 
@@ -95,11 +95,11 @@ def test_a_message_that_failed_before_comes_alone() -> None:
 def test_a_partial_answer_finishes_its_part_and_holds_only_the_lanes_of_the_rest() -> None:
     assigned = filled(["a", "b", "c", "a", "c"])
     whole = claim(assigned, size=3)
-    assert assigned.land(whole, 2, 0)
+    assert assigned.end_batch(whole, 2, 0)
     assert assigned.done_offset == 2
     assert claim(assigned, size=4).messages.offsets() == [3]
-    assert assigned.take_off(1, 0) is NotClaimed.EMPTY
-    assert assigned.go_on(whole, 2), "a request must be submitted"
+    assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
+    assert assigned.release(whole, 2), "a request must be submitted"
     assert claim(assigned).messages.offsets() == [2]
 
 
@@ -107,11 +107,11 @@ def test_a_lost_lease_counts_nothing_and_a_running_key_is_waited_for() -> None:
     told = Told()
     assigned = filled(["a", "b"], told)
     first, second = claim(assigned), claim(assigned)
-    assert not assigned.land(first, 1, LEASE.deadline_ms)
+    assert not assigned.end_batch(first, 1, LEASE.deadline_ms)
     assert told.lapsed == ["the lease ended while a batch ran"]
     assert assigned.done_offset == 0
     assert not assigned.regain(Lease(8, 90_000, True), 0), "a listener still runs"
-    assert not assigned.land(second, 1, 0)
+    assert not assigned.end_batch(second, 1, 0)
     assert assigned.regain(Lease(8, 90_000, True), 0)
     assert assigned.accept(assigned.generation, batch([0, 1], ["a", "b"]), 2)
     assert claim(assigned, size=2).messages.offsets() == [0, 1]
@@ -120,15 +120,15 @@ def test_a_lost_lease_counts_nothing_and_a_running_key_is_waited_for() -> None:
 def test_a_failed_message_without_a_key_is_forgotten_with_the_lease() -> None:
     assigned = filled([None, None])
     first = claim(assigned)
-    assert assigned.land(first, 0, 0)
+    assert assigned.end_batch(first, 0, 0)
     assigned.lose_lease("a test")
     assert assigned.regain(LEASE, 0)
     assigned.accept(assigned.generation, batch([0, 1], [None, None]), 2)
     again = claim(assigned)
     assert again.messages.offsets() == [0]
-    assigned.go_on(first, 0)  # the old pause ends: it is not about the new flight
-    assert assigned.take_off(1, 0) is NotClaimed.EMPTY
-    assert assigned.land(again, 1, 0)
+    assigned.release(first, 0)  # the old pause ends: it is not about the new flight
+    assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
+    assert assigned.end_batch(again, 1, 0)
     assert assigned.done_offset == 1
 
 
@@ -136,11 +136,11 @@ def test_a_pause_that_ends_does_not_let_a_parked_key_go() -> None:
     assigned = filled(["a", "b"])
     first = claim(assigned)
     assert assigned.park(first, 0) == b"a"
-    assert assigned.land(first, 0, 0)
-    assert assigned.go_on(first, 0), "a request must be submitted"
+    assert assigned.end_batch(first, 0, 0)
+    assert assigned.release(first, 0), "a request must be submitted"
     assigned.process_queue.end_dispatch()
     assert claim(assigned).messages.offsets() == [1]
-    assert assigned.take_off(1, 0) is NotClaimed.EMPTY
+    assert assigned.begin_batch(1, 0) is NotClaimed.EMPTY
     assert assigned.parked_keys() == [b"a"]
     assert assigned.unpark(b"b") is None
     assert assigned.unpark(b"a")
@@ -152,10 +152,10 @@ def test_a_revoked_queue_is_drained_when_its_last_lane_lands() -> None:
     assigned = filled(["a", "b", "a"], told)
     first, second = claim(assigned), claim(assigned)
     assert not assigned.revoke()
-    assert assigned.take_off(1, 0) is NotClaimed.REVOKED
-    assert assigned.land(second, 1, 0)
+    assert assigned.begin_batch(1, 0) is NotClaimed.REVOKED
+    assert assigned.end_batch(second, 1, 0)
     assert told.drained == []
-    assert assigned.land(first, 1, 0)
+    assert assigned.end_batch(first, 1, 0)
     assert told.drained == [assigned]
     assert assigned.uncommitted(0) == (2, LEASE), "offset 2 never ran"
 
@@ -164,8 +164,8 @@ def test_the_bytes_of_done_messages_are_let_go() -> None:
     assigned = lane_queue()
     for first in range(0, 12, 4):
         assigned.accept(0, batch(range(first, first + 4), ["a", "b", "c", "d"]), first + 4)
-    while isinstance(found := assigned.take_off(4, 0), BatchClaim):
-        assigned.land(found, len(found.messages), 0)
+    while isinstance(found := assigned.begin_batch(4, 0), BatchClaim):
+        assigned.end_batch(found, len(found.messages), 0)
     assert assigned._batches == {}
     assert assigned.process_queue.message_count == 0
     assert assigned.done_offset == 12
@@ -175,10 +175,10 @@ def test_the_bytes_of_done_messages_are_let_go() -> None:
 def test_nothing_is_taken_further_ahead_than_asked_for(size: int) -> None:
     assigned = filled(["slow", *"bcdefghij"], max_ahead_per_queue=4)
     slow = claim(assigned)
-    while isinstance(found := assigned.take_off(size, 0), BatchClaim):
-        assigned.land(found, len(found.messages), 0)
+    while isinstance(found := assigned.begin_batch(size, 0), BatchClaim):
+        assigned.end_batch(found, len(found.messages), 0)
     assert assigned.process_queue.message_count == 6  # slow, and 5..9
-    assigned.land(slow, 1, 0)
+    assigned.end_batch(slow, 1, 0)
     assert assigned.done_offset == 5
 
 
@@ -205,7 +205,7 @@ class LanesBesideAModel(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 3))
     def take(self, size: int) -> None:
-        found = self.assigned.take_off(size, 0)
+        found = self.assigned.begin_batch(size, 0)
         busy = {self.keys[o] for each in self.running for o in each.messages.offsets()}
         busy |= self.waiting
         open_ = [o for o in self.keys if o not in self.done]
@@ -225,7 +225,7 @@ class LanesBesideAModel(RuleBasedStateMachine):
         ended = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
         done = data.draw(st.integers(0, len(ended.messages)))
         counts = ended.generation == self.assigned.generation
-        assert self.assigned.land(ended, done, 0) is counts
+        assert self.assigned.end_batch(ended, done, 0) is counts
         if counts:
             offsets = ended.messages.offsets()
             self.done.update(offsets[:done])
@@ -237,7 +237,7 @@ class LanesBesideAModel(RuleBasedStateMachine):
     @rule()
     def pause_ends(self) -> None:
         ended, done = self.landed.pop(0)
-        self.assigned.go_on(ended, done)
+        self.assigned.release(ended, done)
         if ended.generation == self.assigned.generation:
             self.waiting -= {self.keys[o] for o in ended.messages.offsets()[done:]}
 

@@ -1,11 +1,17 @@
-"""What a listener's answer means (docs/internals/semantics.md#listener-results), and what its
-context tells."""
+"""Listener results (docs/internals/semantics.md#listener-results) and the listener's context."""
 
 from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.listener import ConsumeContext, Settlement, Verdict, judge
+from ordermq.consumer.listener import (
+    AUTO_COMMIT,
+    MANUAL_COMMIT,
+    ConsumeContext,
+    Settlement,
+    Verdict,
+    judge,
+)
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
 from ordermq.errors import ConfigError
 from ordermq.model.status import ConsumeResult
@@ -30,15 +36,15 @@ RETRY, ROLLBACK = Settlement.RETRY, Settlement.ROLLBACK
     ],
 )
 def test_an_answer_for_three_messages(answer: object, auto: Verdict, manual: Verdict) -> None:
-    assert judge(answer, 3, auto_commit=True) == auto
-    assert judge(answer, 3, auto_commit=False) == manual
+    assert judge(answer, 3, AUTO_COMMIT) == auto
+    assert judge(answer, 3, MANUAL_COMMIT) == manual
 
 
 @pytest.mark.parametrize("answer", [True, False, -1, 4, 1.0, "SUCCESS", [], object()])
 @pytest.mark.parametrize("auto_commit", [True, False])
 def test_any_other_answer_says_what_was_expected(answer: object, auto_commit: bool) -> None:
     with pytest.raises(ConfigError, match="expected None, a ConsumeResult, or how many of the 3"):
-        judge(answer, 3, auto_commit)
+        judge(answer, 3, AUTO_COMMIT if auto_commit else MANUAL_COMMIT)
 
 
 @pytest.fixture
@@ -82,7 +88,7 @@ def test_a_context_is_revoked_by_a_move_and_by_a_loss_even_after_the_queue_was_r
 ) -> None:
     context = context_of(assigned)
     assert not context.is_revoked()
-    assigned.abandon_turn("lost")
+    assigned.abandon_batch("lost")
     assert context.is_revoked()
     assigned.regain(Lease(8, 2_000, True), 0)
     assert context.is_revoked()

@@ -82,7 +82,7 @@ class Consumption:
 
     def run(self, listener: Listener) -> None:
         """One turn, to its end."""
-        turn = self.service._turn(self.assigned)
+        turn = self.service._consume(self.assigned)
         try:
             step = next(turn)
             while True:
@@ -104,7 +104,7 @@ class Consumption:
                 self.claimed.append(len(claim.messages))
             self.seen += [message.queue_offset for message in context.messages]
             value = listener(context.messages, context)
-            if not calls.is_plain(value):
+            if value not in (None, ConsumeResult.SUCCESS) or calls.is_judged:
                 return context, (value, None)
         return None
 
@@ -120,7 +120,7 @@ def test_a_quick_listener_is_called_one_by_one_out_of_claims_that_grow() -> None
 
 def test_a_queue_has_another_turn_after_the_others_only_while_it_has_messages() -> None:
     consumption = Consumption()
-    consumption.assigned.burst = consumption.service._most_burst
+    consumption.assigned.burst = consumption.service._max_burst
     consumption.others_wait = True
     consumption.assigned.accept(0, batch(range(200, 300)), 300)
     consumption.run(lambda messages, context: ConsumeResult.SUCCESS)

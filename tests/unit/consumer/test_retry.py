@@ -8,7 +8,7 @@ import pytest
 from ordermq.consumer.dispatch.failure_policy import (
     DeadLetter,
     FailurePolicy,
-    GiveUp,
+    NextStep,
     Retry,
     Stop,
     decide,
@@ -18,19 +18,19 @@ from ordermq.consumer.dispatch.failure_policy import (
 
 @pytest.mark.parametrize(
     ("policy", "at_the_limit"),
-    [(Retry(), GiveUp.TRY_AGAIN), (DeadLetter(), GiveUp.DIVERT), (Stop(), GiveUp.STOP)],
+    [(Retry(), NextStep.RETRY), (DeadLetter(), NextStep.DEAD_LETTER), (Stop(), NextStep.STOP)],
 )
 def test_a_policy_speaks_at_the_limit_and_not_before(
-    policy: FailurePolicy, at_the_limit: GiveUp
+    policy: FailurePolicy, at_the_limit: NextStep
 ) -> None:
-    assert decide(policy, attempts=2, max_attempts=3) is GiveUp.TRY_AGAIN
+    assert decide(policy, attempts=2, max_attempts=3) is NextStep.RETRY
     assert decide(policy, attempts=3, max_attempts=3) is at_the_limit
     assert decide(policy, attempts=4, max_attempts=3) is at_the_limit
 
 
 @pytest.mark.parametrize("policy", [Retry(), DeadLetter(), Stop()])
 def test_without_a_limit_every_message_is_tried_again(policy: FailurePolicy) -> None:
-    assert decide(policy, attempts=1_000_000, max_attempts=0) is GiveUp.TRY_AGAIN
+    assert decide(policy, attempts=1_000_000, max_attempts=0) is NextStep.RETRY
 
 
 @pytest.mark.parametrize(
