@@ -24,7 +24,7 @@ _MAXRSS_PER_MIB = 1024 * (1024 if sys.platform == "darwin" else 1)
 
 
 def describe() -> dict[str, Any]:
-    """Machine and versions; no host name, no paths."""
+    """Describe machine and versions, without host name and paths."""
     cpu = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -43,15 +43,15 @@ def describe() -> dict[str, Any]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time a process has used, user and system."""
+    """Return the CPU time of a process, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def environment(package: Path | None) -> dict[str, str]:
-    """Environment in which a benchmark's process imports `ordermq` from the folder `package`.
+    """Return the environment in which a process imports `ordermq` from the folder `package`.
 
-    Its `bench` is always ours, so that two versions of ordermq do exactly the same work.
+    Its `bench` is always that of this checkout, so that two versions do the same work.
     """
     if package is None:
         return dict(os.environ)
@@ -70,7 +70,7 @@ def broker_process(
     """Run `ordermq broker` as a process of its own; yields it and its address.
 
     Args:
-        package: a folder with another `ordermq` to run instead of ours.
+        package: a folder with another `ordermq` to run instead of this checkout's.
     """
     command = [sys.executable, "-m", "bench.serve", str(data), durability, str(lease_ms)]
     if history is not None:
@@ -98,12 +98,12 @@ def run_json(
     *,
     package: Path | None = None,
 ) -> dict[str, Any]:
-    """Run a peer (see bench/peers/README.md); its JSON line, and `peak_mib` of memory.
+    """Run a peer (see bench/peers/README.md); return its JSON line, with `peak_mib` of memory.
 
     That is the most any of its processes held, the interpreter and the JVM included.
 
     Args:
-        package: a folder with another `ordermq` to run instead of ours.
+        package: a folder with another `ordermq` to run instead of this checkout's.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
     process = subprocess.Popen(

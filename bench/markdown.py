@@ -1,4 +1,4 @@
-"""The small parts that the generated pages are made of."""
+"""Parts of the generated pages."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def verdict(met: bool) -> str:
 
 
 def source_line(result: dict[str, Any]) -> str:
-    """The command that took the figures, and where."""
+    """Return the line with the command and the machine of a result."""
     return f"\n`{result['command']}` ({machine_line(result)})\n"

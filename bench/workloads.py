@@ -1,7 +1,7 @@
-"""Sizes, seeds and key skew of every benchmark: one place.
+"""Sizes, seeds and key skew of every benchmark.
 
-ORDERMQ_BENCH=quick makes the core's small, to see in seconds that they run and check what they
-do; such figures say nothing.
+ORDERMQ_BENCH=quick makes those of the core small, to check in seconds that they run; such figures
+mean nothing.
 """
 
 from __future__ import annotations

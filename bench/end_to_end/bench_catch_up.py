@@ -1,6 +1,6 @@
 """Catch-up: a consumer group reads 500,000 waiting messages from the embedded broker.
 
-Beside it, in the same run and alternating, a bare pull loop that throws everything away.
+It alternates with the baseline, a loop that pulls and discards.
 Writes bench/results/catch_up_embedded.json.
 """
 
@@ -74,7 +74,7 @@ def measure(rounds: int, messages: int, durability: str) -> dict[str, Any]:
 
 
 def summarise(rows: list[dict[str, Any]], messages: int) -> dict[str, Any]:
-    """Medians of the rounds."""
+    """Return the medians of the rounds."""
     summary = {
         "messages_per_second": round(statistics.median(messages / r["seconds"] for r in rows)),
         "cpu_us_per_message": round(

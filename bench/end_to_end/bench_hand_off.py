@@ -1,7 +1,7 @@
-"""Hand-off under load: how long a moved queue is silent when a member joins or leaves.
+"""Hand-off under load: the pause of a moved queue when a member joins or leaves.
 
 Two members hold eight queues at 400 messages a second; a third joins and leaves, again and
-again. Silence is the time from the old owner's last listener call on a queue to the new
+again. The pause is the time from the old owner's last listener call on a queue to the new
 owner's first; the pace alone makes a queue silent for 20 ms between two messages.
 Writes bench/results/hand_off_embedded.json; with --rocketmq 5.3.3 groups of ours and of Java's
 client do the same in turn on a real broker, and it writes hand_off_rocketmq.json.
@@ -31,7 +31,7 @@ LISTENERS_MS = (0, 20)
 
 
 def moves(histories: list[Path]) -> tuple[dict[str, list[float]], int]:
-    """Silences in ms by kind of move, and how many messages were finished twice."""
+    """Return the pauses in ms by kind of move, and the number of messages finished twice."""
     calls: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     finished: dict[tuple[int, int], int] = defaultdict(int)
     members: dict[str, str] = {}
@@ -61,7 +61,7 @@ def moves(histories: list[Path]) -> tuple[dict[str, list[float]], int]:
 
 
 def move(address: str, folder: Path, name: str, way: dict[str, Any]) -> list[Path]:
-    """Let a third member join and leave `rounds` times; the histories of all members."""
+    """Let a third member join and leave `rounds` times; return the histories of all members."""
     histories: list[Path] = []
 
     def member(kind: str) -> Member:
@@ -86,7 +86,7 @@ def move(address: str, folder: Path, name: str, way: dict[str, Any]) -> list[Pat
 
 
 def row_of(found: Sequence[tuple[dict[str, list[float]], int]]) -> dict[str, Any]:
-    """The figures of what `moves` told of one or more groups."""
+    """Return the figures of the moves of one or more groups."""
     row: dict[str, Any] = {"duplicates": sum(duplicates for _, duplicates in found)}
     for kind in ("join", "leave"):
         silences = sorted(silence for each, _ in found for silence in each[kind])
@@ -115,7 +115,7 @@ def measure_embedded(rounds: int) -> list[dict[str, Any]]:
 
 
 def measure_rocketmq(version: str, rounds: int, alternations: int) -> list[dict[str, Any]]:
-    """Groups of ours and of Java's client in turn, each for `rounds` joins and leaves."""
+    """Alternate groups of ordermq and Java's client, each for `rounds` joins and leaves."""
     found: dict[tuple[str, int], list[Any]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, rocketmq(version) as address, traffic(address):
         programs = {"ordermq": ordermq_member(), "Java client": java_member(Path(folder))}

@@ -1,10 +1,10 @@
-"""From send to listener at fixed rates, on a real RocketMQ broker: ours beside Java's client.
+"""Latency from send to listener at fixed rates, on RocketMQ: ordermq and Java's client.
 
-Each client sends and listens in one process: a thread a sharding key, each on its own timetable
-and with one unacknowledged message, and an orderly consumer. A message carries the time at which
-`send` was called; the listener, called with one message, takes the difference. Rounds alternate,
-each on a topic of its own; a round in which a client did not keep the rate is refused. Writes
-bench/results/latency_rocketmq.json.
+Each client sends and listens in one process: one thread per sharding key, each with its own
+schedule and one unacknowledged message, and an orderly consumer. A message carries the time at
+which `send` was called; the listener, called with one message, takes the difference. Rounds
+alternate, each on its own topic; a round in which a client did not reach the rate is rejected.
+Writes bench/results/latency_rocketmq.json.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(version: str, rounds: int, seconds: int, warm_seconds: int) -> dict[
 
 
 def beside(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """One rate's rounds, their medians, and the medians of the rounds' own ratios."""
+    """Return the rounds of one rate, their medians, and the medians of their ratios."""
     return {
         "rows": {name: middle(found) for name, found in rows.items()},
         "rounds": rows,
@@ -77,10 +77,9 @@ def make(address: str, topic: str) -> None:
 
 
 def summary(row: dict[str, Any], seconds: int) -> dict[str, Any]:
-    """One round's figures.
+    """Return the figures of one round.
 
-    Raises: SystemExit: messages are missing, or the rate was not kept: the figures would be
-        those of another load.
+    Raises: SystemExit: messages are missing, or the rate was not reached.
     """
     latencies = sorted(row["latencies_us"])
     if len(latencies) != row["messages"]:
@@ -99,7 +98,7 @@ def summary(row: dict[str, Any], seconds: int) -> dict[str, Any]:
 
 
 def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The median of each figure over the rounds."""
+    """Return the median of each figure over the rounds."""
     return {name: statistics.median(row[name] for row in rounds) for name in rounds[0]}
 
 

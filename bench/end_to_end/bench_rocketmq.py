@@ -1,4 +1,4 @@
-"""Catch-up from a real RocketMQ broker: our consumer beside other clients, alternating.
+"""Catch-up from a RocketMQ broker: ordermq and other clients, alternating.
 
 Starts a name server and a broker of RocketMQ (ci/rocketmq.sh; Java 17 and Maven), and the proxy
 that the gRPC client needs; fills a topic of 8 queues, and lets a new consumer group at a time
@@ -37,14 +37,14 @@ PACKAGES = {"rocketmq 0.4.4": rocketmq_044.PACKAGE, "gRPC client": grpc_client.P
 
 @contextlib.contextmanager
 def rocketmq(version: str) -> Iterator[str]:
-    """A running RocketMQ; yields its name server's address."""
+    """Run RocketMQ; yields the name server's address."""
     with rocketmq_parts(version) as addresses:
         yield addresses["name-server"]
 
 
 @contextlib.contextmanager
 def rocketmq_parts(version: str, *options: str) -> Iterator[dict[str, str]]:
-    """A running RocketMQ; yields the addresses of its parts."""
+    """Run RocketMQ; yields the addresses of its parts."""
     script = str(ROOT / "ci" / "rocketmq.sh")
     with tempfile.TemporaryDirectory() as folder:
         where = [version, "--folder", str(Path(folder) / "rocketmq")]
@@ -93,7 +93,7 @@ def measure(version: str, rounds: int, messages: int, clients: Sequence[str]) ->
 def work_of(
     name: str, addresses: dict[str, str], number: int, batch: int, messages: int
 ) -> list[object]:
-    """The command line of a client's run: a group of its own, half of its messages timed."""
+    """Return the command line of a run: a new group, half of its messages timed."""
     share = min(messages, workloads.PEER_MESSAGES.get(name, messages))
     group = f"{name.replace(' ', '-').replace('.', '_')}-{number}-{batch}"
     work: list[object] = [addresses["name-server"], TOPIC, "--group", group, "--batch", batch]
@@ -106,7 +106,7 @@ def work_of(
 
 
 def ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, float]:
-    """Medians of the rounds' own ratios: messages a second, and CPU a message."""
+    """Return the medians of the ratios of each round: throughput and CPU per message."""
     pairs = list(zip(ours, theirs, strict=True))
     return {
         "rate": round(statistics.median(b["seconds"] / a["seconds"] for a, b in pairs), 3),

@@ -1,4 +1,4 @@
-"""Ordered sending to a real RocketMQ broker: our producer beside Java's, alternating.
+"""Ordered sends to a RocketMQ broker: ordermq and Java's producer, alternating.
 
 One message at a time; eight keys in flight, each with one unacknowledged message (Java needs a
 thread a key for that, ours takes them from one `send_many`, and is measured with threads, too);
@@ -32,12 +32,12 @@ WAYS: dict[str, tuple[int, int, int, int]] = {
 
 
 def stored(consumer: PullConsumer) -> int:
-    """Messages of the topic, all queues together."""
+    """Return the number of messages of the topic, in all queues."""
     return sum(consumer.max_offset(q) for q in consumer.fetch_subscribe_message_queues(TOPIC))
 
 
 def stored_at_last(consumer: PullConsumer, wanted: int, deadline_s: float = 20.0) -> int:
-    """`stored`, once it is as many as wanted: brokers build their queues behind their log."""
+    """Wait until so many are stored: brokers build their queues after their log."""
     end = time.monotonic() + deadline_s
     while (found := stored(consumer)) < wanted and time.monotonic() < end:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Take-over after kill -9: how long until a dead member's queues are held again.
+"""Take-over after kill -9: the time until the queues of a dead member are held again.
 
 The broker's locks live for the workload's lease; nobody may take a queue earlier, because a
 member that is only cut off still trusts its own lease. Duplicates are counted against their
@@ -25,14 +25,14 @@ SETTLE_S = 1.5
 
 
 def events(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a history that concern the topic; a killed process may tear its last."""
+    """Return the complete lines of a history about the topic; a kill may cut the last one."""
     lines = path.read_text().splitlines()
     found = [json.loads(line) for line in lines if line.endswith("}")]
     return [event for event in found if event.get("topic") == TOPIC]
 
 
 def take_over(address: str, heir: Member, heirs: Path, victims: Path) -> list[float]:
-    """Kill a member that holds half of the queues; ms until each of them is held again."""
+    """Kill a member that holds half of the queues; return the ms until each is held again."""
     victim = Member(address, victims, 0)
     victim.wait_for_queues(workloads.HAND_OFF_QUEUES // 2)
     time.sleep(SETTLE_S)

@@ -1,6 +1,6 @@
-"""The consumer's process queue fed with an object a message, to measure what batches save.
+"""The consumer's process queue with one object per message, to measure the gain of batches.
 
-`fed_with` puts both classes into the product's place for the length of a block.
+`fed_with` replaces the classes of ordermq within a block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ordermq.model.message import MessageBatch, MessageView
 
 @dataclass(slots=True)
 class Received:
-    """A message decoded on arrival, as a client without batches hands it on."""
+    """A message decoded on arrival, as in a client without batches."""
 
     queue_offset: int
     body: bytes
@@ -39,7 +39,7 @@ MAKERS: dict[str, Callable[[MessageView], Any]] = {"objects": decoded, "views": 
 
 
 class ObjectQueue:
-    """A ProcessQueue that is put an object for each message of a batch, and gives them out."""
+    """A ProcessQueue that stores and returns one object per message of a batch."""
 
     def __init__(self, make: Callable[[MessageView], Any], name: str) -> None:
         self._make = make
@@ -58,7 +58,7 @@ class ObjectQueue:
 
 
 class ObjectRun(list[Any]):
-    """The messages of one listener call; what the consumer asks of a MessageRun."""
+    """The messages of one listener call, with the interface of MessageRun."""
 
     def parts(self, size: int) -> Iterator[ObjectRun]:
         return (ObjectRun(self[first : first + size]) for first in range(0, len(self), size))
@@ -77,7 +77,7 @@ class ObjectRun(list[Any]):
 
 @contextmanager
 def fed_with(shape: str) -> Iterator[None]:
-    """Queues assigned inside hold an object a message, made by one of MAKERS."""
+    """Let queues assigned within the block hold one object per message, made by one of MAKERS."""
     queue = partial(ObjectQueue, MAKERS[shape])
     with mock.patch.multiple(assigned_queue, ProcessQueue=queue, MessageRun=ObjectRun):
         yield

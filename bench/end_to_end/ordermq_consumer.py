@@ -1,4 +1,4 @@
-"""ordermq's side of the catch-up: one consumer process with a trivial orderly listener."""
+"""ordermq in the catch-up: one consumer process with a trivial orderly listener."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def consume(arguments: argparse.Namespace) -> None:
-    """Catch up, and print the figures."""
+    """Catch up and print the figures."""
     done = threading.Event()
     lock = threading.Lock()
     counted = 0

@@ -1,4 +1,4 @@
-"""ordermq from send to listener, in one process: paced producer threads, an orderly consumer."""
+"""ordermq in the latency benchmark: producer threads at a fixed rate, an orderly consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ordermq's side of bench_send: one producer process."""
+"""ordermq in bench_send: one producer process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ordermq.core import IMPLEMENTATION
 
 
 def keyed(producer: Producer, topic: str, body: bytes, keys: int, count: int) -> None:
-    """One unacknowledged message a key, from one thread."""
+    """Send with one unacknowledged message per key, from one thread."""
     events = ((Message(topic, body), f"k{number % keys}") for number in range(count))
     if keys == 1:
         for message, key in events:
@@ -26,7 +26,7 @@ def keyed(producer: Producer, topic: str, body: bytes, keys: int, count: int) ->
 
 
 def of_key(producer: Producer, topic: str, body: bytes, key: str, count: int) -> None:
-    """One key, one message after the other."""
+    """Send messages of one key, one after the other."""
     for _ in range(count):
         check(producer.send(Message(topic, body), sharding_key=key))
 
@@ -34,7 +34,7 @@ def of_key(producer: Producer, topic: str, body: bytes, key: str, count: int) ->
 def batches(
     producer: Producer, topic: str, body: bytes, number: int, batch: int, count: int
 ) -> None:
-    """Batches to one queue, one after the other."""
+    """Send batches to one queue, one after the other."""
     queues = producer.queues(topic)
     queue = queues[number % len(queues)]
     for _ in range(0, count, batch):
@@ -43,7 +43,7 @@ def batches(
 
 
 def check(receipt: SendReceipt) -> None:
-    """As Java's sender looks at each result."""
+    """Check each receipt, as Java's sender does."""
     if receipt.status is not SendStatus.SEND_OK:
         raise SystemExit(f"not stored as it should be: {receipt}")
 
@@ -61,7 +61,7 @@ def main() -> None:
         started[:] = time.perf_counter(), time.process_time()
 
     def both(number: int) -> None:
-        """A thread's share: the warm-up, then what counts."""
+        """Return a thread's share of the warm-up and of the timed messages."""
         for count in (asked.warm // asked.keys, asked.messages // asked.keys):
             if asked.batch > 1:
                 batches(producer, asked.topic, body, number, asked.batch, count)

@@ -1,4 +1,4 @@
-"""The end-to-end sections of docs/benchmarks.md; bench/report.py puts them in."""
+"""The end-to-end sections of docs/benchmarks.md; bench/report.py joins them."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def rocketmq_section(result: dict[str, Any]) -> str:
 
 
 def other_clients(result: dict[str, Any]) -> str:
-    """The rows of Python's older and gRPC clients, where they were measured."""
+    """Return the rows of the older Python clients and the gRPC client, where measured."""
     rows = []
     for name, row in result["rows"].items():
         client, batch = name.rsplit(", batch ", 1)

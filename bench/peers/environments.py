@@ -1,4 +1,4 @@
-"""Virtual environments of peers that must not meet ours: made once, outside of the checkout."""
+"""Virtual environments of peers that conflict with ordermq, created outside of the checkout."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python_with(package: str) -> Path:
-    """The interpreter of an environment with `package`, as name==version.
+    """Return the interpreter of an environment with `package`, given as name==version.
 
-    Raises: subprocess.CalledProcessError: pip could not install it, and said why.
+    Raises: subprocess.CalledProcessError: pip could not install it and printed the reason.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ordermq"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -49,7 +49,7 @@ def is_there(package: str) -> bool:
 
 
 def run_in(package: str, module: str, arguments: Sequence[str], home: str) -> None:
-    """Run a module of ours with `package` and --inside; what it prints is ours.
+    """Run a module of this checkout with `package` and --inside; its output is passed through.
 
     Args:
         home: a folder for its logs.

@@ -21,7 +21,7 @@ PACKAGE = "rocketmq-python-client==5.1.2"
 
 
 def consume(asked: argparse.Namespace) -> None:
-    """Inside of the virtual environment: catch up, and print the figures."""
+    """Inside the virtual environment: catch up and print the figures."""
     client: Any = importlib.import_module("rocketmq")  # not in our own environment
     counter = MessageCounter(asked.warm, asked.messages)
 
@@ -42,13 +42,13 @@ def consume(asked: argparse.Namespace) -> None:
 
 
 def place(handle: str) -> tuple[int, int]:
-    """Queue and offset; programs are not shown them, but a broker's receipt ends with both."""
+    """Return queue and offset: hidden from programs, but a broker's receipt ends with both."""
     words = handle.split()
     return int(words[6]), int(words[7])
 
 
 def make_fifo_group(name_server: str, group: str) -> None:
-    """Have the broker tell the group's members that they consume in order."""
+    """Set the group to ordered consumption at the broker."""
     from bench.peers.java_classes import class_path  # asks for what is only in ours
 
     tool = ["java", "-cp", class_path(), "org.apache.rocketmq.tools.command.MQAdminStartup"]

@@ -1,4 +1,4 @@
-"""Java's own classes as peers: fetched and compiled once, outside of the checkout.
+"""Java's classes as peers: fetched and compiled once, outside of the checkout.
 
 python -m bench.peers.java_classes WORK, with one of process_queue, offset_map, lock_table
 and codec; prints what bench/peers/java prints. Needs a JDK (17 or later) and Maven.
@@ -24,14 +24,14 @@ VERSION = "5.3.3"
 
 
 def missing() -> list[str]:
-    """The programs that are not there."""
+    """Return the programs that are missing."""
     return [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
 
 
 def class_path() -> str:
-    """Fetch the classes and compile ours against them, unless that was done before.
+    """Fetch the classes and compile the programs against them, unless done before.
 
-    Raises: subprocess.CalledProcessError: Maven or javac failed and said why.
+    Raises: subprocess.CalledProcessError: Maven or javac failed and printed the reason.
     """
     script = [str(ROOT / "ci" / "rocketmq.sh"), "jars", VERSION]
     jars = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
@@ -45,7 +45,7 @@ def class_path() -> str:
 
 
 def arguments(work: str, folder: Path) -> list[str]:
-    """The sizes of workloads.py, as bench/peers/java reads them."""
+    """Return the sizes of workloads.py in the form that bench/peers/java reads."""
     batch = workloads.CORE_BATCH
     settings: dict[str, object] = {"version": VERSION, "warm_ms": workloads.CORE_WARM_MS}
     if work == "process_queue":

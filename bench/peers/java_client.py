@@ -1,4 +1,4 @@
-"""Java's own client catching up: python -m bench.peers.java_client, see bench/peers/README.md."""
+"""Java's client in the catch-up: python -m bench.peers.java_client, see bench/peers/README.md."""
 
 from __future__ import annotations
 

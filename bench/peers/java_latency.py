@@ -1,4 +1,4 @@
-"""Java's client from send to listener: python -m bench.peers.java_latency, see README.md."""
+"""Java's client in the latency benchmark: python -m bench.peers.java_latency, see README.md."""
 
 from __future__ import annotations
 

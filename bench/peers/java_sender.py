@@ -1,4 +1,4 @@
-"""Java's own producer: python -m bench.peers.java_sender, see bench/peers/README.md."""
+"""Java's producer in bench_send: python -m bench.peers.java_sender, see bench/peers/README.md."""
 
 from __future__ import annotations
 

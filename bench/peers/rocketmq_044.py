@@ -1,6 +1,6 @@
 """PyPI's `rocketmq` 0.4.4 catching up: python -m bench.peers.rocketmq_044, see README.md here.
 
-The C++ client in its wheel calls Python once a message, whatever the batch; in its orderly mode.
+The C++ client in its wheel calls Python once per message, whatever the batch size; in orderly mode.
 It runs twice: by us, and, with --inside, in a virtual environment that has the package.
 """
 
@@ -19,7 +19,7 @@ PACKAGE = "rocketmq==0.4.4"
 
 
 def consume(asked: argparse.Namespace) -> None:
-    """Inside of the virtual environment: catch up, and print the figures."""
+    """Inside the virtual environment: catch up and print the figures."""
     client: Any = importlib.import_module("rocketmq.client")  # not in our own environment
     counter = MessageCounter(asked.warm, asked.messages)
 

@@ -103,7 +103,7 @@ class Cluster:
         return {q.broker_name: (q.read_queue_nums, q.write_queue_nums, q.perm) for q in queues}
 
     def saved_offsets(self, broker: str, group: str) -> dict[str, dict[int, int]]:
-        """The group's offsets by topic and queue as the broker wrote them to its disk last."""
+        """Return the group's offsets by topic and queue, as last saved to the broker's disk."""
         file = self.folder / broker / "store" / "config" / "consumerOffset.json"
         if not file.exists():
             return {}
@@ -117,7 +117,7 @@ class Cluster:
         return found
 
     def stored(self, queue: MessageQueue, offset_message_id: str) -> StoredMessage:
-        """A message as its broker has it, by the id the broker gave it."""
+        """Return the stored message of a broker's message id."""
         offset = str(int(offset_message_id[16:], 16))
         ext = {"topic": queue.topic, "offset": offset}
         answer = self.ask(queue.broker_name, RequestCode.VIEW_MESSAGE_BY_ID, ext)

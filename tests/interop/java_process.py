@@ -1,4 +1,4 @@
-"""Our small Java programs on RocketMQ's own client: compiled once, run as child processes."""
+"""Small Java programs that use RocketMQ's client: compiled once, run as child processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = Path(__file__).parent / "java"
 
 
 def class_path(version: str) -> str:
-    """The jars of a version and our classes, compiled against them."""
+    """Return the class path: the jars of a version, and the programs compiled against them."""
     script = ["ci/rocketmq.sh", "jars", version]
     jars = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     jars = jars.strip()
@@ -33,12 +33,12 @@ def class_path(version: str) -> str:
 
 
 class JavaProcess(LineProcess):
-    """One of the programs in java/.
+    """Start one of the programs in java/.
 
     Args:
         folder: its home, for logs and offset files.
-        options: for java itself.
-        arguments: as the program's own comment says.
+        options: Java options.
+        arguments: see the comment of the program.
     """
 
     def __init__(

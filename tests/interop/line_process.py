@@ -1,4 +1,4 @@
-"""A child process that speaks JSON lines; always ended by who started it."""
+"""A child process that exchanges JSON lines; its owner always ends it."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ class LineProcess:
             raise
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Give it a line, return its answer."""
+        """Send a line and return the answer."""
         self.tell(line)
         return self.read()
 
     def tell(self, line: str) -> None:
-        """Give it a line."""
+        """Send a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
         self.process.stdin.flush()
 
     def read(self) -> dict[str, Any]:
-        """The next line."""
+        """Return the next line."""
         try:
             line = self._lines.get(timeout=DEADLINE_S)
         except queue.Empty:
@@ -76,7 +76,7 @@ class LineProcess:
         return line
 
     def poll(self) -> dict[str, Any] | None:
-        """The next line if there is one already."""
+        """Return the next line if it has arrived already."""
         try:
             return self._lines.get_nowait()
         except queue.Empty:
@@ -87,14 +87,14 @@ class LineProcess:
         return self.process.poll() is None
 
     def leave(self) -> None:
-        """Let it end in order, and wait for that."""
+        """Close its input and wait for a clean end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.wait(DEADLINE_S) == 0, self.errors()
         self._thread.join(DEADLINE_S)
 
     def kill(self) -> None:
-        """End it as a crash would; nothing happens if it has ended."""
+        """Kill it; nothing happens if it has ended."""
         assert self.process.stdin is not None
         self.process.kill()
         self.process.stdin.close()
@@ -115,5 +115,5 @@ class LineProcess:
         self._lines.put(None)
 
     def errors(self) -> str:
-        """The end of what it wrote to its standard error."""
+        """Return the end of its standard error."""
         return self._error_file.read_text(errors="replace")[-3_000:]

@@ -1,4 +1,4 @@
-"""A RocketMQ of a test's own, where the shared one has the wrong settings."""
+"""A separate RocketMQ for tests that need other settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK_MAX_LIVE = "--java=-Drocketmq.broker.rebalance.lockMaxLiveTime=20000"  # as
 
 @contextlib.contextmanager
 def own_cluster(version: str, folder: Path, *options: str, **settings: str) -> Iterator[Cluster]:
-    """Start one, and take it down again.
+    """Start it, and stop it after the block.
 
     Args:
         folder: must not exist.

@@ -1,4 +1,4 @@
-"""One group at work on a real broker: who sends, who consumes, what they saw, their histories."""
+"""One group on RocketMQ: its senders, members, deliveries and histories."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Delivery:
 
 
 class Run:
-    """A topic and a group of their own, on the shared cluster.
+    """A topic and a group of one test, on the shared cluster.
 
     What was sent is recorded as the brokers' history, from the receipts: a real broker keeps
     none. `audit` then checks the members' histories against it.
@@ -112,7 +112,7 @@ class Run:
         )
 
     def broker_died(self, name: str, route: dict[str, tuple[int, int, int]]) -> None:
-        """Record what a killed broker forgot: its locks, and the commits since its last save.
+        """Record what a killed broker lost: its locks, and the commits since its last save.
 
         It saves offsets every five seconds, so what it acknowledged after that is taken back
         when it starts again. The audit is told so as a RESET; call this before the start.
@@ -141,7 +141,7 @@ class Run:
 
     @contextlib.contextmanager
     def flow(self, pause_s: float = 0.01) -> Iterator[None]:
-        """Send without end, also while a broker is away, until the block is left."""
+        """Send continuously, also during an outage, until the end of the block."""
         stop = threading.Event()
         failures: list[OrderMQError] = []
 
@@ -186,7 +186,7 @@ class Run:
         return consumer
 
     def member_process(self, name: str) -> LineProcess:
-        """Start a member that may be killed."""
+        """Start a member as a process, which may be killed."""
         history = self.folder / f"{name}.jsonl"
         self.histories.append(history)
         process = LineProcess(
@@ -209,7 +209,7 @@ class Run:
         on_line: Callable[[dict[str, Any]], None] | None = None,
         **arguments: object,
     ) -> JavaProcess:
-        """Start a member of Java's client, orderly if not told otherwise; the caller ends it."""
+        """Start a member of Java's client, orderly by default; the caller stops it."""
         given: dict[str, object] = {"mode": "orderly", "group": self.group, "topic": self.topic}
         return JavaProcess(
             self.cluster.version,
@@ -235,7 +235,7 @@ class Run:
         return process
 
     def deliver(self, name: str, line: dict[str, Any]) -> None:
-        """Take over what a member process says it got."""
+        """Record the deliveries that a member process reports."""
         if "body" in line:
             queue = MessageQueue(line["topic"], line["broker"], line["queue"])
             self._add(
@@ -294,7 +294,7 @@ class Run:
         )
 
     def wait_for_shares(self, **counts: int) -> None:
-        """Wait until members hold so many queues of the topic each."""
+        """Wait until the members hold these numbers of queues of the topic."""
 
         def shares() -> dict[str, int]:
             return {
@@ -311,7 +311,7 @@ class Run:
         return sum(count - 1 for count in counts.values())
 
     def finish(self) -> AuditReport:
-        """Let everybody leave, and audit all histories."""
+        """Let all members leave, and audit all histories."""
         for name in list(self.members):
             self.leave(name)
         # Not between a call's START and its END: what was delivered last would be lost.
@@ -323,7 +323,7 @@ class Run:
         return audit(self.histories)
 
     def assert_sound(self) -> AuditReport:
-        """Everything sent arrived, in order, and the audit finds nothing."""
+        """Assert that everything arrived in order and that the audit finds nothing."""
         self.wait_for_all()
         report = self.finish()
         assert report.ok, "\n".join(map(str, report.violations))
@@ -331,7 +331,7 @@ class Run:
         return report
 
     def assert_keys_in_order(self) -> None:
-        """By offset: the first copies of each key's messages are numbered through."""
+        """Assert that first copies of each key, by offset, are numbered without gaps."""
         places = {(d.queue, d.offset): d for d in self.deliveries}
         numbers: dict[str | None, list[int]] = {}
         for place in sorted(places):
@@ -343,7 +343,7 @@ class Run:
             assert own == sorted(own), f"key {key} is out of order: {own[:50]}"
 
     def close(self) -> None:
-        """End what a failed test left behind."""
+        """Stop everything that a failed test left behind."""
         for member in self.members.values():
             member.close(1.0)
         self.members.clear()

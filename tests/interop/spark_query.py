@@ -28,7 +28,7 @@ def say(**members: object) -> None:
 
 
 def stage(folder: Path) -> Any:
-    """The function on executors, which have this folder but not this module."""
+    """Return the function for executors, which have this folder but not this module."""
     deadline_s = DEADLINE_S
 
     def called(rows: Any, context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Signed requests: ours to RocketMQ's broker, Java's to the embedded one
+"""Signed requests of ordermq to RocketMQ, and of Java to the embedded broker
 (docs/internals/protocol.md#signed-requests)."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROVIDERS = "org.apache.rocketmq.auth.authentication.provider"
 
 @pytest.fixture(scope="module")
 def name_servers(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a RocketMQ that serves its accounts only."""
+    """Return the name server of a RocketMQ that serves only its accounts."""
     if cluster.version < "5.3":
         pytest.skip("5.3's accounts; those of 4.9 are in test_permissions.py")
     folder = tmp_path_factory.mktemp("accounts") / "rocketmq"

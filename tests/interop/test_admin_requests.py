@@ -18,7 +18,7 @@ from tests.interop.run import Run
 
 
 class AdminTool:
-    """Runs commands of the tool; one Java process for all."""
+    """Run commands of the tool, all in one Java process."""
 
     def __init__(self, process: JavaProcess, name_servers: str) -> None:
         self._process = process
@@ -42,7 +42,7 @@ def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 class Members:
-    """Our members of one group, and the bodies they took."""
+    """Members of one group, and the bodies they got."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -68,7 +68,7 @@ class Members:
 
 
 def rows(told: str, *words: str) -> list[list[str]]:
-    """The lines of a table that hold all of these words, cut at blanks."""
+    """Return the lines of a table that contain all of these words, split at blanks."""
     lines = [line.split() for line in told.splitlines()]
     return [line for line in lines if set(words) <= set(line)]
 

@@ -18,7 +18,7 @@ from tests.interop.java_process import JavaProcess
 
 
 class AdminTool:
-    """Runs commands of the tool against one broker; one Java process for all."""
+    """Run commands of the tool against one broker, all in one Java process."""
 
     def __init__(self, process: JavaProcess, broker: EmbeddedBroker) -> None:
         self._process = process
@@ -59,13 +59,13 @@ def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
 
 
 def rows(told: str, *words: str) -> list[list[str]]:
-    """The lines of a table that hold all of these words, cut at blanks."""
+    """Return the lines of a table that contain all of these words, split at blanks."""
     lines = [line.split() for line in told.splitlines()]
     return [line for line in lines if set(words) <= set(line)]
 
 
 def running_info(broker: EmbeddedBroker, group: str, client_id: str) -> dict[str, str]:
-    """A member's own figures, which the tool of 4.9 asks for but does not print."""
+    """Return a member's own figures, which the tool of 4.9 requests but does not print."""
     with WireClient(broker.port) as client:
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
         answer = client.wait(client.start(RequestCode.GET_CONSUMER_RUNNING_INFO, ext))

@@ -1,7 +1,7 @@
 """Errors of real servers: each says what happened, where, and what to do.
 
-Wrong addresses and servers that are none are in tests/component/test_bad_input_client.py,
-accounts and permissions in test_permissions.py, members that disagree in test_agreement.py.
+Wrong addresses are in tests/component/test_bad_input_client.py, accounts and permissions in
+test_permissions.py, members with different subscriptions in test_subscription_check.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE = {"retry_times": 1, "request_timeout_ms": 2_000}
 
 @pytest.fixture(scope="module")
 def strict(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Brokers that make no topic, take small messages, and speak no TLS."""
+    """Start brokers that create no topics, accept only small messages, and have no TLS."""
     folder = tmp_path_factory.mktemp("strict") / "rocketmq"
     with own_cluster(
         cluster.version,
@@ -42,7 +42,7 @@ def strict(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def secret(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A broker that speaks TLS only; its name server does not care."""
+    """Start a broker that accepts only TLS; its name server accepts both."""
     folder = tmp_path_factory.mktemp("secret") / "rocketmq"
     with own_cluster(
         cluster.version, folder, "--java=broker-a:-Dtls.server.mode=enforcing"
@@ -51,14 +51,14 @@ def secret(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 class Disk:
-    """A small disk of a broker's own."""
+    """A small disk for one broker."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._filler = folder / "filler"
 
     def fill(self) -> None:
-        """Up to 95 %; a broker refuses from 90 % on, and dies where none is left."""
+        """Fill it to 95 %; a broker refuses messages from 90 % on, and exits on a full disk."""
         usage = shutil.disk_usage(self.folder)
         self._filler.write_bytes(bytes(usage.total * 95 // 100 - usage.used))
 
@@ -100,7 +100,7 @@ def is_told(caplog: pytest.LogCaptureFixture, *words: str) -> bool:
 
 
 def consumers_of(servers: str, topic: str) -> list[PushConsumer | LitePullConsumer]:
-    """One of each kind that shares a topic, not started."""
+    """Return one consumer of each kind, not started."""
     push = PushConsumer("g-push", name_servers=servers)
     push.subscribe(topic)
     push.orderly(lambda messages, context: None)

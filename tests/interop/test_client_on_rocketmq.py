@@ -1,4 +1,4 @@
-"""Our producer and consumer on RocketMQ's own broker."""
+"""Producer and consumer of ordermq on RocketMQ."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Bodies that Java's client compressed, by each of its ways, arrive as they were.
 
-What we compress is read by Java's in test_mixed_groups.py.
+The other direction is in test_mixed_groups.py.
 """
 
 from __future__ import annotations

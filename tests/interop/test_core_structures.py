@@ -1,4 +1,4 @@
-"""The core's process queue and lock table beside RocketMQ's own classes, step by step.
+"""The core's process queue and lock table compared with RocketMQ's classes, step by step.
 
 Random operations with kept seeds go to the Java class and to each core; every result and the
 state after it must be equal. Where ours differs on purpose the generator does not go:
@@ -38,7 +38,7 @@ def java(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 class BesideJava:
-    """One process queue of a core and Java's, asked the same."""
+    """One process queue of a core and one of Java, with the same operations."""
 
     def __init__(self, java: JavaProcess, make: Callable[[], Any]) -> None:
         self._java = java

@@ -1,4 +1,4 @@
-"""The names of the old clients, on RocketMQ's own brokers."""
+"""The API of the old clients, on RocketMQ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.interop.run import Run
 
 
 class Inbox:
-    """A callback that keeps what it got and refuses the first delivery of some bodies."""
+    """A callback that records messages and rejects the first delivery of some bodies."""
 
     def __init__(self, *refused: bytes) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Conditions in SQL92 on RocketMQ's own broker, which alone can keep them."""
+"""SQL92 conditions on RocketMQ; the embedded broker does not support them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own client and admin tool on the embedded broker."""
+"""RocketMQ's client on the embedded broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sender(
 def java(
     broker: EmbeddedBroker, cluster: Cluster, tmp_path: Path
 ) -> Iterator[Callable[..., JavaProcess]]:
-    """Starts Java programs; those that still run are killed after the test."""
+    """Start Java programs; those that still run are killed after the test."""
     started: list[JavaProcess] = []
 
     def start(program: str, options: Sequence[str] = (), **arguments: object) -> JavaProcess:
@@ -72,7 +72,7 @@ def collect(process: JavaProcess, count: int) -> list[Line]:
 
 
 def committed(broker: EmbeddedBroker, group: str, topic: str) -> int:
-    """The sum of the group's committed offsets."""
+    """Return the sum of the group's committed offsets."""
     port = int(broker.name_servers.rsplit(":", 1)[1])
     with WireClient(port) as client:
         ext = {"consumerGroup": group, "topic": topic}

@@ -1,4 +1,4 @@
-"""Key lanes, parked keys, seeks and releases on RocketMQ's own broker, which knows none of them."""
+"""Key lanes, parked keys, seeks and released queues on RocketMQ, which has none of these."""
 
 from __future__ import annotations
 

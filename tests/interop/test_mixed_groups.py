@@ -1,4 +1,4 @@
-"""Java's client and ours in one orderly group on RocketMQ's broker.
+"""Members of Java and ordermq in one orderly group on RocketMQ.
 
 Java's own rules (docs/internals/semantics.md#leases-and-renewal,
 docs/internals/semantics.md#listener-results) let it repeat the batch that ran while a queue left
@@ -25,7 +25,7 @@ JAVAS_OWN = {"I5", "I9"}
 
 
 def finished(run: Run, deadline_s: float = DEADLINE_S) -> AuditReport:
-    """The audit, after everything arrived; only what Java does by its rules may be found."""
+    """Audit after everything arrived; only violations that Java's rules allow may be found."""
     run.wait_for_all(deadline_s)
     report = run.finish()
     for violation in report.violations:
@@ -37,7 +37,7 @@ def finished(run: Run, deadline_s: float = DEADLINE_S) -> AuditReport:
 
 
 def repeated_of_ours(run: Run) -> set[tuple[str, int, int]]:
-    """(broker, queue, offset) of messages that we finished and somebody was given again."""
+    """Return (broker, queue, offset) of redelivered messages that ordermq had finished."""
     events = [
         event
         for path in run.histories

@@ -1,4 +1,4 @@
-"""Namespaces: ours and Java's tenants find each other, and nobody else's names."""
+"""Namespaces: Java and ordermq share names within a namespace and none across."""
 
 from __future__ import annotations
 

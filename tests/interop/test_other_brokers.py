@@ -1,4 +1,4 @@
-"""Unordered messages while a broker of RocketMQ is away; those of a key wait for it."""
+"""Unordered messages during the outage of a broker; messages with a key wait for it."""
 
 from __future__ import annotations
 

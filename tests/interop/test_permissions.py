@@ -1,6 +1,6 @@
 """Accounts with permissions: the plain ACL of 4.9 and, from the same file, the one of 5.x.
 
-RocketMQ 5.3 took the plain ACL out; it reads such a file once, into accounts of its own kind.
+RocketMQ 5.3 removed the plain ACL; it migrates such a file once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def settings_of(version: str, folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A broker that serves its accounts, as far as each may; with three topics."""
+    """Start a broker with accounts of different permissions, and three topics."""
     folder = tmp_path_factory.mktemp("guarded") / "rocketmq"
     file = tmp_path_factory.mktemp("conf") / "plain_acl.yml"
     file.write_bytes(FILE.read_bytes())
@@ -66,7 +66,7 @@ def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Taken:
-    """A listener, and what it took."""
+    """A listener and the bodies it got."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -119,7 +119,7 @@ def assert_says(error: BrokerError, guarded: Cluster, *words: str) -> None:
 
 @contextlib.contextmanager
 def ended_account(guarded: Cluster) -> Iterator[None]:
-    """Without the clerk: its entry is out of the file, which 4.9 watches; on 5.x it is disabled."""
+    """Remove the clerk: from the file, which 4.9 watches; on 5.x the account is disabled."""
     if guarded.version < "5":
         file = guarded.folder / "broker-a" / "conf" / "plain_acl.yml"
         whole = file.read_text()

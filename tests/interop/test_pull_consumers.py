@@ -1,4 +1,4 @@
-"""Pull consumers, ours and Java's: on RocketMQ's broker, on ours, and both in one group."""
+"""Pull consumers of ordermq and Java: on RocketMQ, on the embedded broker, in one group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKERS = ("broker-a", "broker-b")
 
 @pytest.fixture
 def java(cluster: Cluster, tmp_path: Path) -> Iterator[StartJava]:
-    """Starts Java's lite pull consumers, which are killed after the test."""
+    """Start Java's lite pull consumers; they are killed after the test."""
     started: list[JavaProcess] = []
 
     def start(**arguments: object) -> JavaProcess:
@@ -52,7 +52,7 @@ def two_brokers(run: Run, queues: int = 4) -> list[MessageQueue]:
 
 
 def send(producer: Producer, queues: list[MessageQueue], numbers: range, **message: Any) -> None:
-    """Numbered messages, to the queues in turn."""
+    """Send numbered messages, to the queues in turn."""
     for number in numbers:
         target = queues[number % len(queues)]
         producer.send(Message(target.topic, str(number).encode(), **message), queue=target)
@@ -64,7 +64,7 @@ def lite(run: Run, **settings: Any) -> LitePullConsumer:
 
 
 def polled(consumer: LitePullConsumer, count: int) -> list[int]:
-    """The numbers of the next messages; fails unless there are so many."""
+    """Return the numbers of the next messages; fails unless there are so many."""
     got: list[int] = []
     end = time.monotonic() + DEADLINE_S
     while len(got) < count:
@@ -216,7 +216,7 @@ def share_a_group(
     producer: Producer,
     queues: list[MessageQueue],
 ) -> None:
-    """Ours and Java's member share `queues`, take over from each other, and from commits."""
+    """Let members of Java and ordermq share `queues` and take over from each other's commits."""
     names = {str(queue): queue for queue in queues}
 
     def shares() -> tuple[list[MessageQueue], list[MessageQueue]]:

@@ -1,4 +1,4 @@
-"""A master and its slave: pulls follow the master's hint, and outlive it; locks do not."""
+"""A master and its slave: pulls follow the master's suggestion and survive it; locks do not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOR_SLAVES = {RequestCode.HEART_BEAT, RequestCode.PULL_MESSAGE}
 def replicas(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Cluster]:
-    """One master, one slave that may be read: whoever is behind at all is sent to it."""
+    """Start a master and a readable slave; every consumer with lag is sent to the slave."""
     folder = tmp_path_factory.mktemp("replicas") / "rocketmq"
     # A slave of RocketMQ 5 asks its master for topics once a minute: all are made at once.
     topics = [f"orders-{item.name}" for item in request.session.items if item.path == request.path]
@@ -82,7 +82,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
 
 
 def wait_until_replicated(run: Run, count: int) -> None:
-    """Until the slave has so many messages of the topic."""
+    """Wait until the slave has so many messages of the topic."""
 
     def stored() -> int:
         answers = [

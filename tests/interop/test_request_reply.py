@@ -1,8 +1,8 @@
-"""Requests and replies between Java's client and ours, on RocketMQ's brokers and on ours.
+"""Requests and replies between Java and ordermq, on RocketMQ and on the embedded broker.
 
-As they come, over TLS, and of a tenant; those of accounts are in test_permissions.py.
+With default settings, over TLS, and in a namespace; accounts are in test_permissions.py.
 
-The request's topic lies on one broker and replies of Java's go to any of the two.
+The request's topic is on one broker; Java's replies go to either of the two.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 @pytest.fixture
 def java(cluster: Cluster, tmp_path: Path) -> Iterator[StartJava]:
-    """Starts Java's askers; they are ended after the test."""
+    """Start Java programs that send requests; they are stopped after the test."""
     started: list[JavaProcess] = []
 
     def make(name_servers: str, **arguments: object) -> JavaProcess:
@@ -73,7 +73,7 @@ def java(cluster: Cluster, tmp_path: Path) -> Iterator[StartJava]:
 
 
 def replying(name_servers: str, topic: str, producer: Producer, **settings: Any) -> PushConsumer:
-    """A consumer of ours that replies "ours: " and the request's body."""
+    """Start a consumer that replies "ours: " and the request's body."""
     consumer = PushConsumer(
         "ours-reply", name_servers=name_servers, consume_from_where="first_offset", **settings
     )

@@ -1,4 +1,4 @@
-"""A broker or the name server dies under load and comes back."""
+"""A broker or the name server is killed under load and restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark queries on RocketMQ's brokers, which know no lock epochs.
+"""Spark queries on RocketMQ, whose brokers have no lock epochs.
 
 First their driver's half alone, for which Spark is not needed; then whole programs on a cluster
 of two executors. ci/spark.sh has the tests on the embedded broker.
@@ -33,7 +33,7 @@ QUEUES = {"broker-a": 2, "broker-b": 2}
 
 @pytest.fixture
 def query(run: Run) -> Iterator[Callable[..., StreamDriver]]:
-    """Runs of queries of the group; closed after the test."""
+    """Run queries of the group; they are closed after the test."""
     run.cluster.put_topic(run.topic, QUEUES)
     made: list[StreamDriver] = []
 
@@ -163,7 +163,7 @@ class Program:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def request_locks(self, code: RequestCode, client_id: str) -> None:
-        """Lock or unlock every queue of the source in somebody's name."""
+        """Lock or unlock every queue of the source for another client id."""
         for broker, count in QUEUES.items():
             queues = [
                 {"topic": self.run.topic, "brokerName": broker, "queueId": number}
@@ -174,7 +174,7 @@ class Program:
             assert answer.code == 0, answer.remark
 
     def written(self) -> dict[MessageQueue, list[Any]]:
-        """Everything in the target topic."""
+        """Return all messages of the target topic."""
         found: dict[MessageQueue, list[Any]] = defaultdict(list)
         servers = self.run.cluster.name_servers
         with PullConsumer(f"{self.run.group}-reader", name_servers=servers) as puller:
@@ -199,7 +199,7 @@ def program(run: Run) -> Iterator[Program]:
 
 
 def through(process: LineProcess, rows: int) -> None:
-    """Wait until so many rows are through; it tells once a second."""
+    """Wait until so many rows are processed; the program reports once per second."""
     while (line := process.read())["rows"] < rows:
         assert not line.get("failed"), line["failed"]
 
@@ -212,7 +212,7 @@ def ending(process: LineProcess) -> dict[str, Any]:
 
 
 def first_copies(written: dict[MessageQueue, list[Any]]) -> list[int]:
-    """Each source message's number once; asserts each key in one queue, its numbers rising."""
+    """Return each number once; asserts that a key is in one queue with ascending numbers."""
     seen, places, numbers = set(), defaultdict(set), defaultdict(list)
     for queue, messages in written.items():
         for message in messages:

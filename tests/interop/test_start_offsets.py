@@ -83,7 +83,7 @@ def javas_offset(run: Run) -> int | None:
 def test_an_offset_beyond_the_end_of_a_queue_becomes_its_end(
     run: Run, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a broker that lost its last messages: the group is further than the queue."""
+    """Simulate a broker that lost its last messages: the offset is beyond the end."""
     caplog.set_level(logging.WARNING, "ordermq.consumer")
     run.cluster.put_topic(run.topic, {"broker-a": 1})
     send(run, 0, 1, 2)

@@ -1,4 +1,4 @@
-"""Members of a group that want different things, and a broker that would have it pop."""
+"""Members of a group with different subscriptions, and a group that is set to POP."""
 
 from __future__ import annotations
 

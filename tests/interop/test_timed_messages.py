@@ -1,6 +1,6 @@
-"""Timed messages and their recall: ours on RocketMQ's broker, RocketMQ's client on ours.
+"""Timed messages and recall: ordermq on RocketMQ, Java's client on the embedded broker.
 
-ci/interop.sh lets the brokers recall, which they do not by default.
+ci/interop.sh enables recall at the brokers; it is off by default.
 """
 
 from __future__ import annotations

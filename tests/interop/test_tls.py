@@ -1,4 +1,4 @@
-"""TLS: ours to RocketMQ's servers as they come, Java's client to the embedded broker."""
+"""TLS: ordermq to RocketMQ with default settings, Java's client to the embedded broker."""
 
 from __future__ import annotations
 

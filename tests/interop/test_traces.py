@@ -1,4 +1,4 @@
-"""Message traces: RocketMQ's admin tool reads ours, we read those of RocketMQ's client."""
+"""Message traces: the admin tool reads those of ordermq, ordermq reads those of Java."""
 
 from __future__ import annotations
 

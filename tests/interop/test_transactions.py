@@ -1,6 +1,6 @@
-"""Transactions: our producer on RocketMQ's broker, RocketMQ's producer on ours.
+"""Transactions: ordermq's producer on RocketMQ, Java's producer on the embedded broker.
 
-ci/interop.sh has the brokers ask soon: after a second, every second.
+ci/interop.sh lets the brokers check after one second, and every second.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Start = Callable[..., TransactionProducer]
 
 @pytest.fixture
 def start(run: Run) -> Iterator[Start]:
-    """Starts transaction producers of one group; they are closed after the test."""
+    """Start transaction producers of one group; they are closed after the test."""
     started: list[TransactionProducer] = []
 
     def make(books: Books, **settings: object) -> TransactionProducer:

@@ -1,4 +1,4 @@
-"""Our concurrent and broadcasting groups on RocketMQ's own broker."""
+"""Concurrent and broadcasting groups on RocketMQ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Make = Callable[..., PushConsumer]
 
 
 class Seen:
-    """The bodies listeners took, as numbers, with the topic they lay in."""
+    """Bodies that listeners got, as numbers, with the topic they were stored in."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
