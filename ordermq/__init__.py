@@ -4,9 +4,9 @@ from ordermq.consumer.dispatch.failure_policy import DeadLetter, ParkKey, Retry,
 from ordermq.consumer.fetch.single_pull import PullResult, PullStatus
 from ordermq.consumer.listener import ConsumeCall, ConsumeHook, ConsumeReturn
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
-from ordermq.consumer.polled_batch import PolledBatch
 from ordermq.consumer.pull_consumer import PullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.errors import OrderMQError
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue

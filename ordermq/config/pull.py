@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ordermq.config import DAY_MS, MessageModel, RebalanceConfig, RemotingConfig
+from ordermq.config import (
+    DAY_MS,
+    LeaseConfig,
+    MessageModel,
+    PullConfig,
+    RebalanceConfig,
+    RemotingConfig,
+)
 from ordermq.config.checks import Flat, require_choice, require_flags, require_range
 from ordermq.errors import ConfigError
 
@@ -59,6 +66,9 @@ class LitePullConfig:
     pull_delay_on_error_ms: int = 1_000  # pause after a failed pull
     broker_suspend_ms: int = 20_000  # how long the broker may hold an empty pull
     pull_timeout_ms: int = 30_000  # when an unanswered pull is given up
+    # in order: hold queues under queue locks, and hand one batch per queue out at a time
+    ordered: bool = False
+    drain_timeout_ms: int = 30_000  # in order: a revoked queue that drains for longer is reported
 
     def __post_init__(self) -> None:
         require_flags(self)
@@ -75,12 +85,25 @@ class LitePullConfig:
             pull_delay_on_error_ms=(1, DAY_MS),
             broker_suspend_ms=(1, DAY_MS),
             pull_timeout_ms=(1, DAY_MS),
+            drain_timeout_ms=(1, DAY_MS),
         )
         if self.pull_timeout_ms <= self.broker_suspend_ms:
             raise ConfigError(
                 f"LitePullConfig.pull_timeout_ms={self.pull_timeout_ms}: expected more than "
                 f"broker_suspend_ms={self.broker_suspend_ms}, or every idle pull times out"
             )
+
+    def for_fetching(self) -> PullConfig:
+        """Return the settings of the pull loop."""
+        return PullConfig(
+            pull_batch_size=self.pull_batch_size,
+            pull_batch_bytes=self.pull_batch_bytes,
+            pull_threshold_for_queue=self.pull_threshold_for_queue,
+            pull_threshold_size_for_queue_mib=self.pull_threshold_size_for_queue_mib,
+            pull_delay_on_error_ms=self.pull_delay_on_error_ms,
+            broker_suspend_ms=self.broker_suspend_ms,
+            pull_timeout_ms=self.pull_timeout_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +114,13 @@ class LitePullConsumerConfig(Flat):
     local_offset_store_dir: str = "~/.rocketmq_offsets"  # of broadcasting members; as in Java
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     lite: LitePullConfig = field(default_factory=LitePullConfig)
+    lease: LeaseConfig = field(default_factory=LeaseConfig)
     rebalance: RebalanceConfig = field(default_factory=RebalanceConfig)
 
     def __post_init__(self) -> None:
         require_choice(self, message_model=MessageModel)
+        if self.lite.ordered and self.message_model is MessageModel.BROADCASTING:
+            raise ConfigError(
+                "LitePullConfig.ordered=True is not for broadcasting: every member holds every "
+                "queue, so there is no lock to take; poll with one thread"
+            )

@@ -1,4 +1,4 @@
-"""The lite pull consumer: what a user creates; the parts are wired in lite_member.py."""
+"""Lite pull consumer: a member of a group that polls for messages, batch by batch."""
 
 from __future__ import annotations
 
@@ -6,29 +6,45 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Hashable,
+    Iterable,
+    Mapping,
+)
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.session import new_client_id
+from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import MessageModel
 from ordermq.config.pull import LitePullConsumerConfig
 from ordermq.consumer.fetch.single_pull import choice
-from ordermq.consumer.lite_member import LiteMember, LiteSettings
-from ordermq.consumer.membership import Membership
+from ordermq.consumer.group.group_member import (
+    GroupMember,
+    MemberIdentity,
+    MemberSettings,
+    QueueCallback,
+    ReceiverParts,
+    TopicCallback,
+)
 from ordermq.consumer.offsets.local_offsets import OffsetFile
-from ordermq.consumer.polled_batch import NOTHING, PolledBatch
+from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
+from ordermq.events import NoHistory
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
 
 _T = TypeVar("_T")
+_CLOSE_TIMEOUT_S = 60.0
 
 
 class LitePullConsumer(Starting):
@@ -37,9 +53,16 @@ class LitePullConsumer(Starting):
     Messages are fetched ahead, in the background. With `subscribe` the topic's queues are
     shared with the group's other members; with `assign` they are the ones you say. Offsets are
     kept at the brokers; those of `message_model="broadcasting"`, whose every member gets
-    everything, in a file. As in Java there is no lock: around a change of members the old and the
-    new owner of a queue may both be handed messages behind the committed offset. Where order
-    must hold across members, use `PushConsumer` and `@consumer.orderly`.
+    everything, in a file.
+
+    With `ordered=True` queues are held under the broker's queue locks, like those of
+    `@consumer.orderly`, and beside such members: one batch of a queue is out at a time, and a
+    queue moves to another member only after its last batch is done and committed. By default, as
+    in Java, there is no lock: around a rebalance the old and the new owner of a queue may both be
+    given the messages behind the committed offset.
+
+    A batch is done when its poller asks for the next one, or commits. Pollers are threads; with
+    `ordered=True` each asyncio task is one, too.
 
     All methods are safe from any thread; `apoll`, `acommit` and `async for` from any event loop.
 
@@ -50,8 +73,8 @@ class LitePullConsumer(Starting):
             `message_model="broadcasting"` the offset file is found by it: default "DEFAULT", and
             each member of a host needs one of its own.
         config: all settings at once; else give them flat, as `auto_commit=False`.
-        on_assigned, on_revoked: called with a queue when it became ours, before its first pull,
-            and after it is not; not to close the consumer from.
+        on_assigned, on_revoked: called with a queue when it was assigned, before its first pull,
+            and after it was given up; not to close the consumer from.
         clock: time, as an argument; for tests.
         settings: any field of `LitePullConsumerConfig`'s groups.
     Raises: ConfigError: a name or setting no broker would take.
@@ -64,8 +87,8 @@ class LitePullConsumer(Starting):
         name_servers: str | list[str],
         instance_name: str | None = None,
         config: LitePullConsumerConfig | None = None,
-        on_assigned: Callable[[MessageQueue], object] | None = None,
-        on_revoked: Callable[[MessageQueue], object] | None = None,
+        on_assigned: QueueCallback | None = None,
+        on_revoked: QueueCallback | None = None,
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
@@ -73,10 +96,11 @@ class LitePullConsumer(Starting):
         self.group = check_group(group)
         self.name_servers = parse_name_servers(name_servers)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
+        self._is_ordered = self.config.lite.ordered
         if self._is_broadcasting and instance_name is None:
-            instance_name = "DEFAULT"  # it must find its offsets again, so it keeps its name
+            instance_name = DEFAULT_INSTANCE  # it finds its offsets again by its name
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
-        self._membership = Membership(
+        self._identity = MemberIdentity(
             self.name_servers, self.config.remoting.namespace, self.group, self.client_id
         )
         self._clock = clock if clock is not None else SystemClock()
@@ -85,9 +109,17 @@ class LitePullConsumer(Starting):
         self._on_revoked = on_revoked
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned: tuple[list[MessageQueue], list[Subscription]] | None = None
-        self._watched: dict[str, Callable[[str, list[MessageQueue]], object]] = {}
-        self._member: LiteMember | None = None
-        self._closed = False
+        self._watched: dict[str, TopicCallback] = {}
+        # Unlike a dispatcher it is made before its member: a poll may come at any moment.
+        self._buffer = PollBuffer(
+            self._clock,
+            self.group,
+            self.config.lite.pull_threshold_for_all,
+            is_ordered=self._is_ordered,
+        )
+        self._member: GroupMember | None = None
+        self._is_closing = False
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<LitePullConsumer {self.group} {self.client_id}>"
@@ -99,51 +131,71 @@ class LitePullConsumer(Starting):
 
         Raises: StateError: started before, or another member uses this broadcasting member's
             offset file. StoreError: that file cannot be used. RouteError: no name server answers.
-            BrokerError: a broker denies us.
+            BrokerError: a broker denies access.
         """
-        if self._member is not None or self._closed:
-            raise StateError("a consumer starts once", group=self.group)
+        if self._member is not None or self._is_closed:
+            raise StateError(
+                "start() may be called only once; create a new LitePullConsumer", group=self.group
+            )
         if self._assigned is None:  # queues that are assigned by hand make no member of a group
-            self._membership.claim()
+            self._identity.claim()
         try:
             self._join()
         except BaseException:
-            self._membership.give_up()
+            self._member = None
+            self._identity.release()
             raise
 
     def _join(self) -> None:
-        offset_file = self._open_offsets()
-        member = LiteMember(
-            LiteSettings(
+        config, lite = self.config, self.config.lite
+        member = GroupMember(
+            MemberSettings(
                 group=self.group,
                 client_id=self.client_id,
                 name_servers=self.name_servers,
-                config=self.config,
+                remoting=config.remoting,
+                pull=lite.for_fetching(),
+                lease=config.lease,
+                rebalance=config.rebalance,
+                message_model=config.message_model,
+                subscriptions=list(self._subscriptions.values()),
+                make_receiver=self._poll_buffer,
+                uses_locks=self._is_ordered,
+                offset_file=self._open_offsets(),
+                is_polled=True,
+                thread_count=0,
+                commits_done=lite.auto_commit,
+                commits_resets=False,
+                commit_interval_ms=lite.auto_commit_interval_ms,
+                # Out of order no revocation waits for anything.
+                drain_timeout_ms=lite.drain_timeout_ms if self._is_ordered else 0,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
-                offset_file=offset_file,
                 clock=self._clock,
+                recorder=NoHistory(),
                 statistics=self.statistics,
             )
         )
 
-        async def begin() -> None:
-            await member.join()
-            for topic, listener in self._watched.items():
-                await member.watch(topic, listener)
-            if self._subscriptions:
-                await member.subscribe(list(self._subscriptions.values()))
+        async def settle() -> None:
+            for topic, callback in self._watched.items():
+                await member.watch_topic(topic, callback)
             if self._assigned is not None:
                 await member.assign(*self._assigned)
+            elif self._subscriptions:
+                await member.settle()
 
         # Before it starts: `on_assigned` may be called, and seek, before `start` returns.
         self._member = member
+        member.start()
         try:
-            member.runtime.call(begin())
+            member.client.call(settle())
         except BaseException:
-            self._member = None
-            self._end(member)
+            member.close(0.0)
             raise
+
+    def _poll_buffer(self, parts: ReceiverParts) -> PollBuffer:
+        return self._buffer
 
     def _open_offsets(self) -> OffsetFile | None:
         if not self._is_broadcasting:
@@ -151,29 +203,40 @@ class LitePullConsumer(Starting):
         folder = Path(self.config.local_offset_store_dir).expanduser()
         return OffsetFile(folder / self.client_id / self.group / "offsets.json")
 
-    def _end(self, member: LiteMember) -> None:
-        member.runtime.call(member.leave())
-        member.close()
-        self._membership.give_up()
+    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
+        """Leave the group and disconnect; a second call, from another thread, ends the wait.
 
-    def close(self) -> None:
-        """Leave the group and disconnect; a second call does nothing.
+        With `auto_commit`, what pollers came back from is committed. The batch that the calling
+        thread polled last is not, unless you `commit()` it: nobody else knows whether it is done.
 
-        With `auto_commit`, what pollers came back from is committed. The batch polled last is
-        not, unless you `commit()` it: nobody else knows whether it is done.
+        With `ordered=True` this waits for the batches of other pollers: each is over when its
+        poller polls again, which ends its loop, or commits.
+
+        Args:
+            timeout_s: how long that may take. After it their queues are given up without unlock,
+                their locks expire at the broker.
+        Returns: True if every queue was given up in order.
         """
         member = self._member
-        if member is None or self._closed:
-            return
-        self._closed = True
-        self._end(member)
+        if member is None:
+            return True
+        if self._is_closing:
+            member.force()
+            return True
+        self._is_closing = True
+        self._buffer.stop()
+        try:
+            return member.close(timeout_s)
+        finally:
+            self._is_closed = True
+            self._identity.release()
 
     def subscribe(
         self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
     ) -> None:
         """Share `topic` with the group; before the start or, joining at once, after it.
 
-        Again for the same topic it changes the expression: what is buffered stays.
+        A second call for the same topic changes the expression; what is buffered stays.
 
         Args:
             expression: `*`, or tags joined by `||`.
@@ -187,15 +250,17 @@ class LitePullConsumer(Starting):
         version = self._clock.wall_ms()
         subscription = choice(topic, expression, sql, version)
         if self._member is not None:
-            member = self._live()
-            member.runtime.call(member.subscribe([subscription]))
+            self._run(self._subscribe(self._live(), subscription))
         self._subscriptions[topic] = subscription
+
+    async def _subscribe(self, member: GroupMember, subscription: Subscription) -> None:
+        await member.subscribe([subscription])
+        await member.settle()
 
     def unsubscribe(self, topic: str) -> None:
         """Give the topic's queues up; a topic not subscribed is ignored."""
         if self._subscriptions.pop(topic, None) is not None and self._member is not None:
-            member = self._live()
-            member.runtime.call(member.unsubscribe(topic))
+            self._run(self._live().unsubscribe(topic, waits_for_batches=False))
 
     def assign(
         self,
@@ -222,37 +287,45 @@ class LitePullConsumer(Starting):
         topics = {queue.topic for queue in wanted}
         choices = [choice(topic, expression, sql, version) for topic in sorted(topics)]
         if self._member is not None:
-            member = self._live()
-            member.runtime.call(member.assign(wanted, choices))
+            self._run(self._live().assign(wanted, choices))
         self._assigned = wanted, choices
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are ours now, sorted; [] before the start and after the close."""
-        if self._member is None or self._closed:
+        """The queues assigned now, sorted; [] before the start and after the close."""
+        if self._member is None or self._is_closing:
             return []
-        return [pulled.queue for pulled in self._member.buffer.held()]
+        return self._member.assigned_queues(with_draining=False)
 
     # Messages.
 
     def poll(self, timeout_ms: int | None = None) -> PolledBatch:
-        """The next messages of one queue, as soon as there are some.
+        """Return the next messages of one queue, as soon as there are some.
 
-        With `auto_commit`, to poll is to say that the batch polled before, by the same thread,
-        is done.
+        To poll is to say that the batch polled before, by the same thread, is done.
 
         Args:
             timeout_ms: how long to wait; default `poll_timeout_ms`. 0 only looks.
         Returns: at most `poll_batch_size` messages; an empty batch after the time-out, or when
             the consumer is closed meanwhile.
         """
-        member = self._live()
-        if member.runtime.is_io_thread:
+        poller = self._poller()
+        if self._ends(poller):
+            raise StateError("the consumer is not running: it was closed", group=self.group)
+        if self._live().client.runtime.is_io_thread:
             raise StateError("a blocking call on the I/O thread: use apoll there")
-        return self._poll(member, self._deadline(timeout_ms))
+        return self._poll(poller, self._deadline(timeout_ms))
 
-    async def apoll(self, timeout_ms: int | None = None) -> PolledBatch:
-        """`poll` for asyncio code, on any loop; a loop's tasks count as one poller."""
-        return await self._apoll(self._live(), self._deadline(timeout_ms))
+    def apoll(self, timeout_ms: int | None = None) -> Coroutine[Any, Any, PolledBatch]:
+        """`poll` for asyncio code, on any loop: `batch = await consumer.apoll()`.
+
+        The tasks of a loop count as one poller; with `ordered=True` each task is one.
+        """
+        # No `async def`: the poller is the task that calls it, not one that a wrapper such as
+        # asyncio.wait_for makes of it.
+        poller = self._poller()
+        if self._ends(poller):
+            raise StateError("the consumer is not running: it was closed", group=self.group)
+        return self._apoll(poller, self._deadline(timeout_ms))
 
     def batches(self, timeout_ms: int | None = None) -> Batches:
         """Poll again and again: `for batch in consumer.batches()`, or `async for`.
@@ -270,8 +343,8 @@ class LitePullConsumer(Starting):
             raise ConfigError(f"timeout_ms={wait_ms}: expected 0 or more", group=self.group)
         return time.monotonic() + wait_ms / 1000
 
-    def _poll(self, member: LiteMember, deadline: float | None) -> PolledBatch:
-        with contextlib.closing(self._polling(member, deadline)) as polling:
+    def _poll(self, poller: Hashable, deadline: float | None) -> PolledBatch:
+        with contextlib.closing(self._polling(poller, deadline)) as polling:
             while True:
                 try:
                     waiter, left_s = next(polling)
@@ -280,8 +353,8 @@ class LitePullConsumer(Starting):
                 with contextlib.suppress(TimeoutError):
                     waiter.result(left_s)
 
-    async def _apoll(self, member: LiteMember, deadline: float | None) -> PolledBatch:
-        with contextlib.closing(self._polling(member, deadline)) as polling:
+    async def _apoll(self, poller: Hashable, deadline: float | None) -> PolledBatch:
+        with contextlib.closing(self._polling(poller, deadline)) as polling:
             while True:
                 try:
                     waiter, left_s = next(polling)
@@ -290,21 +363,21 @@ class LitePullConsumer(Starting):
                 await asyncio.wait((asyncio.wrap_future(waiter),), timeout=left_s)
 
     def _polling(
-        self, member: LiteMember, deadline: float | None
+        self, poller: Hashable, deadline: float | None
     ) -> Generator[tuple[Future[None], float | None], None, PolledBatch]:
         """Take the next batch; yields what to wait for, and for how many seconds at most.
 
         Returns: the batch; an empty one after the deadline, which is looked at behind a last
             take: a message may have come in this very moment.
         """
-        buffer, poller = member.buffer, threading.current_thread()
+        buffer = self._buffer
         while True:
             batch = buffer.take(poller, self.config.lite.poll_batch_size)
             if batch is not None:
                 self.statistics.add("polled", len(batch))
                 return batch
             left_s = None if deadline is None else deadline - time.monotonic()
-            if buffer.is_closed or (left_s is not None and left_s <= 0):
+            if buffer.is_stopped or (left_s is not None and left_s <= 0):
                 return NOTHING
             waiter = buffer.wait()
             if waiter is not None:
@@ -313,52 +386,93 @@ class LitePullConsumer(Starting):
                 finally:
                     buffer.give_up(waiter)
 
+    def _poller(self) -> Hashable:
+        if self._is_ordered:
+            with contextlib.suppress(RuntimeError):  # no loop runs here
+                if (task := asyncio.current_task()) is not None:
+                    return task
+        return threading.current_thread()
+
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Hand out nothing of these queues, and pull no more; what is buffered stays.
 
-        Raises: StateError: one is not ours; none is paused.
+        Raises: StateError: one is not assigned; none is paused.
         """
-        self._live().buffer.pause(_several(queues))
+        self._live().control.pause_held(_several(queues))
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Go on with paused queues.
+        """End the pause of these queues.
 
-        Raises: StateError: one is not ours; none is resumed.
+        Raises: StateError: one is not assigned; none is resumed.
         """
-        self._live().buffer.resume(_several(queues))
+        self._live().control.resume_held(_several(queues))
 
     # Offsets.
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store the group's offsets; returns when the brokers have acknowledged them.
+        """Commit offsets of the group; returns when the brokers have acknowledged them.
 
         Args:
             offsets: of the next message to consume of each queue, as `batch.next_offset`; None
-                commits everything polled, by any thread, of the queues that are still ours.
+                commits everything polled, by any thread, of the queues that are still assigned.
+                With `ordered=True` None leaves out the batches of other pollers.
         Raises:
-            StateError: a queue is not ours any more: its next owner goes on from the last
-                commit. The others are committed.
+            StateError: a queue is not assigned any more: its next owner starts from the last
+                commit; or, with `ordered=True`, the lease under which this was polled is lost. The
+                others are committed.
             RemotingError, RouteError: a broker did not take it; commit again.
         """
-        self._run(self._commit(offsets))
+        self._run(self._commit(offsets, self._poller()))
 
     async def acommit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """`commit` for asyncio code, on any loop."""
-        await self._arun(self._commit(offsets))
+        await self._arun(self._commit(offsets, self._poller()))
 
-    async def _commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
-        if offsets is not None:
+    async def _commit(self, offsets: Mapping[MessageQueue, int] | None, poller: Hashable) -> None:
+        member = self._live()
+        lost: list[MessageQueue] = []
+        if offsets is None:
+            wanted = self._buffer.polled(poller)
+        else:
+            wanted = {}
             for queue, offset in offsets.items():
                 if offset < 0:
                     raise ConfigError(f"{queue}: offset {offset}: expected 0 or more")
-        await self._live().commit(offsets)
+                assigned = self._buffer.find(queue)
+                # In order, an offset beyond the position comes from before a lost lease: another
+                # member may have continued from the committed one.
+                if assigned is None or (self._is_ordered and offset > assigned.position):
+                    lost.append(queue)
+                else:
+                    wanted[assigned] = offset
+        outcomes = await asyncio.gather(
+            *(member.offsets.commit_at(assigned, offset) for assigned, offset in wanted.items()),
+            return_exceptions=True,
+        )
+        # Only behind the acknowledgement: the end of a batch lets a revoked queue go.
+        answers = dict(zip(wanted, outcomes, strict=True))
+        self._buffer.finish_up_to({a: wanted[a] for a, answer in answers.items() if answer is True})
+        for assigned, answer in answers.items():
+            if isinstance(answer, BaseException):
+                raise answer
+            if not answer and offsets is not None:
+                lost.append(assigned.queue)
+        for queue in lost:
+            raise StateError(
+                "not committed: this queue is not assigned to this member now, or was lost and "
+                "assigned again; what was polled of it is redelivered",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                group=self.group,
+            )
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's offset of any queue as the broker has it; None if it has none."""
 
         async def ask() -> int | None:
             member = self._live()
-            await member.address_of(queue)
+            await member.client.address_of(queue)
             return await member.offsets.stored(queue)
 
         return self._run(ask())
@@ -366,24 +480,52 @@ class LitePullConsumer(Starting):
     def position(self, queue: MessageQueue) -> int:
         """The offset of the next message to be handed out.
 
-        Raises: StateError: the queue is not ours.
+        Raises: StateError: the queue is not assigned.
         """
-        return self._live().buffer.find(queue).position
+        return cast(PolledQueue, self._live().control.find(queue)).position
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on from `offset`, either way. It is stored with the next commit, auto commits too.
+        """Continue from `offset`, forwards or backwards; the next commit saves it, auto commits
+        too.
 
-        Raises: StateError: the queue is not ours. ConfigError: the broker does not have it.
+        What is buffered and what was polled of the queue is forgotten. With `ordered=True` this
+        waits for a batch that another poller has.
+
+        Raises: StateError: the queue is not assigned. ConfigError: the broker does not have the
+            offset.
         """
-        self._run(self._live().seek(queue, offset))
+        self._seek(queue, lambda lowest, highest: offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on from the oldest message the broker has; as `seek`."""
-        self._run(self._live().seek(queue, None))
+        """Continue from the oldest message the broker has; as `seek`."""
+        self._seek(queue, lambda lowest, highest: lowest)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the next message to be stored; as `seek`."""
-        self._run(self._live().seek(queue, None, end=True))
+        """Continue with the next message to be stored; as `seek`."""
+        self._seek(queue, lambda lowest, highest: highest)
+
+    def _seek(self, queue: MessageQueue, choose: Callable[[int, int], int]) -> None:
+        member, poller = self._live(), self._poller()
+
+        async def work() -> None:
+            assigned, api = member.control.find(queue), member.client.api
+            address = member.client.routes.master_of(queue.broker_name)
+            lowest, highest = await asyncio.gather(
+                api.min_offset(address, queue), api.max_offset(address, queue)
+            )
+            target = choose(lowest, highest)
+            if not lowest <= target <= highest:
+                raise ConfigError(
+                    f"{queue}: seek to offset {target}: the broker has {lowest}..{highest}",
+                    topic=queue.topic,
+                    broker=queue.broker_name,
+                    queue_id=queue.queue_id,
+                    offset=target,
+                )
+            self._buffer.give_back(poller, queue)
+            await member.control.move(assigned, target)
+
+        self._run(work())
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset of any queue stored at or after a time; its end if all are older.
@@ -395,9 +537,10 @@ class LitePullConsumer(Starting):
         """
 
         async def ask() -> int:
-            member = self._live()
-            address = await member.address_of(queue)
-            return await member.client.api.search_offset(address, queue, timestamp_ms)
+            client = self._live().client
+            return await client.api.search_offset(
+                await client.address_of(queue), queue, timestamp_ms
+            )
 
         return self._run(ask())
 
@@ -408,37 +551,49 @@ class LitePullConsumer(Starting):
 
         Raises: RouteError: no broker has the topic.
         """
-        return self._run(self._live().queues_of(check_topic(topic)))
+        return self._run(self._live().client.queues(check_topic(topic)))
 
-    def on_message_queues_changed(
-        self, topic: str, listener: Callable[[str, list[MessageQueue]], object]
-    ) -> None:
+    def on_message_queues_changed(self, topic: str, listener: TopicCallback) -> None:
         """Call `listener(topic, queues)` whenever the topic's queues have changed.
 
-        Looked at every `route_interval_ms`; a second listener of a topic replaces the first.
+        Checked every `route_interval_ms`; a second listener of a topic replaces the first.
         """
         if self._member is not None:
-            self._run(self._live().watch(check_topic(topic), listener))
+            self._run(self._live().watch_topic(check_topic(topic), listener))
         self._watched[check_topic(topic)] = listener
 
-    def _live(self) -> LiteMember:
-        if self._member is None or self._closed:
+    def _live(self) -> GroupMember:
+        if self._member is None or self._is_closed:
             raise StateError("the consumer is not running", group=self.group)
         return self._member
 
+    def _ends(self, poller: Hashable) -> bool:
+        """Return whether there is nothing more to poll; then the poller's last batch is done.
+
+        Raises: StateError: not started.
+        """
+        if self._is_closing:
+            self._buffer.finish(poller)
+            return True
+        self._live()
+        return False
+
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        if self._member is None or self._closed:
-            work.close()
-        return self._live().runtime.call(work)
+        return self._live_or_close(work).client.call(work)
 
     async def _arun(self, work: Coroutine[Any, Any, _T]) -> _T:
-        if self._member is None or self._closed:
-            work.close()
-        return await self._live().client.acall(work)
+        return await self._live_or_close(work).client.acall(work)
+
+    def _live_or_close(self, work: Coroutine[Any, Any, Any]) -> GroupMember:
+        try:
+            return self._live()
+        except StateError:
+            work.close()  # else Python warns that it was never awaited
+            raise
 
 
 class Batches:
-    """What `LitePullConsumer.batches` returns; for `for` or for `async for`."""
+    """The iterator of `LitePullConsumer.batches`; for `for` or for `async for`."""
 
     def __init__(self, consumer: LitePullConsumer, timeout_ms: int | None) -> None:
         self._consumer = consumer
@@ -449,9 +604,10 @@ class Batches:
 
     def __next__(self) -> PolledBatch:
         consumer = self._consumer
-        if consumer._closed:
+        poller = consumer._poller()
+        if consumer._ends(poller):
             raise StopIteration
-        batch = consumer._poll(consumer._live(), self._deadline())
+        batch = consumer._poll(poller, self._deadline())
         if not batch:
             raise StopIteration
         return batch
@@ -459,11 +615,14 @@ class Batches:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> PolledBatch:
+    def __anext__(self) -> Coroutine[Any, Any, PolledBatch]:
+        return self._next(self._consumer._poller())  # as in `apoll`
+
+    async def _next(self, poller: Hashable) -> PolledBatch:
         consumer = self._consumer
-        if consumer._closed:
+        if consumer._ends(poller):
             raise StopAsyncIteration
-        batch = await consumer._apoll(consumer._live(), self._deadline())
+        batch = await consumer._apoll(poller, self._deadline())
         if not batch:
             raise StopAsyncIteration
         return batch

@@ -1,4 +1,4 @@
-"""The classic pull consumer: the caller says which queue, from where, and when."""
+"""Pull consumer: single pulls, where the caller says which queue, from where, and when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ordermq.closing import Starting
 from ordermq.config.pull import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.fetch.single_pull import PullResult, choice, pull_once
-from ordermq.consumer.group_offsets import store_offset, stored_offset
+from ordermq.consumer.offsets.offset_store import BrokerOffsets
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -71,7 +71,9 @@ class PullConsumer(Starting):
             broker denies us.
         """
         if self._client is not None or self._closed:
-            raise StateError("a consumer starts once", group=self.group)
+            raise StateError(
+                "start() may be called only once; create a new PullConsumer", group=self.group
+            )
         client = ClientSession(
             self.name_servers,
             self.config.remoting,
@@ -237,7 +239,7 @@ class PullConsumer(Starting):
             if known is not None and not from_store:
                 return known
             await client.address_of(queue)
-            stored = await stored_offset(client, self.group, queue)
+            stored = await BrokerOffsets(client, self.group).read(queue)
             if stored is not None:
                 self._offsets[queue] = stored
             return stored
@@ -256,7 +258,7 @@ class PullConsumer(Starting):
 
         async def store() -> None:
             await client.address_of(queue)
-            await store_offset(client, self.group, queue, offset)
+            await BrokerOffsets(client, self.group).write(queue, offset)
             self._offsets[queue] = offset
 
         self._run(store())

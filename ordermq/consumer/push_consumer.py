@@ -1,4 +1,4 @@
-"""The push consumer: what a user creates; it wires the room together and decides nothing."""
+"""Push consumer: a member of a group that calls listeners with messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import queue
 import signal
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -17,8 +19,17 @@ from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
+from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, Retry
-from ordermq.consumer.group.group_member import Member
+from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
+from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
+from ordermq.consumer.fetch.single_pull import choice
+from ordermq.consumer.group.group_member import (
+    GroupMember,
+    MemberIdentity,
+    MemberSettings,
+    ReceiverParts,
+)
 from ordermq.consumer.listener import (
     ConcurrentListener,
     ConsumeHook,
@@ -28,11 +39,9 @@ from ordermq.consumer.listener import (
     require_listener,
     wrapped,
 )
-from ordermq.consumer.member_settings import MemberSettings
-from ordermq.consumer.membership import Membership
 from ordermq.consumer.offsets.local_offsets import OffsetFile
+from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.consumer.steered import SteeredConsumer
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
 from ordermq.model.message_queue import MessageQueue
@@ -43,10 +52,11 @@ _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
 _C = TypeVar("_C", bound=ConcurrentListener)
 _CLOSE_TIMEOUT_S = 60.0
+_COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class PushConsumer(SteeredConsumer, Starting):
+class PushConsumer(Starting):
     """A member of a consumer group that is called with messages.
 
     In order, queue by queue (`orderly`), or many batches at once (`concurrently`); all members
@@ -110,7 +120,7 @@ class PushConsumer(SteeredConsumer, Starting):
             instance_name,
             is_broadcasting=self._is_broadcasting,
         )
-        self._membership = Membership(
+        self._identity = MemberIdentity(
             self.name_servers, self.config.remoting.namespace, self.group, self.client_id
         )
         self._clock = clock if clock is not None else SystemClock()
@@ -125,7 +135,7 @@ class PushConsumer(SteeredConsumer, Starting):
         self._subscriptions: dict[str, Subscription] = {}
         self._listener: Listener | None = None
         self._concurrent_listener: ConcurrentListener | None = None
-        self._running: Member | None = None
+        self._member: GroupMember | None = None
         self._closed = False
         # A simple queue, because its put may be called from a signal handler.
         self._stop_requests: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -155,14 +165,9 @@ class PushConsumer(SteeredConsumer, Starting):
             raise StateError("the consumer is closed", topic=topic, group=self.group)
         before = self._subscriptions.get(check_topic(topic))
         version = max(self._clock.wall_ms(), before.version + 1 if before is not None else 0)
-        if sql is None:
-            wanted = Subscription.parse(topic, expression, version)
-        elif expression != EVERYTHING:
-            raise ConfigError(f"topic {topic!r}: give tags or `sql`, not both", group=self.group)
-        else:
-            wanted = Subscription.sql(topic, sql, version)
-        if self._running is not None:
-            self._running.call(self._running.subscriptions.put(wanted))
+        wanted = choice(topic, expression, sql, version)
+        if self._member is not None:
+            self._member.client.call(self._member.subscribe([wanted]))
         self._subscriptions[topic] = wanted
 
     def unsubscribe(self, topic: str) -> None:
@@ -174,8 +179,8 @@ class PushConsumer(SteeredConsumer, Starting):
         """
         if self._closed or topic not in self._subscriptions:
             raise StateError("this topic is not subscribed", topic=topic, group=self.group)
-        if self._running is not None:
-            self._running.call(self._running.subscriptions.remove(topic))
+        if self._member is not None:
+            self._member.client.call(self._member.unsubscribe(topic, waits_for_batches=True))
         del self._subscriptions[topic]
 
     def orderly(self, listener: _L) -> _L:
@@ -240,12 +245,10 @@ class PushConsumer(SteeredConsumer, Starting):
         self._filters.append(keep)
 
     def _require_not_started(self, call: str) -> None:
-        if self._running is not None or self._closed:
+        if self._member is not None or self._closed:
             raise StateError(f"{call} before the consumer starts", group=self.group)
 
     def _wrapped(self, listener: Any) -> Any:
-        if listener is None:
-            return None
         return wrapped(
             listener,
             self.group,
@@ -269,48 +272,85 @@ class PushConsumer(SteeredConsumer, Starting):
             StoreError: that file cannot be used.
             RouteError: no name server answers.
         """
-        if self._running is not None or self._closed:
-            raise StateError("a consumer starts once", group=self.group)
+        if self._member is not None or self._closed:
+            raise StateError(
+                "start() may be called only once; create a new PushConsumer", group=self.group
+            )
         if self._listener is None and self._concurrent_listener is None:
             raise StateError(
                 "no listener: decorate one with @consumer.orderly or concurrently", group=self.group
             )
         if not self._subscriptions:
             raise StateError("no subscription: call subscribe(topic) first", group=self.group)
-        self._membership.claim()
+        self._identity.claim()
         try:
             self._join()
         except BaseException:
-            self._running = None
+            self._member = None
             self._end_traces()
-            self._membership.give_up()
+            self._identity.release()
             raise
 
     def _join(self) -> None:
         self._begin_traces()
-        member = Member(
+        config, consume = self.config, self.config.consume
+        member = GroupMember(
             MemberSettings(
                 group=self.group,
                 client_id=self.client_id,
                 name_servers=self.name_servers,
-                config=self.config,
+                remoting=config.remoting,
+                pull=config.pull,
+                lease=config.lease,
+                rebalance=config.rebalance,
+                message_model=config.message_model,
                 subscriptions=self.subscriptions(),
-                listener=self._wrapped(self._listener),
-                concurrent_listener=self._wrapped(self._concurrent_listener),
+                make_receiver=self._make_dispatcher,
+                uses_locks=self._listener is not None and not self._is_broadcasting,
                 offset_file=self._open_offsets(),
-                on_failure=self._on_failure if self._on_failure is not None else Retry(),
+                is_polled=False,
+                thread_count=consume.consume_thread_count,
+                commits_done=True,
+                commits_resets=True,
+                commit_interval_ms=max(consume.commit_interval_ms, _COMMIT_LOOP_MIN_MS),
+                drain_timeout_ms=consume.drain_timeout_ms,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
                 clock=self._clock,
-                history=NoHistory()
+                recorder=NoHistory()
                 if self._history_path is None
                 else History(self._history_path, self.client_id),
                 statistics=self.statistics,
             )
         )
-        # Before it starts: a listener may be called, and steer its queue, before `start` returns.
-        self._running = member
+        # Before it starts: a listener may be called, and seek in its queue, before `start` returns.
+        self._member = member
         member.start()
+
+    def _make_dispatcher(self, parts: ReceiverParts) -> Receiver[Any]:
+        client, offsets, recorder, statistics = parts
+        consume = self.config.consume
+        if self._listener is None:
+            return ConcurrentDispatcher(
+                client,
+                self.group,
+                consume,
+                self._wrapped(self._concurrent_listener),
+                recorder,
+                statistics,
+                is_broadcasting=self._is_broadcasting,
+            )
+        kind = KeyOrderedDispatcher if consume.order_by_key else OrderlyDispatcher
+        return kind(
+            client,
+            self.group,
+            consume,
+            self._wrapped(self._listener),
+            self._on_failure if self._on_failure is not None else Retry(),
+            offsets,
+            recorder,
+            statistics,
+        )
 
     def _begin_traces(self) -> None:
         if self.config.trace.enable_msg_trace:
@@ -346,18 +386,18 @@ class PushConsumer(SteeredConsumer, Starting):
 
         Returns: True if every queue was handed over in order.
         """
-        if self._running is None:
+        if self._member is None:
             return True
         if self._closed:
-            self._running.force()
+            self._member.force()
             return True
         self._closed = True
         self.stop()
         try:
-            return self._running.close(timeout_s)
+            return self._member.close(timeout_s)
         finally:
             self._end_traces()
-            self._membership.give_up()
+            self._identity.release()
 
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Start, consume until SIGINT or SIGTERM, then `close`; on the main thread.
@@ -399,5 +439,95 @@ class PushConsumer(SteeredConsumer, Starting):
             mine.setdefault(retry, Subscription(retry, EVERYTHING, (), 0))
         return [mine[topic] for topic in sorted(mine)]
 
-    def _member(self) -> Member | None:
-        return None if self._closed else self._running
+    # While it runs.
+
+    def _live(self) -> GroupMember:
+        if self._member is None or self._closed:
+            raise StateError("the consumer is not running", group=self.group)
+        return self._member
+
+    def assigned_queues(self) -> list[MessageQueue]:
+        """The queues that are ours now, sorted; [] before the start and after the close."""
+        if self._member is None or self._closed:
+            return []
+        return self._member.assigned_queues(with_draining=True)
+
+    def pause(self, message_queue: MessageQueue | None = None, *, release: bool = False) -> None:
+        """Call the listener no more for a queue, or for any, until `resume`.
+
+        Args:
+            message_queue: one of ours, also if it moves away and comes back; None for all.
+            release: keep no lock. A queue is handed over as in a rebalance and not taken again;
+                whoever asks for its lock gets it, but the group's other members do not ask, for
+                it stays our share. With no queue named we leave the group's member list, and
+                the others take all over. Returns at once; `on_revoked` tells of the end.
+        Raises: StateError: not running; the queue is not ours, and `release` is not given.
+        """
+        member = self._live()
+        if message_queue is not None:
+            member.control.pause(message_queue, release)
+        elif release:
+            member.leave()
+        else:
+            member.control.pause_all()
+
+    def resume(self, message_queue: MessageQueue | None = None) -> None:
+        """End a `pause`, or a stop by `Stop()`, of a queue, or of all that we have paused.
+
+        Raises: StateError: not running; the queue is neither ours nor released by us.
+        """
+        member = self._live()
+        if message_queue is not None:
+            member.control.resume(message_queue)
+            return
+        member.control.resume_all()
+        member.rejoin()
+
+    def seek(self, message_queue: MessageQueue, offset: int) -> Future[None]:
+        """Go on from `offset`, in either direction (docs/internals/semantics.md#pause-and-seek).
+
+        The running batch ends and does not count beyond it; what is buffered is dropped; the
+        group's offset is set, even backwards. One the broker does not have becomes its first or
+        its next one.
+
+        Returns: a future of it. Wait for it anywhere but in a listener of this queue.
+        Raises: StateError: not running, or the queue is not ours. ConfigError: offset below 0.
+            The future: StateError if it moved away first; RemotingError or RouteError if the
+            broker was not reached: then we go on from `offset`, and the next commit tells it.
+        """
+        if offset < 0:
+            raise ConfigError(f"seek to offset {offset}: expected 0 or more", group=self.group)
+        return self._live().control.seek(message_queue, offset)
+
+    def seek_to_time(self, message_queue: MessageQueue, timestamp_ms: int) -> Future[None]:
+        """Go on from the first message stored at `timestamp_ms` (since 1970) or later.
+
+        Returns and raises as `seek`.
+        """
+        return self._live().control.seek_to_time(message_queue, timestamp_ms)
+
+    def resize(self, threads: int) -> None:
+        """Have at most so many listener calls at once, as `consume_thread_count` says at first.
+
+        Fewer threads than now end as their listeners return. An `async def` listener of an
+        orderly group needs none: it runs once a queue.
+
+        Raises: ConfigError: not in the range of `consume_thread_count`. StateError: not running.
+        """
+        replace(self.config.consume, consume_thread_count=threads)  # checks the range
+        self._live().resize(threads)
+
+    def parked_keys(self) -> dict[MessageQueue, list[str]]:
+        """The sharding keys that `ParkKey` holds back at this member, by queue."""
+        found = self._live().control.parked_keys()
+        return {queue: [key.decode(errors="replace") for key in found[queue]] for queue in found}
+
+    def unpark(self, key: str) -> bool:
+        """Go on with a parked sharding key, at the message that was given up.
+
+        What lies in a parking topic is consumed first, in order, with `attempt` 0 and offsets
+        of that topic; if one of it fails, the key stays parked from there on.
+
+        Returns: False if this member has not parked it; each member knows its own queues.
+        """
+        return self._live().control.unpark(key.encode())

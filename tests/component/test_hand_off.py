@@ -132,7 +132,7 @@ def test_a_member_cut_off_from_the_broker_comes_back_under_its_own_lease(
     with consumer:
         seen.wait_for_count(100)
         member = consumer._live()
-        runtime, connections = member._runtime, member._client.connections
+        runtime, connections = member._runtime, member.client.connections
 
         async def cut() -> None:
             for connection in list(connections._open.values()):

@@ -250,7 +250,7 @@ def test_a_reset_leaves_a_pause_of_the_user_as_it_is(
         body = b'{"offsetTable":' + queue_table_to_json({queue: 0}) + b"}"
         ext = {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true"}
         ask(consumer, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
-        assigned = consumer._live().steering.find(queue)
+        assigned = consumer._live().control.find(queue)
         eventually(lambda: assigned.process_queue.message_count == 10, "pulled again")
         assert assigned.is_paused
         assert len(seen.deliveries) == 10

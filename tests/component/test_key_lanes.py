@@ -33,7 +33,7 @@ def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
 def orders_queue(consumer: PushConsumer) -> Any:
     """The assigned queue of the topic, None before it is ours."""
     found = [queue for queue in consumer.assigned_queues() if queue.topic == "orders"]
-    return consumer._live().steering.find(found[0]) if found else None
+    return consumer._live().control.find(found[0]) if found else None
 
 
 class Together:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,6 +30,8 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.consumer.offsets.local_offsets import OffsetFile
+from ordermq.consumer.queue.poll_buffer import PolledQueue
+from ordermq.consumer.queue.receiver import Flow
 from ordermq.errors import (
     BrokerError,
     ConfigError,
@@ -171,7 +173,7 @@ def test_what_was_polled_and_not_committed_comes_again_to_the_next_owner(
     assert sorted(polled(two, 40)) == [n for n in range(80) if QUEUES[n % 8] in moved]
     one.commit()  # what is no longer its own is left to the new owner
     assert all(one.committed(queue) == (0 if queue in moved else 10) for queue in QUEUES)
-    with pytest.raises(StateError, match="not ours now"):
+    with pytest.raises(StateError, match="not assigned to this member"):
         one.commit({moved[0]: 10, one.assignment()[0]: 5})
     assert one.committed(moved[0]) == 0
     assert one.committed(one.assignment()[0]) == 5
@@ -272,7 +274,7 @@ def test_seek_goes_either_way_and_forgets_what_was_buffered(producer: Producer, 
     for offset in (-1, 22):
         with pytest.raises(ConfigError, match=r"the broker has 0\.\.21"):
             consumer.seek(QUEUES[3], offset)
-    with pytest.raises(StateError, match="not ours now"):
+    with pytest.raises(StateError, match="not assigned to this member"):
         consumer.seek(QUEUES[0], 0)
 
 
@@ -606,16 +608,14 @@ def test_full_buffers_stop_the_pulls_until_polls_make_room(
 ) -> None:
     send(producer, 1_600)
     consumer = make(pull_batch_size=10, pull_threshold_for_queue=20, pull_threshold_for_all=90)
-    member = consumer._member
-    assert member is not None
-    buffer = member.buffer
+    held = [cast(PolledQueue, consumer._live().control.find(queue)) for queue in QUEUES]
+    config = consumer.config.lite.for_fetching()
 
     def is_full() -> bool:
-        held = buffer.held()
-        return not any(buffer.may_pull(pulled) for pulled in held)
+        return not any(consumer._buffer.flow(queue, config) is Flow.PULL for queue in held)
 
     eventually(is_full, "no queue may pull")
-    counts = [pulled.count for pulled in buffer.held()]
+    counts = [queue.process_queue.pending_count for queue in held]
     assert max(counts) <= 30  # the threshold, and the answer to one pull
     assert 90 < sum(counts) <= 90 + 8 * 10
     assert sorted(polled(consumer, 1_600)) == list(range(1_600))
@@ -869,9 +869,9 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
     for call in (consumer.pause, consumer.resume, idle.assign):
         with pytest.raises(ConfigError, match=r"expected a list of queues; give \[queue\]"):
             call(QUEUES[0])
-    with pytest.raises(StateError, match="starts once"):
+    with pytest.raises(StateError, match="may be called only once"):
         consumer.start()
-    with pytest.raises(StateError, match="not ours now"):
+    with pytest.raises(StateError, match="not assigned to this member"):
         consumer.position(MessageQueue("orders", "b", 8))
     with pytest.raises(ConfigError, match="did you mean 'auto_commit'"):
         LitePullConsumer("g", name_servers=broker.name_servers, autocommit=False)

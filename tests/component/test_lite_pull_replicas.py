@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ordermq import LitePullConsumer, MessageQueue
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.broker_api import BrokerApi
 from ordermq.client.name_server_api import NameServerApi
 from ordermq.config import BrokerConfig
+from ordermq.consumer.fetch.fetcher import PullLoop
 from ordermq.remoting.bodies import BrokerData, TopicRoute
+from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import DEADLINE_S, eventually
 
@@ -56,7 +56,8 @@ def replicas(
     with EmbeddedBroker(tmp_path / "slave.db", config=broker_config) as slave:
         found = Replicas(broker, slave)
         found.send(range(400), range(400))
-        plain_route, plain_pull = NameServerApi.topic_route, BrokerApi.pull
+        plain_route, plain_pull = NameServerApi.topic_route, PullLoop._pull
+        plain_answered = PullLoop.answered
 
         async def topic_route(self: NameServerApi, topic: str) -> TopicRoute | None:
             route = await plain_route(self, topic)
@@ -64,13 +65,18 @@ def replicas(
                 return None
             return replace(route, brokers=(BrokerData("b", found.addresses, "c"),))
 
-        async def pull(self: BrokerApi, address: str, *arguments: Any) -> Any:
-            found.pulls[address] += 1
-            code, reply, body = await plain_pull(self, address, *arguments)
-            return code, replace(reply, suggested_broker_id=found.suggested), body
+        def pull(self: PullLoop) -> None:
+            found.pulls[self._connection.address] += 1
+            plain_pull(self)
+
+        def answered(self: PullLoop, command: Command) -> None:
+            if "suggestWhichBrokerId" in command.ext:
+                command.ext["suggestWhichBrokerId"] = str(found.suggested)
+            plain_answered(self, command)
 
         monkeypatch.setattr(NameServerApi, "topic_route", topic_route)
-        monkeypatch.setattr(BrokerApi, "pull", pull)
+        monkeypatch.setattr(PullLoop, "_pull", pull)
+        monkeypatch.setattr(PullLoop, "answered", answered)
         yield found
 
 

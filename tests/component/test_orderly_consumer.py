@@ -244,7 +244,7 @@ def test_stop_halts_the_queue_and_resume_goes_on(
         assert failures.acquire(timeout=10)
         assert failures.acquire(timeout=10)
         (queue,) = [q for q in consumer.assigned_queues() if q.queue_id == queue_of(seen)]
-        eventually(lambda: consumer._live().steering.find(queue).is_paused, "the queue stopped")
+        eventually(lambda: consumer._live().control.find(queue).is_paused, "the queue stopped")
         assert len(seen.deliveries) == 5
         poisoned.set()
         consumer.resume(queue)
@@ -280,7 +280,7 @@ def test_a_paused_queue_is_silent_until_resumed(
         (queue,) = [q for q in consumer.assigned_queues() if q.queue_id == queue_of(seen)]
         consumer.pause(queue)
         send_all(producer, numbered(50, keys=1, start=1))
-        held = consumer._live().steering.find(queue)
+        held = consumer._live().control.find(queue)
         eventually(lambda: held.process_queue.pending_count >= 32, "messages buffered")
         assert len(seen.deliveries) == 1
         consumer.resume(queue)

@@ -192,7 +192,7 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
         consumer.update_consume_offset(ORDERS, -1)
     with pytest.raises(BrokerError, match=r"expected 0\.\.7"):
         consumer.pull(MessageQueue("orders", "b", 8), "*", 0, 32)
-    with pytest.raises(StateError, match="starts once"):
+    with pytest.raises(StateError, match="may be called only once"):
         consumer.start()
     idle = PullConsumer("g", name_servers=broker.name_servers)
     with pytest.raises(StateError, match="not running"):

@@ -14,7 +14,7 @@ import pytest
 from ordermq import Message, MessageQueue, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.consumer.group.group_member import Member
+from ordermq.consumer.group.group_member import GroupMember
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError
 from ordermq.remoting.codes import RequestCode
@@ -42,7 +42,7 @@ def send_to(producer: Producer, key: str, numbers: range) -> None:
 
 def held(consumer: PushConsumer, queue: MessageQueue) -> AssignedQueue:
     eventually(lambda: queue in consumer.assigned_queues(), "the queue is ours")
-    return consumer._live().steering.find(queue)
+    return consumer._live().control.find(queue)
 
 
 def orders_of(consumer: PushConsumer) -> list[MessageQueue]:
@@ -285,9 +285,9 @@ def test_a_listener_may_seek_before_start_returns(
 ) -> None:
     send_to(producer, "k", range(3))
     has_sought = threading.Event()
-    begin = Member.start
+    begin = GroupMember.start
 
-    def start_late(member: Member) -> None:
+    def start_late(member: GroupMember) -> None:
         begin(member)
         assert has_sought.wait(20)
 
@@ -297,7 +297,7 @@ def test_a_listener_may_seek_before_start_returns(
             consumer.seek(context.message_queue, 1)
             has_sought.set()
 
-    monkeypatch.setattr(Member, "start", start_late)
+    monkeypatch.setattr(GroupMember, "start", start_late)
     consumer = make_consumer(listen)
     with consumer:
         seen.wait_for_count(5)
@@ -313,9 +313,9 @@ def test_steering_a_queue_that_is_not_ours_says_so(
         consumer.pause()
     with consumer:
         for call in (consumer.pause, consumer.resume):
-            with pytest.raises(StateError, match="not assigned to us now"):
+            with pytest.raises(StateError, match="not assigned to this member"):
                 call(foreign)
-        with pytest.raises(StateError, match="not assigned to us now"):
+        with pytest.raises(StateError, match="not assigned to this member"):
             consumer.seek(foreign, 0)
         with pytest.raises(ConfigError, match="expected 0 or more"):
             consumer.seek(foreign, -1)

@@ -37,7 +37,7 @@ def held(consumer: PushConsumer, of: Seen) -> AssignedQueue:
         for queue in consumer.assigned_queues()
         if (queue.topic, queue.queue_id) == ("orders", queue_id)
     ]
-    return consumer._live().steering.find(queue)
+    return consumer._live().control.find(queue)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_an_offset_the_broker_no_longer_has_moves_the_queue_after_what_is_buffer
         seen.wait_for_count(4)
     assert numbers_of(seen) == [0, 1, 2, 3]
     assert consumer.statistics["skipped"] == 0
-    assert any("the broker has offsets 0..3, not 500" in text for text in caplog.messages)
+    assert any("the broker has offsets 0-3, not 500" in text for text in caplog.messages)
     assert committed(broker) == 4
 
 

@@ -93,7 +93,7 @@ def test_a_backward_seek_and_a_released_queue_take_effect(run: Run) -> None:
     run.wait_for_all()
     eventually(lambda: committed(one, run.topic) == 100, "all is committed")
     queue = next(q for q in one.assigned_queues() if q.topic == run.topic)
-    length = one._live().steering.find(queue).committed_offset
+    length = one._live().control.find(queue).committed_offset
     one.seek(queue, 10).result(30)
     run.wait_for(lambda seen: len(seen) == 100 + length - 10, "the queue again, from offset 10")
     one.pause(queue, release=True)

@@ -25,8 +25,7 @@ from ordermq.consumer.listener import (
     Settlement,
     Verdict,
 )
-from ordermq.consumer.offsets.local_offsets import LocalOffsets
-from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
@@ -69,7 +68,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         config: ConsumeConfig,
         listener: Listener,
         on_failure: FailurePolicy,
-        offsets: Offsets | LocalOffsets,
+        offsets: OffsetStore,
         history: EventRecorder,
         statistics: ConsumerStatistics,
     ) -> None:

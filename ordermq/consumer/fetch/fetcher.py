@@ -1,28 +1,38 @@
-"""Fetching messages of one queue, one request in flight (docs/internals/semantics.md#pull-loop)."""
+"""Fetching: pulls messages of each held queue ahead of their consumption, one request in flight
+per queue (docs/internals/semantics.md#pull-loop).
+
+A `PullLoop` fills one queue for as long as the queue says it may be filled. Everything else that
+an answer can be goes to the `QueueFetcher` of the queue, which decides what to do. The `Fetcher`
+has one of them for each queue of its member.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from ordermq.client.routes import MASTER_ID, PullSource
-from ordermq.client.runtime import wait_until_set
+from ordermq.client.runtime import cancelled, wait_until_set
 from ordermq.client.session import ClientSession
 from ordermq.config import PullConfig
-from ordermq.consumer.offsets.local_offsets import LocalOffsets
-from ordermq.consumer.offsets.offset_store import Offsets
-from ordermq.consumer.pull_streak import PullStreak
+from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Flow, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.model.message import MessageBatch
+from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.command import Command, next_opaque
+from ordermq.remoting.connection import Connection
 from ordermq.remoting.framing import PullFrames
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
+from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20
@@ -30,8 +40,131 @@ _ROOM_RECHECK_MS = 1_000
 _SIZE_RECHECK_MS = 50
 
 
-class Puller:
-    """The pull loop of one assigned queue; on the I/O thread."""
+class PullTarget(Protocol):
+    """The queue that a pull loop fills, and whoever is notified of it.
+
+    Every answer is of the generation in which the loop began; the loop ends as soon as `accept`
+    would refuse it.
+    """
+
+    def accept(self, batch: MessageBatch, next_offset: int) -> Callable[[], object] | None:
+        """Buffer a batch; return what to call once the connection has read all there is."""
+
+    def may_pull(self) -> bool:
+        """Return whether to pull on: the queue is still held, and has room."""
+
+
+class PullLoop(ResponseFuture):
+    """Pulls again and again while each answer is messages and there is room for more.
+
+    It has no task: as an answer is read it is buffered and the next pull is sent, on the I/O
+    thread. A task per pull cost more than all of that.
+
+    Args:
+        offset: of the first pull.
+        broker_id: the replica that is asked; the loop ends where the broker suggests another.
+    Attributes:
+        ended: done when the loop is over, with the answer that was no batch of messages, or
+            None; or with what `Connection.request` raises. Cancel it to end the loop.
+        offset: where the last pull was.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_frames",
+        "_queue",
+        "_suggestion",
+        "_tags",
+        "_target",
+        "_timeout_ms",
+        "ended",
+        "offset",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        frames: PullFrames,
+        timeout_ms: int,
+        queue: MessageQueue,
+        target: PullTarget,
+        offset: int,
+        tags: tuple[bytes, ...],
+        broker_id: int,
+    ) -> None:
+        self.code = frames.code
+        self._connection = connection
+        self._frames = frames
+        self._timeout_ms = timeout_ms
+        self._queue = queue
+        self._target = target
+        self.offset = offset
+        self._tags = tags
+        self._suggestion = str(broker_id)
+        self.ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        """Send the first pull."""
+        self._pull()
+
+    @property
+    def asked_ms(self) -> int:
+        """When the last pull was sent, on the monotonic clock."""
+        return self.deadline_ms - self._timeout_ms
+
+    # ResponseFuture
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended.done()
+
+    def answered(self, command: Command) -> None:
+        if self.ended.done():
+            return
+        try:
+            self._take(command)
+        except Exception as error:  # noqa: BLE001 - for whoever awaits the end, as in a task
+            self.ended.set_exception(error)
+
+    def failed(self, error: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def _take(self, command: Command) -> None:
+        fields = command.ext
+        next_offset = fields.get("nextBeginOffset", "")
+        if (
+            command.code != ResponseCode.SUCCESS
+            or fields.get("suggestWhichBrokerId", "0") != self._suggestion
+            or not next_offset.isdecimal()
+            or not len(batch := self._batch(command.body))
+        ):
+            self.ended.set_result(command)
+            return
+        self.offset = int(next_offset)
+        submit = self._target.accept(batch, self.offset)
+        if submit is not None:
+            # The broker is asked for more before a listener's thread wants the interpreter.
+            self._connection.after_read(submit)
+        if self._target.may_pull() and self._connection.is_writable:
+            self._pull()
+        else:
+            self.ended.set_result(None)
+
+    def _batch(self, body: bytes) -> MessageBatch:
+        return MessageBatch(self._queue, body, self._tags, self._connection.namespace)
+
+    def _pull(self) -> None:
+        opaque = next_opaque()
+        if self._connection.is_framing:
+            frame = self._connection.frame(self._frames.command(self.offset, opaque))
+        else:
+            frame = self._frames.frame(self.offset, opaque)
+        self._connection.ask(opaque, frame, self, self._timeout_ms)
+
+
+class QueueFetcher:
+    """Fetches one queue: starts its pull loop, and decides what to do with unusual answers."""
 
     def __init__(
         self,
@@ -39,8 +172,7 @@ class Puller:
         group: str,
         config: PullConfig,
         assigned: AssignedQueue,
-        subscription: Subscription,
-        offsets: Offsets | LocalOffsets,
+        offsets: OffsetStore,
         receiver: Receiver[Any],
         statistics: ConsumerStatistics,
     ) -> None:
@@ -54,20 +186,28 @@ class Puller:
         self._source = PullSource(client.routes, assigned.queue)
         self._is_from_slave = False
         self._nudge = asyncio.Event()
-        self._streak: PullStreak | None = None
-        self.subscribe(subscription)
+        self._loop: PullLoop | None = None
+        self._generation = 0  # of the queue when the pull loop began
+        self.task: asyncio.Task[None] | None = None
 
     @property
     def last_pull_ms(self) -> int:
         """When it last asked, ms since 1970; 0 if not yet."""
-        if self._streak is None:
+        if self._loop is None:
             return 0
         clock = self._client.clock
-        return clock.wall_ms() - (clock.now_ms() - self._streak.asked_ms)
+        return clock.wall_ms() - (clock.now_ms() - self._loop.asked_ms)
 
-    def subscribe(self, subscription: Subscription) -> None:
-        """Ask for these messages of the topic from the next streak of pulls on."""
-        config, queue, is_sql = self._config, self.assigned.queue, subscription.is_sql
+    def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
+        """Pull these messages of the topic from the next pull loop on.
+
+        Args:
+            is_registered: heartbeats have told the brokers of the subscription.
+        """
+        config, queue = self._config, self.assigned.queue
+        # A registered condition in SQL was compiled by the broker when the heartbeat came; it
+        # would compile one that comes with a pull anew each time.
+        is_known = subscription.is_sql and is_registered
         self._tags = tuple(tag.encode() for tag in subscription.tags)
         self._header = PullHeader(
             self._group,
@@ -75,10 +215,9 @@ class Puller:
             queue.queue_id,
             0,
             config.pull_batch_size,
-            # A condition in SQL was compiled by the broker when our heartbeat told it.
-            PullFlag.SUSPEND if is_sql else PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
+            PullFlag.SUSPEND if is_known else PullFlag.SUSPEND | PullFlag.SUBSCRIPTION,
             suspend_timeout_ms=config.broker_suspend_ms,
-            subscription=None if is_sql else subscription.expression,
+            subscription=None if is_known else subscription.expression,
             subscription_version=subscription.version,
             expression_type=subscription.expression_type,
             max_bytes=config.pull_batch_bytes,
@@ -87,16 +226,16 @@ class Puller:
         self._frames = PullFrames(self._header)
 
     def configure(self, config: PullConfig) -> None:
-        """Keep to other thresholds from now on."""
+        """Use other thresholds from now on."""
         self._config = config
         self.nudge()
 
     def nudge(self) -> None:
-        """There is room again, or a lease: look now."""
+        """Look now: there is room again, a lease, or a broker."""
         self._nudge.set()
 
     async def run(self) -> None:
-        """Pull until the queue is no longer ours."""
+        """Pull until the queue is no longer held."""
         assigned = self.assigned
         while assigned.state is QueueState.ACTIVE:
             self._nudge.clear()
@@ -106,20 +245,35 @@ class Puller:
                 await self._pull_on()
 
     async def _wait_for_room(self) -> bool:
-        flow = self._flow()
+        flow = self._receiver.flow(self.assigned, self._config)
         if flow is Flow.PULL:
             return False
         if flow is Flow.WAIT:
-            # Nobody tells when bytes or the span have shrunk.
+            # Nothing notifies when bytes or the span have shrunk.
             await wait_until_set(self._nudge, self._client.clock, _SIZE_RECHECK_MS)
             return True
-        # Half empty before going on: waking for each message costs more than it gives.
-        if self.assigned.wait_for_room(self._config.pull_threshold_for_queue // 2 + 1):
+        # Half empty before pulling on: waking for each message costs more than it gives.
+        half = self._config.pull_threshold_for_queue // 2 + 1
+        if flow is Flow.WAIT_FOR_ROOM or self.assigned.wait_for_room(half):
             await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
         return True
 
-    def _flow(self) -> Flow:
-        return self._receiver.flow(self.assigned, self._config)
+    # PullTarget
+
+    def accept(self, batch: MessageBatch, next_offset: int) -> Callable[[], object] | None:
+        self._count(len(batch))
+        if self.assigned.accept(self._generation, batch, next_offset):
+            return partial(self._receiver.submit, self.assigned)
+        return None
+
+    def may_pull(self) -> bool:
+        assigned = self.assigned
+        return (
+            assigned.generation == self._generation
+            and assigned.state is QueueState.ACTIVE
+            and not self._config.pull_interval_ms
+            and self._receiver.flow(assigned, self._config) is Flow.PULL
+        )
 
     async def _pull_on(self) -> None:
         """Pull until something but messages comes, or there is no room for more."""
@@ -129,46 +283,42 @@ class Puller:
             broker_id, address = self._source.choose()
             self._is_from_slave = broker_id != MASTER_ID
             connection = await self._client.api.begin_pulls(address)
-            self._streak = streak = PullStreak(
+            self._generation = generation
+            self._loop = loop = PullLoop(
                 connection,
                 self._frames,
                 self._config.pull_timeout_ms,
-                assigned,
-                generation,
+                assigned.queue,
+                self,
                 offset,
                 self._tags,
                 self._source.wanted,
-                self._count,
-                self._receiver.submit,
-                self._goes_on,
             )
-            streak.start()
-            answer = await streak.ended
+            loop.start()
+            answer = await loop.ended
             if answer is not None:
-                header = replace(self._header, queue_offset=streak.offset)
+                header = replace(self._header, queue_offset=loop.offset)
                 code, reply, body = self._client.api.pulled(address, header, answer)
                 if code != ResponseCode.SUCCESS:
                     self._statistics.add("pulls")
                     self._statistics.add("pulls_from_slaves", self._is_from_slave)
-                await self._take(generation, streak.offset, code, reply, body)
+                await self._decide(generation, loop.offset, code, reply, body)
             if self._config.pull_interval_ms and generation == assigned.generation:
                 await self._client.clock.sleep_ms(self._config.pull_interval_ms)
         except (RemotingError, RouteError) as error:
             await self._pause_after(error)
 
-    def _goes_on(self) -> bool:
-        return not self._config.pull_interval_ms and self._flow() is Flow.PULL
-
     def _count(self, messages: int) -> None:
         """Count a pull with messages, at its answer."""
-        assert self._streak is not None
-        self._statistics.pulled(self.assigned.queue.topic, messages, self._streak.asked_ms)
+        assert self._loop is not None
+        self._statistics.pulled(self.assigned.queue.topic, messages, self._loop.asked_ms)
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves")
 
-    async def _take(
+    async def _decide(
         self, generation: int, offset: int, code: int, reply: PullReplyHeader, body: bytes
     ) -> None:
+        """Act on an answer that ended the pull loop."""
         assigned = self.assigned
         if code == ResponseCode.SUCCESS:
             batch = MessageBatch(assigned.queue, body, self._tags, self._client.config.namespace)
@@ -178,7 +328,7 @@ class Puller:
             elif assigned.accept(generation, batch, reply.next_begin_offset):
                 self._receiver.submit(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
-            await self._go_where_told(generation, offset, reply)
+            await self._move(generation, offset, reply)
         else:
             assigned.skip_to(generation, reply.next_begin_offset)
         is_elsewhere = self._source.suggest(reply.suggested_broker_id)
@@ -187,21 +337,22 @@ class Puller:
             and reply.next_begin_offset <= offset
             and not is_elsewhere
         ):
-            # A slave that sends us to a master that is away, or has less than we have read.
+            # A slave that suggests a master that is away, or that has less than was read.
             await wait_until_set(
                 self._nudge, self._client.clock, self._config.pull_delay_on_error_ms
             )
 
-    async def _go_where_told(self, generation: int, offset: int, reply: PullReplyHeader) -> None:
-        """The broker does not have our offset; finish what is buffered, then move."""
+    async def _move(self, generation: int, offset: int, reply: PullReplyHeader) -> None:
+        """Continue where the broker says: it does not have the offset, or an admin reset it."""
         assigned, target = self.assigned, reply.next_begin_offset
+        # What is buffered comes first: it is older than the answer.
         while assigned.generation == generation and assigned.wait_for_room(1):
             await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
             self._nudge.clear()
         if assigned.generation != generation or assigned.state is not QueueState.ACTIVE:
             return
         _log.warning(
-            "%s: the broker has offsets %d..%d, not %d; going on from %d%s",
+            "%s: the broker has offsets %d-%d, not %d; continuing from %d%s",
             assigned.queue,
             reply.min_offset,
             reply.max_offset,
@@ -221,3 +372,118 @@ class Puller:
         await self._source.failed()
         # A nudge, as after a reconnect, ends the pause early.
         await wait_until_set(self._nudge, self._client.clock, self._config.pull_delay_on_error_ms)
+
+
+class Fetcher:
+    """Fetches the queues of one member; on the I/O thread.
+
+    Args:
+        before_first: awaited before the first pull of a queue.
+        keep_running: runs a loop until it ends by itself, and again after an internal error.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        config: PullConfig,
+        offsets: OffsetStore,
+        receiver: Receiver[Any],
+        statistics: ConsumerStatistics,
+        *,
+        before_first: Callable[[MessageQueue], Awaitable[None]],
+        keep_running: Callable[[Callable[[], Awaitable[None]], str], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._config = config
+        self._offsets = offsets
+        self._receiver = receiver
+        self._statistics = statistics
+        self._before_first = before_first
+        self._keep_running = keep_running
+        self._by_queue: dict[MessageQueue, QueueFetcher] = {}
+
+    def begin(
+        self, assigned: AssignedQueue, subscription: Subscription, *, is_registered: bool
+    ) -> None:
+        """Fetch a queue that was just assigned; see `QueueFetcher.subscribe`."""
+        fetcher = QueueFetcher(
+            self._client,
+            self._group,
+            self._config,
+            assigned,
+            self._offsets,
+            self._receiver,
+            self._statistics,
+        )
+        fetcher.subscribe(subscription, is_registered=is_registered)
+        self._by_queue[assigned.queue] = fetcher
+        self._spawn(fetcher, self._first(fetcher))
+        self._divide(assigned.queue.topic)
+
+    def end(self, assigned: AssignedQueue) -> None:
+        """Stop fetching a queue that was given up."""
+        fetcher = self._by_queue.pop(assigned.queue)
+        assert fetcher.task is not None
+        fetcher.task.cancel()
+        self._divide(assigned.queue.topic)
+
+    def nudge(self, assigned: AssignedQueue) -> None:
+        """Look at a queue now: there is room in its buffer again."""
+        fetcher = self._by_queue.get(assigned.queue)
+        if fetcher is not None:
+            fetcher.nudge()
+
+    def nudge_all(self) -> None:
+        """End the pauses after errors: a broker is back."""
+        for fetcher in self._by_queue.values():
+            fetcher.nudge()
+
+    def restart(self, assigned: AssignedQueue) -> None:
+        """Pull a queue from its offset of now: the broker may hold the pull at the old one long."""
+        fetcher = self._by_queue.get(assigned.queue)
+        if fetcher is not None:
+            self._restart(fetcher)
+
+    def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
+        """Pull a topic by another expression; what is buffered stays."""
+        for queue, fetcher in list(self._by_queue.items()):
+            if queue.topic == subscription.topic:
+                fetcher.subscribe(subscription, is_registered=is_registered)
+                self._restart(fetcher)
+
+    def last_pull_ms(self, queue: MessageQueue) -> int:
+        """Return when a queue was last pulled, ms since 1970; 0 if not yet."""
+        fetcher = self._by_queue.get(queue)
+        return 0 if fetcher is None else fetcher.last_pull_ms
+
+    async def close(self) -> None:
+        """End every pull."""
+        await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
+
+    def _divide(self, topic: str) -> None:
+        """Share the thresholds of a topic among its queues
+        (docs/internals/semantics.md#pull-loop)."""
+        fetchers = [item for queue, item in self._by_queue.items() if queue.topic == topic]
+        for fetcher in fetchers:
+            fetcher.configure(self._config.for_one_of(len(fetchers)))
+
+    def _restart(self, fetcher: QueueFetcher) -> None:
+        if fetcher.last_pull_ms == 0:
+            return  # the first pull is still to come
+        assert fetcher.task is not None
+        fetcher.task.cancel()
+        self._spawn(fetcher, self._pull(fetcher))
+
+    async def _first(self, fetcher: QueueFetcher) -> None:
+        await self._before_first(fetcher.assigned.queue)
+        await self._pull(fetcher)
+
+    async def _pull(self, fetcher: QueueFetcher) -> None:
+        await self._receiver.prepare(fetcher.assigned)
+        await self._keep_running(fetcher.run, f"pull {fetcher.assigned.queue}")
+
+    def _spawn(self, fetcher: QueueFetcher, work: Coroutine[Any, Any, None]) -> None:
+        name = f"pull {fetcher.assigned.queue} {self._group}"
+        fetcher.task = self._client.runtime.spawn(work, name)

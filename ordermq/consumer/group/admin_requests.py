@@ -1,17 +1,17 @@
-"""What an admin tool asks any consumer through the broker: answered, or refused with the reason.
+"""Requests of admin tools that a broker passes on to a member: answered, or refused with a reason.
 
-| request | what becomes of it (docs/internals/protocol.md#requests-to-consumers) |
+| request | answer (docs/internals/protocol.md#requests-to-consumers) |
 |---|---|
-| 307 GET_CONSUMER_RUNNING_INFO | our queues, subscriptions, counters; stacks if wanted |
-| 221 GET_CONSUMER_STATUS_FROM_CLIENT | how far each of our queues of a topic is done |
-| 220 RESET_CONSUMER_CLIENT_OFFSET | each of our queues it names goes on from there |
+| 307 GET_CONSUMER_RUNNING_INFO | queues, subscriptions, counters; stacks if wanted |
+| 221 GET_CONSUMER_STATUS_FROM_CLIENT | the done offset of each held queue of a topic |
+| 220 RESET_CONSUMER_CLIENT_OFFSET | each held queue it names continues from its offset |
+| 309 CONSUME_MESSAGE_DIRECTLY | concurrent: the listener's result; others: refused |
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,9 +20,13 @@ import orjson
 from ordermq.client.connections import Answer
 from ordermq.client.session import ClientSession
 from ordermq.consumer.dispatch.worker_pool import stacks_of_all_threads
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, TopicRates
-from ordermq.errors import ProtocolError
+from ordermq.errors import ProtocolError, StateError
+from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.stored_message import StoredMessage
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
     queue_table_from_body,
@@ -35,75 +39,77 @@ from ordermq.remoting.command import Command
 _log = logging.getLogger("ordermq.consumer")
 
 
-class Answers(ABC):
-    """Answers for one consumer; on the I/O thread.
+class AdminRequests:
+    """Answers the requests to one member; on the I/O thread.
 
     Args:
-        consume_type: as Java names it, CONSUME_PASSIVELY or CONSUME_ACTIVELY.
+        receiver: consumes the message of request 309, or refuses.
+        subscriptions: returns the subscriptions of this moment.
+        assigned: returns the queues held at this moment.
+        last_pull_ms: returns when a queue was last pulled, ms since 1970; 0 if not yet.
+        seek: lets a queue continue from an offset.
+        is_polled: the caller polls; Java calls that CONSUME_ACTIVELY.
         thread_count: of the worker pool, for the tool to print.
-        last_pull_ms: when a queue was last pulled, ms since 1970; 0 if not yet.
     """
 
     def __init__(
         self,
         client: ClientSession,
         group: str,
-        subscriptions: Callable[[], Sequence[Subscription]],
+        receiver: Receiver[Any],
         statistics: ConsumerStatistics,
         *,
-        consume_type: str,
-        is_orderly: bool,
-        thread_count: int,
+        subscriptions: Callable[[], Sequence[Subscription]],
+        assigned: Callable[[], list[AssignedQueue]],
         last_pull_ms: Callable[[MessageQueue], int],
+        seek: Callable[[AssignedQueue, int], object],
+        is_polled: bool,
+        thread_count: int,
     ) -> None:
         self._client = client
         self._group = group
-        self._subscriptions = subscriptions
+        self._receiver = receiver
         self._statistics = statistics
-        self._consume_type = consume_type
-        self._is_orderly = is_orderly
-        self.thread_count = thread_count
+        self._subscriptions = subscriptions
+        self._assigned = assigned
         self._last_pull_ms = last_pull_ms
+        self._seek = seek
+        self._is_polled = is_polled
+        self.thread_count = thread_count
         self._started_ms = client.clock.wall_ms()
-        self._served: dict[int, Callable[[Command], Answer]] = {
+        self._lost_ms: dict[MessageQueue, int] = {}
+        self._handlers: dict[int, Callable[[Command], Answer]] = {
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
 
-    @abstractmethod
-    def _done_offsets(self) -> dict[MessageQueue, int]:
-        """How far each of our queues is done."""
-
-    @abstractmethod
-    def _queue_infos(self) -> dict[MessageQueue, dict[str, Any]]:
-        """Java's ProcessQueueInfo of each of our queues."""
-
-    @abstractmethod
-    def _go_on(self, offsets: dict[MessageQueue, int]) -> None:
-        """Let those of our queues that are named go on from these offsets."""
-
     def answer(self, request: Command) -> Answer:
-        """The answer to a request of a broker; None if it is none of ours."""
-        serve = self._served.get(request.code)
-        if serve is None:
+        """Answer a request of a broker; None if it is no admin request."""
+        handler = self._handlers.get(request.code)
+        if handler is None:
             return None
         group = request.ext.get("consumerGroup") or request.ext.get("group")
         if group != self._group:
             return self._refuse(request, f"this client is a member of {self._group!r} only")
         try:
-            return serve(request)
+            return handler(request)
         except ProtocolError as error:
             return self._refuse(request, str(error))
 
+    def on_lease_lost(self, queue: MessageQueue) -> None:
+        """Remember when the lease of a queue was lost; any thread."""
+        self._lost_ms[queue] = self._client.clock.wall_ms()
+
     def _refuse(self, request: Command, reason: str) -> Command:
-        # Logged too: nobody reads the answer to a request that wants none.
+        # Logged too: nobody reads the answer to a one-way request.
         _log.warning("group %s: request %d refused: %s", self._group, request.code, reason)
         return request.reply(ResponseCode.SYSTEM_ERROR, remark=reason)
 
     def _status(self, request: Command) -> Command:
         topic = request.ext.get("topic", "")
-        done = {q: offset for q, offset in self._done_offsets().items() if q.topic == topic}
+        done = {a.queue: a.done_offset for a in self._assigned() if a.queue.topic == topic}
         body = b'{"consumerTable":{},"messageQueueTable":' + queue_table_to_json(done) + b"}"
         return request.reply(ResponseCode.SUCCESS, body=body)
 
@@ -112,9 +118,9 @@ class Answers(ABC):
             "mqPopTable": {},
             "properties": {
                 "PROP_CLIENT_VERSION": f"ordermq {importlib.metadata.version('ordermq')}",
-                "PROP_CONSUMEORDERLY": str(self._is_orderly).lower(),
+                "PROP_CONSUMEORDERLY": str(self._receiver.is_ordered).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-                "PROP_CONSUME_TYPE": self._consume_type,
+                "PROP_CONSUME_TYPE": CONSUME_TYPES[self._is_polled],
                 "PROP_NAMESERVER_ADDR": ";".join(self._client.name_servers.addresses),
                 "PROP_THREADPOOL_CORE_SIZE": str(self.thread_count),
             },
@@ -127,17 +133,78 @@ class Answers(ABC):
         }
         if request.ext.get("jstackEnable", "").lower() == "true":
             parts["jstack"] = stacks_of_all_threads()
-        table = queue_table_to_json(self._queue_infos())
+        table = queue_table_to_json({a.queue: self._queue_info(a) for a in self._assigned()})
         body = b'{"mqTable":' + table + b"," + orjson.dumps(parts)[1:]
         return request.reply(ResponseCode.SUCCESS, body=body)
 
+    def _queue_info(self, assigned: AssignedQueue) -> dict[str, Any]:
+        """Return Java's ProcessQueueInfo; "transaction" is what a listener or poller has."""
+        buffered, now_ms = assigned.process_queue, self._client.clock.wall_ms()
+        consuming = buffered.first_consuming
+        # A polled batch has left the buffer for good, a listener's may be redelivered from it.
+        taken = [] if self._is_polled else [consuming]
+        smallest = [offset for offset in (buffered.first_pending, *taken) if offset >= 0]
+        lease = assigned.lease
+        claimed_ms = assigned.last_claim_ms
+        idle_ms = self._client.clock.now_ms() - claimed_ms
+        return {
+            "cachedMsgCount": buffered.pending_count + len(taken) * buffered.consuming_count,
+            "cachedMsgMaxOffset": buffered.max_offset if smallest else 0,
+            "cachedMsgMinOffset": min(smallest, default=0),
+            "cachedMsgSizeInMiB": buffered.size_bytes >> 20,
+            "commitOffset": assigned.committed_offset,
+            "droped": assigned.state is not QueueState.ACTIVE,
+            "lastConsumeTimestamp": self._started_ms if claimed_ms < 0 else now_ms - idle_ms,
+            # The last time it was known to be locked: the tool prints how long ago that was.
+            "lastLockTimestamp": now_ms if lease else self._lost_ms.get(assigned.queue, 0),
+            "lastPullTimestamp": self._last_pull_ms(assigned.queue),
+            "locked": lease is not None and lease.is_lock,
+            "transactionMsgCount": buffered.consuming_count,
+            "transactionMsgMaxOffset": max(buffered.last_consuming, 0),
+            "transactionMsgMinOffset": max(consuming, 0),
+            "tryUnlockTimes": 0,
+        }
+
     def _reset(self, request: Command) -> Command:
-        self._go_on(queue_table_from_body(request.body, "offsetTable"))
+        offsets = queue_table_from_body(request.body, "offsetTable")
+        for assigned in self._assigned():
+            if assigned.queue in offsets:
+                self._seek(assigned, offsets[assigned.queue])
         return request.reply(ResponseCode.SUCCESS)
+
+    def _consume_directly(self, request: Command) -> Answer:
+        return self._client.runtime.spawn(self._consume(request), "consume directly")
+
+    async def _consume(self, request: Command) -> Command:
+        try:
+            record = StoredMessage.read(bytes(request.body))
+        except ProtocolError as error:
+            return self._refuse(request, str(error))
+        queue = MessageQueue(record.topic, request.ext.get("brokerName", ""), record.queue_id)
+        batch = MessageBatch(queue, bytes(request.body), (), self._client.config.namespace)
+        begun_ms = self._client.clock.now_ms()
+        try:
+            result, remark = await self._receiver.consume_directly(batch)
+        except StateError as error:
+            return self._refuse(request, str(error))
+        _log.warning(
+            "%s: offset %d consumed directly, for an admin tool", queue, record.queue_offset
+        )
+        body = {
+            "autoCommit": True,
+            "consumeResult": result,
+            "order": False,
+            "remark": remark,
+            "spentTimeMills": self._client.clock.now_ms() - begun_ms,
+        }
+        return request.reply(ResponseCode.SUCCESS, body=orjson.dumps(body))
+
+
+CONSUME_TYPES = {False: "CONSUME_PASSIVELY", True: "CONSUME_ACTIVELY"}
 
 
 def _status_of(rates: TopicRates) -> dict[str, float]:
-    """Java's ConsumeStatus."""
+    """Return Java's ConsumeStatus."""
     return {
         "pullRT": rates.pull_rt_ms,
         "pullTPS": rates.pull_tps,

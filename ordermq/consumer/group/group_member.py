@@ -1,44 +1,51 @@
-"""A live membership of a group: the parts of a started consumer and what happens between them."""
+"""Membership of a consumer group: the parts of a started consumer, and what connects them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ordermq.client.connections import Answer
+from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import cancelled, repeat
 from ordermq.client.session import ClientSession
-from ordermq.config import ConsumeFromWhere
-from ordermq.consumer.agreement import Agreement
-from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
-from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
-from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
-from ordermq.consumer.group.queue_control import Steering
-from ordermq.consumer.group.queue_locks import Locks
+from ordermq.clock import Clock
+from ordermq.config import (
+    ConsumeFromWhere,
+    LeaseConfig,
+    MessageModel,
+    PullConfig,
+    RebalanceConfig,
+    RemotingConfig,
+)
+from ordermq.consumer.fetch.fetcher import Fetcher
+from ordermq.consumer.group.admin_requests import CONSUME_TYPES, AdminRequests
+from ordermq.consumer.group.queue_control import QueueControl
+from ordermq.consumer.group.queue_locks import Locks, NoLocks, QueueLocks
 from ordermq.consumer.group.rebalance import Rebalancer
-from ordermq.consumer.group.revocation import HandOff
-from ordermq.consumer.group.subscriptions import Subscriptions
-from ordermq.consumer.inquiries import Inquiries
-from ordermq.consumer.member_settings import MemberSettings
-from ordermq.consumer.offsets.local_offsets import LocalOffsets
-from ordermq.consumer.offsets.offset_store import Offsets
-from ordermq.consumer.pullers import Pullers
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.group.revocation import Revocation
+from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscriptions
+from ordermq.consumer.offsets.local_offsets import LocalOffsets, OffsetFile
+from ordermq.consumer.offsets.offset_store import BrokerOffsets, OffsetStore
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.receiver import Loop, Receiver
-from ordermq.consumer.unlocked import Unlocked
-from ordermq.events import EventType
+from ordermq.consumer.queue.receiver import Receiver
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.errors import ConfigError, StateError
+from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import AUTO_CREATE_TOPIC, retry_topic
+from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic
+from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 
 _log = logging.getLogger("ordermq.consumer")
-_COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
 _RESTART_DELAY_MS = 1_000
 _IDLE_CHECK_MS = 20
 _FROM_WHERE = {
@@ -46,145 +53,215 @@ _FROM_WHERE = {
     ConsumeFromWhere.FIRST_OFFSET: "CONSUME_FROM_FIRST_OFFSET",
     ConsumeFromWhere.TIMESTAMP: "CONSUME_FROM_TIMESTAMP",
 }
+QueueCallback = Callable[[MessageQueue], object]
+TopicCallback = Callable[[str, list[MessageQueue]], object]
 
 
-def _receiver_for(
-    settings: MemberSettings,
-    client: ClientSession,
-    offsets: Offsets | LocalOffsets,
-    history: EventRecorder,
-) -> Receiver[Any]:
-    """Make the receiver of the member's listener; the only place that asks for its kind."""
-    config = settings.config.consume
-    if settings.concurrent_listener is not None:
-        return ConcurrentDispatcher(
-            client,
-            settings.group,
-            config,
-            settings.concurrent_listener,
-            history,
-            settings.statistics,
-            is_broadcasting=settings.offset_file is not None,
-        )
-    assert settings.listener is not None
-    kind = KeyOrderedDispatcher if config.order_by_key else OrderlyDispatcher
-    return kind(
-        client,
-        settings.group,
-        config,
-        settings.listener,
-        settings.on_failure,
-        offsets,
-        history,
-        settings.statistics,
-    )
+class MemberIdentity(NamedTuple):
+    """The identity of a member to its brokers: no other member of this process may have the same.
+
+    Both would be granted the same locks and hold the same share
+    (docs/internals/semantics.md#duplicate-client-ids).
+    """
+
+    name_servers: tuple[str, ...]
+    namespace: str
+    group: str
+    client_id: str
+
+    def claim(self) -> None:
+        """Take the identity, until `release`.
+
+        Raises: StateError: another running member has it.
+        """
+        with _identities_lock:
+            if self in _identities:
+                raise StateError(
+                    f"another running member of the group has the client id {self.client_id}, and "
+                    "both would own its queues: give each an instance_name of its own, or none",
+                    group=self.group,
+                )
+            _identities.add(self)
+
+    def release(self) -> None:
+        """Let others take it; a second call does nothing."""
+        with _identities_lock:
+            _identities.discard(self)
 
 
-class Member:
-    """Joins on `start`, leaves on `close`; both from any thread but the I/O thread."""
+_identities_lock = threading.Lock()
+_identities: set[MemberIdentity] = set()
+
+
+class ReceiverParts(NamedTuple):
+    """The parts of a member that its receiver may use."""
+
+    client: ClientSession
+    offsets: OffsetStore
+    recorder: EventRecorder
+    statistics: ConsumerStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """Everything that differs between the members of one consumer and another.
+
+    Args:
+        make_receiver: makes the receiver, which decides what happens to fetched messages.
+        uses_locks: hold queues under queue locks.
+        offset_file: of a broadcasting member, which holds every queue.
+        is_polled: the caller polls, as of a lite pull consumer.
+        commits_done, commits_resets: see `OffsetStore`.
+        drain_timeout_ms: see `Revocation`.
+    """
+
+    group: str
+    client_id: str
+    name_servers: Sequence[str]
+    remoting: RemotingConfig
+    pull: PullConfig
+    lease: LeaseConfig
+    rebalance: RebalanceConfig
+    message_model: MessageModel
+    subscriptions: Sequence[Subscription]
+    make_receiver: Callable[[ReceiverParts], Receiver[Any]]
+    uses_locks: bool
+    offset_file: OffsetFile | None
+    is_polled: bool
+    thread_count: int
+    commits_done: bool
+    commits_resets: bool
+    commit_interval_ms: int
+    drain_timeout_ms: int
+    on_assigned: QueueCallback | None
+    on_revoked: QueueCallback | None
+    clock: Clock
+    recorder: Recorder
+    statistics: ConsumerStatistics
+
+
+class GroupMember:
+    """One member of a group; `start` and `close` from any thread but the I/O thread.
+
+    Its coroutines run on the I/O thread.
+    """
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
-        self._config = config = settings.config
         self._group = group = settings.group
-        self._history = EventRecorder(settings.history, settings.group)
+        self._recorder = EventRecorder(settings.recorder, group)
         self._leaving = False
-        self._is_out = False  # paused as a whole: no member until it resumes
+        self._is_out = False  # released as a whole: no member until it rejoins
         self._releasing: Future[None] | None = None
+        self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
+        self._loops: list[asyncio.Task[object]] = []
+        self._callbacks: set[asyncio.Task[None]] = set()
         statistics = settings.statistics
-        self._client = client = ClientSession(
+        self.client = client = ClientSession(
             settings.name_servers,
-            config.remoting,
+            settings.remoting,
             settings.client_id,
             clock=settings.clock,
             describe=self._describe,
             on_request=self._on_request,
             on_connection_lost=self._on_connection_lost,
-            on_broker_back=self._on_back,
-            on_route_change=lambda _: self._rebalancer.wake(),
+            on_broker_back=self._on_broker_back,
+            on_route_change=self._on_route_change,
         )
         self._runtime = client.runtime
-        self.subscriptions = Subscriptions(
-            client, group, settings.subscriptions, self._on_subscription
+        self.subscriptions = Subscriptions(client, group, settings.subscriptions)
+        is_broadcasting = settings.offset_file is not None
+        self.offsets = OffsetStore(
+            client,
+            settings.rebalance,
+            BrokerOffsets(client, group)
+            if settings.offset_file is None
+            else LocalOffsets(settings.offset_file),
+            self._recorder,
+            statistics,
+            commits_done=settings.commits_done,
+            commits_resets=settings.commits_resets,
         )
-        self._offset_file = settings.offset_file
-        self._offsets: Offsets | LocalOffsets
-        if settings.offset_file is None:
-            self._offsets = Offsets(client, group, config.rebalance, self._history, statistics)
-        else:
-            self._offsets = LocalOffsets(client, settings.offset_file, config.rebalance, statistics)
-        self._receiver = _receiver_for(settings, client, self._offsets, self._history)
-        self._locks: Locks | Unlocked
-        self._pullers = Pullers(
+        self._receiver = settings.make_receiver(
+            ReceiverParts(client, self.offsets, self._recorder, statistics)
+        )
+        self._fetcher = Fetcher(
             client,
             group,
-            config.pull,
-            self._offsets,
+            settings.pull,
+            self.offsets,
             self._receiver,
             statistics,
             before_first=lambda queue: self._call_back(settings.on_assigned, queue),
             keep_running=self._keep_running,
         )
-        if settings.listener is not None and isinstance(self._offsets, Offsets):
-            self._locks = Locks(
+        self._locks: Locks
+        if settings.uses_locks:
+            self._locks = QueueLocks(
                 client,
                 group,
-                config.lease,
-                self._offsets,
-                self._history,
+                settings.lease,
+                self.offsets,
+                self._recorder,
                 statistics,
                 held=lambda: self._rebalancer.assigned(),
-                on_regained=self._pullers.pull_anew,
+                on_regained=self._fetcher.restart,
             )
         else:
-            self._locks = Unlocked(
-                held=lambda: self._rebalancer.assigned(), on_regained=self._pullers.pull_anew
+            self._locks = NoLocks(
+                held=lambda: self._rebalancer.assigned(), on_regained=self._fetcher.restart
             )
-        self._hand_off = HandOff(
-            client, self._locks, self._offsets, statistics, config.consume.drain_timeout_ms
+        self._revocation = Revocation(
+            client, self._locks, self.offsets, statistics, settings.drain_timeout_ms
         )
         self._rebalancer = Rebalancer(
             client,
             group,
-            config,
+            settings.rebalance,
+            settings.lease.lock_retry_ms,
             self.subscriptions.topics,
             self._locks,
-            self._offsets,
-            self._hand_off,
-            make=self._make,
+            self.offsets,
+            self._revocation,
+            make_queue=self._make_queue,
             on_assigned=self._on_assigned,
             on_released=self._on_released,
+            is_broadcasting=is_broadcasting,
         )
-        self.steering = Steering(
+        self.control = QueueControl(
             client,
             group,
             self._rebalancer,
-            self._offsets,
+            self.offsets,
             submit=self._receiver.submit,
-            pull_anew=self._pullers.pull_anew,
+            restart=self._fetcher.restart,
             unpark=self._receiver.unpark,
         )
-        self._inquiries = Inquiries(
+        self._admin_requests = AdminRequests(
             client,
             group,
-            self.subscriptions.all,
+            self._receiver,
             statistics,
-            receiver=self._receiver,
-            thread_count=config.consume.consume_thread_count,
+            subscriptions=self.subscriptions.all,
             assigned=self._rebalancer.assigned,
-            last_pull_ms=self._pullers.last_pull_ms,
-            seek=self.steering.seek_as_asked,
+            last_pull_ms=self._fetcher.last_pull_ms,
+            seek=self.control.seek_for_admin,
+            is_polled=settings.is_polled,
+            thread_count=settings.thread_count,
         )
-        self._agreement = Agreement(
-            client, group, self.subscriptions.all, is_orderly=self._receiver.is_ordered
+        self._check = SubscriptionCheck(
+            client,
+            group,
+            lambda: () if self._rebalancer.by_hand else self.subscriptions.all(),
+            is_ordered=self._receiver.is_ordered,
         )
-        self._loops: list[asyncio.Task[object]] = []
-        self._callbacks: set[asyncio.Task[None]] = set()
+
+    # Joining and leaving; from any thread but the I/O thread.
 
     def start(self) -> None:
-        """Announce ourselves and begin; returns once every topic's route was asked for.
+        """Register with the brokers and begin; returns once every topic's route was asked for.
 
-        Raises: RouteError: no name server answers. BrokerError: a broker denies us.
+        Raises: RouteError: no name server answers. BrokerError: a broker denies access.
         """
         try:
             self._runtime.call(self._join())
@@ -194,17 +271,19 @@ class Member:
             raise
 
     def close(self, timeout_s: float) -> bool:
-        """Leave: tell the group, hand every queue over, disconnect
+        """Leave: unregister, give every queue up, disconnect
         (docs/internals/semantics.md#graceful-shutdown).
 
-        The group is told first, so that the others already wait for our locks: each queue
-        moves when its own listener is done, whatever the slowest one does. Without locks it is
-        told last: nothing else would keep the others from what we are still at.
+        Under queue locks the group is told first, so that the others already wait for the locks:
+        each queue moves when its own batch is done, whatever the slowest one does. Without locks
+        it is told last: nothing else would keep the others from what is in progress here.
+
+        Returns: False if a batch was still in progress after `timeout_s`.
         """
         self._leaving = True
         self._rebalancer.stop_acquiring()
-        if isinstance(self._locks, Locks):
-            self._runtime.call(self._client.leave(consumer_group=self._group))
+        if self._locks.are_exclusive:
+            self._runtime.call(self.client.leave(consumer_group=self._group))
         self._releasing = self._runtime.submit(self._rebalancer.release_all())
         released = True
         try:
@@ -213,207 +292,260 @@ class Member:
             released = False
             stuck = ", ".join(str(item.queue) for item in self._rebalancer.assigned())
             _log.error(
-                "closing with listeners running: %s; their locks are kept and run out at the "
-                "broker",
+                "group %s: closing with batches in progress: %s; their locks are kept and expire "
+                "at the broker",
+                self._group,
                 stuck,
             )
-        if isinstance(self._locks, Unlocked):
-            self._runtime.call(self._client.leave(consumer_group=self._group))
+        if not self._locks.are_exclusive:
+            self._runtime.call(self.client.leave(consumer_group=self._group))
         self._runtime.call(self._disconnect())
         self._end(timeout_s if released else 0.0)
         return released
 
     def force(self) -> None:
-        """Make a `close` under way wait no longer for listeners; from another thread."""
+        """End the wait of a `close` under way; from another thread."""
         if self._releasing is not None:
             self._releasing.cancel()
 
     async def _join(self) -> None:
-        retry = retry_topic(self._group)
+        client, settings, retry = self.client, self._settings, retry_topic(self._group)
         # The caller's own topics first: an error names one of them.
         for topic in sorted(self.subscriptions.topics(), key=lambda topic: topic == retry):
-            await self._client.routes.get(topic)
-        if not self._client.routes.masters():
+            await client.routes.get(topic)
+        if not client.routes.masters():
             # No topic exists yet. The brokers that will create it are known by this one, and
             # members that know each other share the queues from the first message on.
-            await self._client.routes.get(AUTO_CREATE_TOPIC)
+            await client.routes.get(AUTO_CREATE_TOPIC)
         await self.subscriptions.check()
-        await self._client.heartbeats.register()
+        await client.heartbeats.register()
         if self.subscriptions.of(retry) is not None:
             # The heartbeat created it at the broker; now its route exists.
-            await self._client.routes.get(retry)
-        self._client.start_loops()
-        spawn, clock, consume = self._runtime.spawn, self._client.clock, self._config.consume
+            await client.routes.get(retry)
+        client.start_loops()
+        interval_ms = settings.commit_interval_ms
         self._loops = [
-            spawn(self._keep_running(work, f"{name} {self._group}"), f"{name} {self._group}")
+            self._runtime.spawn(
+                self._keep_running(work, f"{name} {self._group}"), f"{name} {self._group}"
+            )
             for name, work in (
                 ("rebalance", self._rebalancer.run),
-                ("agreement", self._agreement.run),
+                ("subscription check", self._check.run),
+                ("locks", self._locks.run),
+                ("commits", lambda: repeat(self._commit, client.clock, lambda: interval_ms)),
                 *self._receiver.loops(self._rebalancer.assigned),
-                *self._lock_loops(),
-                (
-                    "commits",
-                    lambda: repeat(
-                        lambda: self._offsets.commit_all(self._rebalancer.assigned()),
-                        clock,
-                        lambda: max(consume.commit_interval_ms, _COMMIT_LOOP_MIN_MS),
-                    ),
-                ),
             )
         ]
 
-    def _lock_loops(self) -> list[Loop]:
-        return [("locks", self._locks.run)] if isinstance(self._locks, Locks) else []
+    async def _commit(self) -> None:
+        await self.offsets.commit_all(self._rebalancer.assigned())
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]], name: str) -> None:
-        """Run one of our loops until it ends by itself; a defect in it stops no consumer."""
+        """Run a loop until it ends by itself; a defect in it stops no consumer."""
         while True:
             try:
                 await work()
                 return
             except Exception:  # noqa: BLE001 - logged, counted, begun again
                 self._settings.statistics.add("internal_errors")
-                _log.exception("%s failed by an error of ours; it starts again", name)
-                await self._client.clock.sleep_ms(_RESTART_DELAY_MS)
+                _log.exception("%s: internal error (please report); restarting", name)
+                await self.client.clock.sleep_ms(_RESTART_DELAY_MS)
 
     async def _disconnect(self) -> None:
         await self._rebalancer.abandon()
         await cancelled(*self._loops)
-        await self._pullers.close()
+        await self._fetcher.close()
         await asyncio.gather(*self._callbacks, return_exceptions=True)
-        await self._client.disconnect()
+        await self.client.disconnect()
 
     def _end(self, timeout_s: float) -> None:
         self._receiver.close(timeout_s)
-        self._history.close()
-        if self._offset_file is not None:
-            self._offset_file.close()
-        self._client.close()
+        self._recorder.close()
+        self.offsets.close()
+        self.client.close()
+
+    # While it runs.
+
+    async def subscribe(self, subscriptions: Sequence[Subscription]) -> None:
+        """Share topics with the group, or change their expressions; what is buffered stays.
+
+        The brokers hear of it before a pull uses it, or they would refuse that.
+
+        Raises: RouteError: no name server answers. BrokerError: a broker denies access, or does
+            not filter by SQL.
+        """
+        await self.subscriptions.put(subscriptions)
+        await self.client.heartbeats.register()
+        for subscription in subscriptions:
+            self._fetcher.subscribe(subscription, is_registered=True)
+        self._check.wake()
+        self._rebalancer.wake()
+
+    async def unsubscribe(self, topic: str, *, waits_for_batches: bool) -> None:
+        """Give the queues of a topic up, then tell the brokers
+        (docs/internals/semantics.md#rebalance)."""
+        self.subscriptions.remove(topic)
+        await (self._rebalancer.released(topic) if waits_for_batches else self._rebalancer.settle())
+        if self.subscriptions.topics():
+            await self.client.heartbeats.beat()
+        else:
+            await self.client.unregister(consumer_group=self._group)
+
+    async def assign(
+        self, queues: Collection[MessageQueue], subscriptions: Sequence[Subscription]
+    ) -> None:
+        """Hold exactly these queues, whatever the group's other members do.
+
+        Raises: RouteError: no broker has a topic. ConfigError: a topic has no such queue.
+            BrokerError: a broker does not filter by SQL.
+        """
+        for queue in queues:
+            if queue not in await self.client.queues(queue.topic):
+                raise ConfigError(f"{queue}: the topic has no such queue", topic=queue.topic)
+        before = self.subscriptions.topics()
+        await self.subscriptions.put(subscriptions)
+        for topic in set(before) - {item.topic for item in subscriptions}:
+            self.subscriptions.remove(topic)
+        self._rebalancer.by_hand = frozenset(queues)
+        for subscription in subscriptions:
+            self._fetcher.subscribe(subscription, is_registered=False)
+        await self._rebalancer.settle()
+
+    async def settle(self) -> None:
+        """Return with the present share of the topics, as far as the brokers grant it now."""
+        await self._rebalancer.settle()
+
+    def assigned_queues(self, *, with_draining: bool) -> list[MessageQueue]:
+        """Return the queues this member may work now, sorted; any thread."""
+        return [
+            item.queue
+            for item in self._rebalancer.assigned()
+            if item.lease and (with_draining or item.state is QueueState.ACTIVE)
+        ]
+
+    async def watch_topic(self, topic: str, callback: TopicCallback) -> None:
+        """Call back whenever the topic's queues differ from those known before."""
+        route = await self.client.routes.get(topic)
+        self._watched[topic] = callback, subscribe_queues(topic, route) if route else []
 
     def resize(self, threads: int) -> None:
+        """Set the maximum number of concurrent listener calls."""
         self._receiver.resize(threads)
-        self._inquiries.thread_count = threads
+        self._admin_requests.thread_count = threads
 
-    def call(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a part's work on the I/O thread and wait for it."""
-        self._runtime.call(work)
-
-    def assigned_queues(self) -> list[MessageQueue]:
-        async def read() -> list[MessageQueue]:
-            return [item.queue for item in self._rebalancer.assigned() if item.lease]
-
-        return self._runtime.call(read())
-
-    def step_out(self) -> None:
-        """Hand every queue over and leave the group's list, until `step_in`."""
+    def leave(self) -> None:
+        """Give every queue up and leave the group's member list, until `rejoin`."""
         self._is_out = True
-        self._runtime.call(self._step_out())
+        self._runtime.call(self._leave())
 
-    def step_in(self) -> None:
-        """Join the group again, if we have stepped out."""
-        if not self._is_out:
-            return
-        self._is_out = False
-        self._runtime.call(self._step_in())
+    def rejoin(self) -> None:
+        """End `leave`; nothing happens without one."""
+        if self._is_out:
+            self._is_out = False
+            self._runtime.call(self._rejoin())
 
-    async def _step_out(self) -> None:
-        self._rebalancer.step_out()
-        self._runtime.spawn(self._unregister_when_idle(), f"step out of {self._group}")
+    async def _leave(self) -> None:
+        self._rebalancer.leave()
+        self._runtime.spawn(self._unregister_when_idle(), f"leave {self._group}")
 
     async def _unregister_when_idle(self) -> None:
         # As in `close`: with locks first, without them last.
-        while isinstance(self._locks, Unlocked) and self._rebalancer.assigned():
-            await self._client.clock.sleep_ms(_IDLE_CHECK_MS)
+        while not self._locks.are_exclusive and self._rebalancer.assigned():
+            await self.client.clock.sleep_ms(_IDLE_CHECK_MS)
         if self._is_out and not self._leaving:
-            await self._client.unregister(consumer_group=self._group)
+            await self.client.unregister(consumer_group=self._group)
 
-    async def _step_in(self) -> None:
-        self._rebalancer.step_in()
-        await self._client.heartbeats.beat()
+    async def _rejoin(self) -> None:
+        self._rebalancer.rejoin()
+        await self.client.heartbeats.beat()
         self._rebalancer.wake()
 
-    # What the parts tell us; on the I/O thread unless said otherwise.
+    # Notifications of the parts; on the I/O thread unless noted otherwise.
 
     def _describe(self) -> Heartbeat:
+        settings, subscriptions = self._settings, self.subscriptions.all()
         data = ConsumerData(
             self._group,
-            self.subscriptions.all(),
-            message_model=self._config.message_model.name,
-            consume_from_where=_FROM_WHERE[self._config.rebalance.consume_from_where],
+            subscriptions,
+            consume_type=CONSUME_TYPES[settings.is_polled],
+            message_model=settings.message_model.name,
+            consume_from_where=_FROM_WHERE[settings.rebalance.consume_from_where],
         )
-        consumers = () if self._is_out else (data,)
-        return Heartbeat(self._client.client_id, consumers, ("CLIENT_INNER_PRODUCER",))
+        # Whoever the brokers list gets a share in the eyes of the other members.
+        shares = bool(subscriptions) and not self._rebalancer.by_hand and not self._is_out
+        return Heartbeat(self.client.client_id, (data,) * shares, (INNER_PRODUCER_GROUP,))
 
     def _on_request(self, address: str, command: Command) -> Answer:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalancer.wake()
-            self._agreement.wake()
+            self._check.wake()
             return command.reply(ResponseCode.SUCCESS)
-        return self._inquiries.answer(command)
+        return self._admin_requests.answer(command)
 
     def _on_connection_lost(self, address: str) -> None:
         for assigned in self._rebalancer.assigned():
             lease = assigned.lease
             if lease is None or lease.is_fenced or not lease.is_lock:
                 continue  # a broker that keeps epochs tells at the next renewal
-            if self._client.routes.master_of(assigned.queue.broker_name) == address:
-                # A plain broker keeps locks in memory: after a restart another member may
-                # get ours at once, and nothing would tell us
+            if self.client.routes.master_of(assigned.queue.broker_name) == address:
+                # RocketMQ's brokers keep locks in memory: after a restart another member may
+                # get one at once, and nothing would notify this one
                 # (docs/internals/semantics.md#leases-and-renewal).
                 assigned.lose_lease("the connection to a broker without lock epochs broke")
 
-    def _on_back(self) -> None:
+    def _on_broker_back(self) -> None:
         self._locks.renew_soon()
         self._rebalancer.wake()
-        self._pullers.nudge_all()
+        self._fetcher.nudge_all()
 
-    def _make(self, queue: MessageQueue, lease: Lease, offset: int) -> AssignedQueue:
+    def _on_route_change(self, topic: str) -> None:
+        self._rebalancer.wake()
+        callback, known = self._watched.get(topic, (None, None))
+        route = self.client.routes.known(topic)
+        queues = subscribe_queues(topic, route) if route else []
+        if callback is not None and queues != known:
+            self._watched[topic] = callback, queues
+            self._spawn_callback(callback, topic, list(queues))
+
+    def _make_queue(self, queue: MessageQueue, lease: Lease, offset: int) -> AssignedQueue:
         callbacks = QueueCallbacks(
             on_lease_lost=self._on_lease_lost,
-            on_drained=lambda item: self._runtime.post(self._hand_off.on_drained, item),
-            on_room=lambda item: self._runtime.post(self._pullers.nudge, item),
+            on_drained=lambda item: self._runtime.post(self._revocation.on_drained, item),
+            on_room=lambda item: self._runtime.post(self._fetcher.nudge, item),
         )
         made: AssignedQueue = self._receiver.make_queue(queue, lease, offset, callbacks)
         return made
 
     def _on_lease_lost(self, assigned: AssignedQueue, reason: str) -> None:
         # Any thread.
-        self._inquiries.on_lease_lost(assigned.queue)
+        self._admin_requests.on_lease_lost(assigned.queue)
         self._settings.statistics.add("leases_lost")
         _log.warning("%s: lease lost, %s; asking for it again", assigned.queue, reason)
-        self._history.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
+        self._recorder.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
         self._runtime.post(self._locks.renew_soon)
 
     def _on_assigned(self, assigned: AssignedQueue) -> None:
-        self.steering.on_assigned(assigned)
+        self.control.on_assigned(assigned)
         subscription = self.subscriptions.of(assigned.queue.topic)
         assert subscription is not None  # the rebalancer has just looked
-        self._pullers.begin(assigned, subscription)
+        self._fetcher.begin(assigned, subscription, is_registered=not self._rebalancer.by_hand)
 
-    async def _on_subscription(self, topic: str) -> None:
-        """A topic was added, its expression changed, or it is to be given up."""
-        subscription = self.subscriptions.of(topic)
-        if subscription is None:
-            await self._rebalancer.released(topic)
-        else:
-            self._pullers.subscribe(subscription)
-            self._rebalancer.wake()
+    def _on_released(self, assigned: AssignedQueue) -> None:
+        self._fetcher.end(assigned)
+        self._spawn_callback(self._settings.on_revoked, assigned.queue)
 
-    async def _call_back(
-        self, callback: Callable[[MessageQueue], None] | None, queue: MessageQueue
-    ) -> None:
-        """Call the user on a thread of its own; what it raises is logged, the queue goes on."""
+    def _spawn_callback(self, callback: Callable[..., object] | None, *arguments: object) -> None:
+        name = f"callback of {self._group}"
+        task = self._runtime.spawn(self._call_back(callback, *arguments), name)
+        self._callbacks.add(task)
+        task.add_done_callback(self._callbacks.discard)
+
+    async def _call_back(self, callback: Callable[..., object] | None, *arguments: object) -> None:
+        """Call the user on another thread; what it raises is logged, the queue goes on."""
         if callback is None:
             return
         try:
-            await asyncio.to_thread(callback, queue)
+            await asyncio.to_thread(callback, *arguments)
         except Exception:  # noqa: BLE001 - the user's; logged and counted
             self._settings.statistics.add("callback_errors")
-            _log.exception("%s: the callback raised", queue)
-
-    def _on_released(self, assigned: AssignedQueue) -> None:
-        self._pullers.end(assigned)
-        told = self._call_back(self._settings.on_revoked, assigned.queue)
-        callback = self._runtime.spawn(told, f"on_revoked {assigned.queue}")
-        self._callbacks.add(callback)
-        callback.add_done_callback(self._callbacks.discard)
+            _log.exception("%s: callback %r raised", arguments[0], callback)

@@ -1,4 +1,4 @@
-"""What a user does to queues of a running member: pause, resume, seek, unpark
+"""Queue control: pause, resume, seek and unpark of queues of a running member
 (docs/internals/semantics.md#pause-and-seek)."""
 
 from __future__ import annotations
@@ -6,13 +6,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from ordermq.client.session import ClientSession
 from ordermq.consumer.group.rebalance import Rebalancer
-from ordermq.consumer.offsets.local_offsets import LocalOffsets
-from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
@@ -21,13 +20,13 @@ _log = logging.getLogger("ordermq.consumer")
 _DRAIN_CHECK_MS = 20
 
 
-class Steering:
-    """Called from any thread but the I/O thread, unless said otherwise.
+class QueueControl:
+    """Called from any thread but the I/O thread, unless noted otherwise.
 
     Args:
-        submit: hands a queue with pending messages to the consume service.
-        unpark: goes on with a parked key of a queue, if it is parked there.
-        pull_anew: makes a queue's next pull begin now.
+        submit: passes a queue with pending messages to the receiver.
+        restart: makes a queue's next pull begin now.
+        unpark: continues with a parked key of a queue, if it is parked there.
     """
 
     def __init__(
@@ -35,9 +34,9 @@ class Steering:
         client: ClientSession,
         group: str,
         rebalancer: Rebalancer,
-        offsets: Offsets | LocalOffsets,
+        offsets: OffsetStore,
         submit: Callable[[AssignedQueue], None],
-        pull_anew: Callable[[AssignedQueue], None],
+        restart: Callable[[AssignedQueue], None],
         unpark: Callable[[AssignedQueue, bytes], bool],
     ) -> None:
         self._client = client
@@ -45,7 +44,7 @@ class Steering:
         self._rebalancer = rebalancer
         self._offsets = offsets
         self._submit = submit
-        self._pull_anew = pull_anew
+        self._restart = restart
         self._unpark = unpark
         self._paused: set[MessageQueue] = set()  # with the lock kept; survives a reassignment
         self._all_paused = False
@@ -70,9 +69,9 @@ class Steering:
             self._resume(self.find(queue))
 
     def pause_all(self) -> None:
-        """Pause what is ours and what will be, with the locks kept."""
+        """Pause the queues held now and later, with their locks kept."""
         self._all_paused = True
-        for assigned in self._assigned():
+        for assigned in self._rebalancer.assigned():
             assigned.pause()
 
     def resume_all(self) -> None:
@@ -80,11 +79,21 @@ class Steering:
         self._client.runtime.post(self._rebalancer.take_all_in)
         self._all_paused = False
         self._paused.clear()
-        for assigned in self._assigned():
+        for assigned in self._rebalancer.assigned():
+            self._resume(assigned)
+
+    def pause_held(self, queues: Iterable[MessageQueue]) -> None:
+        """Pause queues for as long as they are held; see `LitePullConsumer.pause`."""
+        for assigned in [self.find(queue) for queue in queues]:
+            assigned.pause()
+
+    def resume_held(self, queues: Iterable[MessageQueue]) -> None:
+        """See `LitePullConsumer.resume`."""
+        for assigned in [self.find(queue) for queue in queues]:
             self._resume(assigned)
 
     def on_assigned(self, assigned: AssignedQueue) -> None:
-        """A queue became ours: it is paused if it was; on the I/O thread."""
+        """Pause a new queue if the user has paused it; on the I/O thread."""
         if self._all_paused or assigned.queue in self._paused:
             assigned.pause()
 
@@ -99,52 +108,55 @@ class Steering:
 
     def seek(self, queue: MessageQueue, offset: int) -> Future[None]:
         """See `PushConsumer.seek`."""
-        return self._client.runtime.submit(self._move(self.find(queue), offset))
+        return self._client.runtime.submit(self.move(self.find(queue), offset))
 
     def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> Future[None]:
         """See `PushConsumer.seek_to_time`."""
         return self._client.runtime.submit(self._move_to_time(self.find(queue), timestamp_ms))
 
-    def seek_as_asked(self, assigned: AssignedQueue, offset: int) -> None:
-        """Seek for somebody who does not wait for it; on the I/O thread."""
+    def seek_for_admin(self, assigned: AssignedQueue, offset: int) -> None:
+        """Seek for a caller that does not wait for it; on the I/O thread."""
         self._client.runtime.spawn(self._move_unwatched(assigned, offset), f"seek {assigned.queue}")
 
-    async def _move_unwatched(self, assigned: AssignedQueue, offset: int) -> None:
-        try:
-            await self._move(assigned, offset)
-        except OrderMQError as error:
-            _log.warning("%s: reset to offset %d: %s", assigned.queue, offset, error)
+    async def move(self, assigned: AssignedQueue, offset: int) -> None:
+        """Continue from `offset` once no batch runs, and start none until then.
 
-    async def _move_to_time(self, assigned: AssignedQueue, timestamp_ms: int) -> None:
-        address = self._client.routes.master_of(assigned.queue.broker_name)
-        offset = await self._client.api.search_offset(address, assigned.queue, timestamp_ms)
-        await self._move(assigned, offset)
-
-    async def _move(self, assigned: AssignedQueue, offset: int) -> None:
-        """Go on from `offset` as soon as no listener runs; none is started until then."""
+        Raises: StateError: the queue moved away first. RemotingError, RouteError: not stored.
+        """
         queue, clock = assigned.queue, self._client.clock
         async with self._moving[queue]:
             assigned.pause(Pause.SEEK)
             try:
                 while assigned.state is QueueState.ACTIVE:
-                    # A queue whose lease is over has nothing to move yet: it begins again first.
+                    # A queue whose lease is over has nothing to move yet: it starts again first.
                     lease = assigned.lease
-                    is_ours = lease is not None and lease.is_valid(clock.now_ms())
-                    if is_ours and await self._offsets.reset(assigned, assigned.generation, offset):
-                        _log.warning("%s: goes on from offset %d, as asked", queue, offset)
+                    is_held = lease is not None and lease.is_valid(clock.now_ms())
+                    if is_held and await self._offsets.reset(assigned, assigned.generation, offset):
+                        _log.info("%s: seek: continuing from offset %d", queue, offset)
                         return
                     await clock.sleep_ms(_DRAIN_CHECK_MS)
             finally:
-                self._pull_anew(assigned)
+                self._restart(assigned)
                 if assigned.resume(Pause.SEEK):
                     self._submit(assigned)
         raise StateError(
-            f"moved away before it could be set to offset {offset}",
+            f"the queue moved to another member before it could be set to offset {offset}",
             topic=queue.topic,
             broker=queue.broker_name,
             queue_id=queue.queue_id,
             group=self._group,
         )
+
+    async def _move_unwatched(self, assigned: AssignedQueue, offset: int) -> None:
+        try:
+            await self.move(assigned, offset)
+        except OrderMQError as error:
+            _log.warning("%s: reset to offset %d failed: %s", assigned.queue, offset, error)
+
+    async def _move_to_time(self, assigned: AssignedQueue, timestamp_ms: int) -> None:
+        address = self._client.routes.master_of(assigned.queue.broker_name)
+        offset = await self._client.api.search_offset(address, assigned.queue, timestamp_ms)
+        await self.move(assigned, offset)
 
     # Parked keys.
 
@@ -152,35 +164,31 @@ class Steering:
         """See `PushConsumer.unpark`."""
 
         async def work() -> bool:
-            return [self._unpark(item, key) for item in self._rebalancer.assigned()].count(True) > 0
+            assigned = self._rebalancer.assigned()
+            return [self._unpark(item, key) for item in assigned].count(True) > 0
 
         return self._client.runtime.call(work())
 
     def parked_keys(self) -> dict[MessageQueue, list[bytes]]:
         """See `PushConsumer.parked_keys`."""
-        found = {item.queue: item.parked_keys() for item in self._assigned()}
+        found = {item.queue: item.parked_keys() for item in self._rebalancer.assigned()}
         return {queue: keys for queue, keys in found.items() if keys}
 
     # Finding.
 
     def find(self, queue: MessageQueue) -> AssignedQueue:
-        """The assigned queue.
+        """Return the state of an assigned queue; any thread.
 
-        Raises: StateError: it is not ours.
+        Raises: StateError: it is not assigned to this member.
         """
         assigned = self._rebalancer.find(queue)
         if assigned is None:
             raise StateError(
-                "this queue is not assigned to us now; see assigned_queues()",
+                "this queue is not assigned to this member now; call assigned_queues() or "
+                "assignment() for those that are",
                 topic=queue.topic,
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
                 group=self._group,
             )
         return assigned
-
-    def _assigned(self) -> list[AssignedQueue]:
-        async def read() -> list[AssignedQueue]:
-            return self._rebalancer.assigned()
-
-        return self._client.runtime.call(read())

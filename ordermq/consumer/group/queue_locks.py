@@ -1,4 +1,4 @@
-"""Taking, renewing and losing the broker's queue locks
+"""Queue locks of a group member: acquire, renew, regain and release; or none at all
 (docs/internals/semantics.md#leases-and-renewal)."""
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ordermq.client.broker_api import LockGrant
 from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
 from ordermq.config import LeaseConfig
-from ordermq.consumer.offsets.offset_store import Offsets
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
+from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
 from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import OrderMQError, RemotingError, RouteError
@@ -49,21 +50,90 @@ class LeaseTimes:
         return Lease(epoch, sent_ms + self.live_ms - self.margin_ms, is_fenced)
 
 
-class Locks:
-    """The leases of one consumer; on the I/O thread.
+class Locks(Protocol):
+    """Grants queues to a member; on the I/O thread.
+
+    Attributes:
+        are_exclusive: no other member can work a queue before it is released here.
+    """
+
+    are_exclusive: bool
+
+    async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
+        """Ask for queues; return those that were granted."""
+
+    async def release(self, assigned: AssignedQueue) -> None:
+        """Give a drained queue up; it is GONE from the start."""
+
+    async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
+        """Give a queue up that was granted and is not wanted, or cannot be used now."""
+
+    def renew_soon(self) -> None:
+        """Renew now instead of at the next interval, as after a reconnect."""
+
+    async def run(self) -> None:
+        """Keep the leases, for ever."""
+
+
+class NoLocks:
+    """Grants every queue at once and for ever: concurrent groups, broadcasting, plain polling.
+
+    Around a rebalance the old and the new owner of a queue may both be given the same messages,
+    as in Java. A lock would do worse than that: brokers take a group that holds one for an
+    ordered group, and give its failed messages up at the first try
+    (docs/internals/semantics.md#failures-and-dead-letters).
 
     Args:
-        held: the queues that are ours now.
-        on_regained: called with a queue that begins again under a new lease.
+        held: returns the queues held at this moment.
+        on_regained: called with a queue that starts again, after an internal error.
     """
+
+    are_exclusive = False
+
+    def __init__(
+        self,
+        held: Callable[[], Iterable[AssignedQueue]],
+        on_regained: Callable[[AssignedQueue], None],
+    ) -> None:
+        self._held = held
+        self._on_regained = on_regained
+
+    async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
+        return dict.fromkeys(queues, UNLOCKED)
+
+    async def release(self, assigned: AssignedQueue) -> None:
+        assigned.discard()
+
+    async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
+        """Nothing to release."""
+
+    def renew_soon(self) -> None:
+        """Restart queues whose turn broke, at their committed offset."""
+        for assigned in self._held():
+            if assigned.lease is None and assigned.regain(UNLOCKED, assigned.committed_offset):
+                self._on_regained(assigned)
+
+    async def run(self) -> None:
+        """Nothing to renew."""
+
+
+class QueueLocks:
+    """The broker's queue locks of one member; on the I/O thread.
+
+    Args:
+        held: returns the queues held at this moment.
+        on_regained: called with a queue that starts again under a new lease.
+    """
+
+    are_exclusive = True
 
     def __init__(
         self,
         client: ClientSession,
         group: str,
         config: LeaseConfig,
-        offsets: Offsets,
-        history: EventRecorder,
+        offsets: OffsetStore,
+        recorder: EventRecorder,
         statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
         on_regained: Callable[[AssignedQueue], None],
@@ -72,19 +142,19 @@ class Locks:
         self._group = group
         self._config = config
         self._offsets = offsets
-        self._history = history
+        self._recorder = recorder
         self._statistics = statistics
         self._held = held
         self._on_regained = on_regained
         self._times = LeaseTimes.of(config, None)
         self._wake = asyncio.Event()
-        # One lock or unlock request a broker at a time. A renewal that overtakes an unlock,
-        # or is sent beside it, takes the lock again for a queue that is nobody's any more,
+        # One lock or unlock request per broker at a time. A renewal that overtakes an unlock,
+        # or is sent at the same time, takes the lock again for a queue that was given up,
         # and the next owner waits until it expires.
         self._talking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
-        """Ask each broker for the locks of its queues; what was granted."""
+        """Ask each broker for the locks of its queues; return what was granted."""
         by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             by_broker[queue.broker_name].append(queue)
@@ -94,7 +164,6 @@ class Locks:
         return {queue: lease for answer in answers for queue, lease in answer.items()}
 
     def renew_soon(self) -> None:
-        """Renew now instead of at the next interval, as after a reconnect."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -105,7 +174,7 @@ class Locks:
             await wait_until_set(self._wake, self._client.clock, self._pause_ms())
 
     async def renew_all(self) -> None:
-        """One round: prolong what is held, try to regain what was lost."""
+        """Prolong each valid lease and try to regain each lost one, once."""
         valid: list[AssignedQueue] = []
         lost: list[AssignedQueue] = []
         now_ms = self._client.clock.now_ms()
@@ -120,9 +189,9 @@ class Locks:
         await asyncio.gather(self._renew(valid), self._regain(lost))
 
     async def release(self, assigned: AssignedQueue) -> None:
-        """Unlock a drained queue and await the acknowledgement; it is GONE from the start.
+        """Unlock a drained queue and await the acknowledgement.
 
-        A failure is logged: the lock then runs out at the broker by itself.
+        A failure is logged: the lock then expires at the broker.
         """
         async with self._talking[assigned.queue.broker_name]:
             lease = assigned.lease
@@ -131,18 +200,17 @@ class Locks:
                 await self._unlock(assigned.queue, lease)
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
-        """Unlock what was granted but is not wanted, or cannot be used now."""
         async with self._talking[queue.broker_name]:
             await self._unlock(queue, lease)
 
     async def _unlock(self, queue: MessageQueue, lease: Lease) -> None:
-        self._history.record(EventType.UNLOCK, queue, lease.epoch)
+        self._recorder.record(EventType.UNLOCK, queue, lease.epoch)
         try:
             address = self._client.routes.master_of(queue.broker_name)
             await self._client.api.unlock(address, self._group, [queue], [lease.wire_epoch])
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
-            _log.warning("%s: unlock failed, the lock expires by itself: %s", queue, error)
+            _log.warning("%s: unlock failed, the broker lets the lock expire: %s", queue, error)
 
     async def _renew(self, assigned: Sequence[AssignedQueue]) -> None:
         by_broker: dict[str, list[AssignedQueue]] = defaultdict(list)
@@ -152,7 +220,7 @@ class Locks:
 
     async def _renew_of(self, broker: str, assigned: Sequence[AssignedQueue]) -> None:
         async with self._talking[broker]:
-            # Looked at only now: an unlock may have gone before us.
+            # Read only now, with the lock held: an unlock may have been sent before.
             held = [(item, item.generation, item.lease) for item in assigned]
             asked = [(item, at, lease) for item, at, lease in held if lease is not None]
             if not asked:
@@ -160,13 +228,13 @@ class Locks:
             sent_ms = self._client.clock.now_ms()
             answer = await self._lock(broker, [item.queue for item, _, _ in asked])
         if answer is None:
-            return  # not refused, only unasked: the leases age until we get through
+            return  # not refused, only unanswered: the leases age until a request gets through
         for item, generation, lease in asked:
             epoch = answer.granted.get(item.queue)
             if epoch is None:
                 item.lose_lease("the broker gave its lock to another member", generation)
                 continue
-            # A plain broker tells no epoch: its grant while ours is valid is a renewal.
+            # RocketMQ's brokers send no epoch: their grant while the lease is valid renews it.
             renewed = self._times.lease(epoch or lease.epoch, sent_ms, epoch > 0)
             if item.renew(generation, renewed):
                 self._record_grant(item.queue, renewed.epoch, sent_ms)
@@ -188,9 +256,9 @@ class Locks:
     async def _restart(self, item: AssignedQueue, lease: Lease) -> bool:
         queue = item.queue
         try:
-            offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
+            offset = await self._offsets.start_offset(queue, lease)
         except OrderMQError as error:
-            _log.warning("%s: lock regained, but its offset is not known: %s", queue, error)
+            _log.warning("%s: lock regained, but reading its offset failed: %s", queue, error)
             return False
         if not item.regain(lease, offset):  # revoked meanwhile
             return False
@@ -208,7 +276,7 @@ class Locks:
             return {}
         leases: dict[MessageQueue, Lease] = {}
         for queue, epoch in answer.granted.items():
-            # Without epochs the time of the grant serves: it too only grows on one host.
+            # Without epochs the time of the grant serves as one: it too only grows on one host.
             lease = self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
             leases[queue] = lease
             self._record_grant(queue, lease.epoch, sent_ms)
@@ -230,10 +298,10 @@ class Locks:
         return answer
 
     def _record_grant(self, queue: MessageQueue, epoch: int, sent_ms: int) -> None:
-        # The whole client lease; the margin before its end is only our own caution.
+        # The whole client lease; the margin before its end is this client's own caution.
         live_ms = self._times.live_ms
         sent_ns = sent_ms * 1_000_000
-        self._history.record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=live_ms)
+        self._recorder.record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=live_ms)
 
     def _pause_ms(self) -> int:
         lost = any(item.lease is None and item.state is QueueState.ACTIVE for item in self._held())

@@ -1,4 +1,4 @@
-"""Which queues are mine: computed by each member alone, from the same lists
+"""Rebalance: each member computes its share of the queues alone, from the same lists
 (docs/internals/semantics.md#rebalance)."""
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import cancelled, wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.config import ConsumerConfig, MessageModel
-from ordermq.consumer.complaints import Complaints
+from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.allocation import allocate
 from ordermq.consumer.group.queue_locks import Locks
-from ordermq.consumer.group.revocation import HandOff
-from ordermq.consumer.offsets.local_offsets import LocalOffsets
-from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.group.revocation import Revocation
+from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
-from ordermq.consumer.unlocked import Unlocked
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
@@ -28,19 +25,19 @@ from ordermq.remoting.bodies import TopicRoute
 _log = logging.getLogger("ordermq.consumer")
 _UNKNOWN_TOPIC_RETRY_MS = 500
 _NO_SUCH_TOPIC = (
-    "no broker has this topic; we wait for it. Is the name right? Then create it (mqadmin "
-    "updateTopic), or send to it where brokers create topics themselves"
+    "topic not found on any broker; waiting for it to be created. Check its name, or create it "
+    "(mqadmin updateTopic), or send to it where brokers create topics themselves"
 )
 _NOT_READABLE = (
-    "no queue of this topic may be read, so nothing of it comes: have an admin allow it (mqadmin "
-    "updateTopicPerm -p 6), or subscribe another"
+    "no queue of this topic is readable, so nothing of it is consumed: have an admin allow it "
+    "(mqadmin updateTopicPerm -p 6), or subscribe another"
 )
 
 
-def why_nothing_comes(topic: str, route: TopicRoute | None) -> str:
-    """What to tell where a topic has no queue for anybody; empty where it has.
+def topic_problem(topic: str, route: TopicRoute | None) -> str:
+    """Return the warning for a topic that has no queue for anybody; empty where it has.
 
-    A retry topic without queues is nothing to tell: brokers make it when they need it.
+    A retry topic without queues is no problem: brokers create it when they need it.
     """
     if topic.startswith(RETRY_PREFIX):
         return ""
@@ -49,104 +46,125 @@ def why_nothing_comes(topic: str, route: TopicRoute | None) -> str:
     return "" if subscribe_queues(topic, route) else _NOT_READABLE
 
 
+class WarnOnce:
+    """Logs a problem once for as long as it stays the same; on the I/O thread."""
+
+    def __init__(self) -> None:
+        self._problems: dict[str, str] = {}
+
+    def note(self, subject: str, problem: str) -> None:
+        """Log the problem of a subject, unless it was logged last; empty: there is none now."""
+        if problem and self._problems.get(subject) != problem:
+            _log.warning("%s: %s", subject, problem)
+        self._problems[subject] = problem
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What turns the queues we hold into our share."""
+    """The queues to give up and to ask for."""
 
     revoke: list[MessageQueue]
     acquire: list[MessageQueue]
 
 
 def plan(held: Collection[MessageQueue], share: Collection[MessageQueue]) -> Plan:
-    """Removals and additions, sorted; removals come first when acted on."""
+    """Return removals and additions, sorted; removals come first when acted on."""
     return Plan(sorted(set(held) - set(share)), sorted(set(share) - set(held)))
 
 
 def share_of(
-    config: ConsumerConfig,
+    config: RebalanceConfig,
     queues: Sequence[MessageQueue],
     member_ids: Sequence[str],
     own_id: str,
 ) -> list[MessageQueue] | None:
-    """Our share of a topic; None, not an empty one, if the member list does not know us.
+    """Return this member's share of a topic; None, not an empty one, if it is not listed.
 
     Java then drops every queue (docs/internals/semantics.md#rebalance): one broker that has just
-    forgotten us would
-    stop the member. We keep what we hold, introduce ourselves again, and ask later.
+    forgotten the member would stop it. Here it keeps what it holds, registers again, and asks
+    later.
 
     Raises: ConfigError: a strategy of the user's gave queues the topic does not have.
     """
-    if config.message_model is MessageModel.BROADCASTING:
-        return list(queues)
     if own_id not in member_ids:
         return None
-    share = allocate(config.rebalance.allocation, queues, sorted(member_ids), own_id)
+    share = allocate(config.allocation, queues, sorted(member_ids), own_id)
     if unknown := set(share).difference(queues):
         raise ConfigError(
-            f"allocation={config.rebalance.allocation!r} gave {min(unknown)}, which is none of "
+            f"allocation={config.allocation!r} gave {min(unknown)}, which is none of "
             f"the {len(queues)} queues it was asked to share"
         )
     return share
 
 
 class Rebalancer:
-    """Keeps what this member holds equal to its share; on the I/O thread.
+    """Keeps the queues this member holds equal to its share; on the I/O thread.
 
     Args:
-        topics: the subscribed topics at this moment, sorted; the group's retry topic too.
-        make: builds an assigned queue under a lease, from an offset.
-        on_assigned: called when a queue became ours, before its first pull.
-        on_released: called when it is no longer ours.
+        retry_ms: pause before a refused lock, or a broker that failed, is asked again.
+        is_broadcasting: the share is every queue of every topic.
+        topics: returns the subscribed topics, sorted; the group's retry topic too.
+        make_queue: makes the state of a queue under a lease, from an offset.
+        on_assigned: called with a new queue before its first pull.
+        on_released: called with a queue that was given up.
+    Attributes:
+        by_hand: queues assigned by the user; then nothing is shared with the group.
     """
 
     def __init__(
         self,
         client: ClientSession,
         group: str,
-        config: ConsumerConfig,
+        config: RebalanceConfig,
+        retry_ms: int,
         topics: Callable[[], list[str]],
-        locks: Locks | Unlocked,
-        offsets: Offsets | LocalOffsets,
-        hand_off: HandOff,
-        make: Callable[[MessageQueue, Lease, int], AssignedQueue],
+        locks: Locks,
+        offsets: OffsetStore,
+        revocation: Revocation,
+        make_queue: Callable[[MessageQueue, Lease, int], AssignedQueue],
         on_assigned: Callable[[AssignedQueue], None],
         on_released: Callable[[AssignedQueue], None],
+        *,
+        is_broadcasting: bool,
     ) -> None:
         self._client = client
         self._group = group
         self._config = config
+        self._retry_ms = retry_ms
         self._topics = topics
         self._locks = locks
         self._offsets = offsets
-        self._hand_off = hand_off
-        self._make = make
+        self._revocation = revocation
+        self._make_queue = make_queue
         self._on_assigned = on_assigned
         self._on_released = on_released
+        self._is_broadcasting = is_broadcasting
+        self.by_hand: frozenset[MessageQueue] = frozenset()
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._releases: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._closing = False
-        self._is_out = False  # of the group, until `step_in`
+        self._is_out = False  # of the group, until `rejoin`
         self._left_out: set[MessageQueue] = set()  # queues not to take until `take_in`
-        self._complaints = Complaints()
+        self._warnings = WarnOnce()
         self._passing = asyncio.Lock()
         self._own_id = client.client_id
-        self._next_pass_ms = config.rebalance.rebalance_interval_ms
+        self._next_pass_ms = config.rebalance_interval_ms
 
     def assigned(self) -> list[AssignedQueue]:
-        """What is ours or still being released, sorted by queue."""
-        return [self._assigned[queue] for queue in sorted(self._assigned)]
+        """Return the queues held or still being released, sorted; any thread."""
+        return sorted(self._assigned.values(), key=lambda assigned: assigned.queue)
 
     def find(self, queue: MessageQueue) -> AssignedQueue | None:
-        """The assigned queue, if it is ours."""
+        """Return the state of a queue, None if it is not assigned; any thread."""
         return self._assigned.get(queue)
 
     def wake(self) -> None:
-        """Run a pass now: members, routes or locks may have changed."""
+        """Run a pass now: members, routes, topics or locks may have changed."""
         self._wake.set()
 
     def leave_out(self, queue: MessageQueue) -> None:
-        """Hand a queue over if it is ours, and do not take it until `take_in`."""
+        """Give a queue up if it is held, and do not take it until `take_in`."""
         self._left_out.add(queue)
         self.wake()
 
@@ -163,25 +181,32 @@ class Rebalancer:
         self._left_out.clear()
         self.wake()
 
-    def step_out(self) -> None:
-        """Have no share at all until `step_in`; the caller leaves the group's member list."""
+    def leave(self) -> None:
+        """Have no share at all until `rejoin`; the caller leaves the group's member list."""
         self._is_out = True
         self.wake()
 
-    def step_in(self) -> None:
-        """End `step_out`."""
+    def rejoin(self) -> None:
+        """End `leave`."""
         self._is_out = False
         self.wake()
 
     async def released(self, topic: str) -> None:
-        """Return when nothing of an unsubscribed topic is ours."""
+        """Return once nothing of an unsubscribed topic is held."""
         await self.pass_once()
         releases = [task for queue, task in self._releases.items() if queue.topic == topic]
         await asyncio.gather(*releases, return_exceptions=True)
 
+    async def settle(self) -> None:
+        """Run a pass and return behind its releases, but for those that wait for a batch."""
+        await self.pass_once()
+        releases = list(self._releases.items())
+        soon = [task for queue, task in releases if not self._assigned[queue].is_running]
+        await asyncio.gather(*soon, return_exceptions=True)
+
     async def run(self) -> None:
-        """Pass after pass, for ever."""
-        clock, config = self._client.clock, self._config.rebalance
+        """Run pass after pass, for ever."""
+        clock, config = self._client.clock, self._config
         while True:
             await self.pass_once()
             # A storm of notices makes one pass; a lone one hardly waits.
@@ -192,63 +217,59 @@ class Rebalancer:
         """Compare share and holdings of each topic once, and act on the difference."""
         async with self._passing:
             self._wake.clear()
-            self._next_pass_ms = self._config.rebalance.rebalance_interval_ms
+            self._next_pass_ms = self._config.rebalance_interval_ms
             try:
                 await self._balance_all()
-                self._complaints.note(self._group, "")
+                self._warnings.note(f"group {self._group}", "")
             except OrderMQError as error:
-                self._try_again_in(self._config.lease.lock_retry_ms)
-                self._complaints.note(self._group, f"queues not shared out: {error}")
+                self._try_again_in(self._retry_ms)
+                self._warnings.note(f"group {self._group}", f"rebalance failed: {error}")
 
     async def abandon(self) -> None:
-        """Stop waiting for listeners: their queues' locks are left to run out at the broker."""
+        """Stop waiting for batches: the locks of their queues expire at the broker."""
         await cancelled(*list(self._releases.values()))
 
     async def _balance_all(self) -> None:
-        if self._is_out:
-            for assigned in self.assigned():
-                self._release(assigned)
-            return
-        topics = self._topics()
+        topics = [] if self._is_out else self._topics()
         for assigned in self.assigned():
             if assigned.queue.topic not in topics:
                 self._release(assigned)
+        shares = await self._shares(topics) if topics else {}
+        await asyncio.gather(*(self._balance(topic, share) for topic, share in shares.items()))
+
+    async def _shares(self, topics: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        """Return the queues to hold of each topic; a topic of which nothing is known is absent."""
+        if self.by_hand:
+            return {t: [queue for queue in self.by_hand if queue.topic == t] for t in topics}
         routes = {topic: await self._client.routes.get(topic) for topic in topics}
-        members = await self._member_ids()
-        if self._closing or self._is_out:
-            # We left while the list was on its way. Announcing ourselves now would make us a
-            # member again, with a share that nobody else may take.
-            return
-        if self._own_id not in members and self._client.routes.masters():
-            _log.info("group %s does not list us; announcing ourselves", self._group)
-            await self._client.heartbeats.beat()
-            self._try_again_in(self._config.lease.lock_retry_ms)
+        for topic, route in routes.items():
+            self._warnings.note(topic, topic_problem(topic, route))
         if None in routes.values():
             self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
-        for topic, route in routes.items():
-            self._complaints.note(topic, why_nothing_comes(topic, route))
-        await asyncio.gather(
-            *(
-                self._balance(topic, share)
-                for topic, route in routes.items()
-                if route is not None and (share := self._share(topic, route, members)) is not None
-            )
-        )
-
-    def _share(
-        self, topic: str, route: TopicRoute, members: Sequence[str]
-    ) -> list[MessageQueue] | None:
-        share = share_of(self._config, subscribe_queues(topic, route), members, self._own_id)
-        if share is None or not self._left_out:
-            return share
-        return [queue for queue in share if queue not in self._left_out]
+        queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
+        if self._is_broadcasting:  # whatever other members there are takes nothing away
+            return queues
+        members = await self._client.group_members(self._group)
+        if self._closing or self._is_out:
+            # The member left while the list was on its way. A heartbeat now would register it
+            # again, with a share that nobody else may take.
+            return {}
+        if self._own_id not in members and self._client.routes.masters():
+            _log.info("group %s: broker does not list this member; sending heartbeat", self._group)
+            await self._client.heartbeats.beat()
+            self._try_again_in(self._retry_ms)
+        shares = {
+            topic: share_of(self._config, found, members, self._own_id)
+            for topic, found in queues.items()
+        }
+        return {topic: share for topic, share in shares.items() if share is not None}
 
     def stop_acquiring(self) -> None:
-        """Take no queue any more, whatever passes find."""
+        """Ask for no queue any more."""
         self._closing = True
 
     async def release_all(self) -> None:
-        """Hand every queue over; returns when all are gone. After `stop_acquiring`."""
+        """Give every queue up; returns when all are gone. After `stop_acquiring`."""
         async with self._passing:
             pass  # a pass under way may just be granted a lock; it must not be left behind
         for assigned in self.assigned():
@@ -261,56 +282,52 @@ class Rebalancer:
             for queue, assigned in self._assigned.items()
             if queue.topic == topic and assigned.state is QueueState.ACTIVE
         ]
-        todo = plan(held, share)
+        todo = plan(held, [queue for queue in share if queue not in self._left_out])
         for queue in todo.revoke:
             self._release(self._assigned[queue])
-        # A queue still being released by us comes back with a later pass, which the end of
-        # its release starts: two objects of one queue would run its listener twice.
+        # A queue still being released comes back with a later pass, which the end of its
+        # release starts: two objects of one queue would run its listener twice.
         await self._acquire([queue for queue in todo.acquire if queue not in self._assigned])
-
-    async def _member_ids(self) -> list[str]:
-        if self._config.message_model is MessageModel.BROADCASTING:
-            return [self._own_id]  # whoever else there is takes nothing away from us
-        return await self._client.group_members(self._group)
 
     async def _acquire(self, queues: Sequence[MessageQueue]) -> None:
         if not queues or self._closing or self._is_out:
             return
         leases = await self._locks.acquire(queues)
         if len(leases) < len(queues):
-            self._try_again_in(self._config.lease.lock_retry_ms)
+            self._try_again_in(self._retry_ms)
         await asyncio.gather(*(self._take(queue, lease) for queue, lease in leases.items()))
 
     async def _take(self, queue: MessageQueue, lease: Lease) -> None:
         try:
-            offset = await self._offsets.start_offset(queue, lease.epoch, lease.is_fenced)
+            offset = await self._offsets.start_offset(queue, lease)
         except OrderMQError as error:
-            self._try_again_in(self._config.lease.lock_retry_ms)
-            self._complaints.note(str(queue), f"locked, but its offset is not known: {error}")
+            self._try_again_in(self._retry_ms)
+            self._warnings.note(str(queue), f"granted, but reading its offset failed: {error}")
             await self._locks.give_back(queue, lease)
             return
-        self._complaints.note(str(queue), "")
-        if queue.topic not in self._topics():  # unsubscribed while we asked
+        self._warnings.note(str(queue), "")
+        if queue.topic not in self._topics():  # unsubscribed meanwhile
             await self._locks.give_back(queue, lease)
             return
-        assigned = self._make(queue, lease, offset)
+        assigned = self._make_queue(queue, lease, offset)
         self._assigned[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)
         self._on_assigned(assigned)
-        # The consumer was closed, or told to give this queue up, while we asked.
+        # The consumer was closed, or asked to give this queue up, while the offset was read.
         if self._closing or self._is_out or queue in self._left_out:
             self._release(assigned)
 
     def _release(self, assigned: AssignedQueue) -> None:
         if assigned.queue in self._releases:
             return
+        assigned.revoke()  # at once, so that the queue is not reported as held
         self._releases[assigned.queue] = self._client.runtime.spawn(
             self._release_one(assigned), f"release {assigned.queue}"
         )
 
     async def _release_one(self, assigned: AssignedQueue) -> None:
         try:
-            await self._hand_off.release(assigned)
+            await self._revocation.release(assigned)
         finally:
             self._assigned.pop(assigned.queue, None)
             self._releases.pop(assigned.queue, None)

@@ -1,4 +1,4 @@
-"""Giving a queue up: drain, commit and its ack, unlock and its ack
+"""Revocation of a queue: drain, commit and its reply, unlock and its reply
 (docs/internals/semantics.md#hand-off)."""
 
 from __future__ import annotations
@@ -9,30 +9,32 @@ import logging
 from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
 from ordermq.consumer.group.queue_locks import Locks
-from ordermq.consumer.offsets.local_offsets import LocalOffsets
-from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.consumer.unlocked import Unlocked
 
 _log = logging.getLogger("ordermq.consumer")
 _COMMIT_RETRY_MS = 100
 
 
-class HandOff:
-    """Releases queues; on the I/O thread.
+class Revocation:
+    """Gives queues up to their next owner; on the I/O thread.
 
-    The order is the promise: the next owner can only get the lock after our last offset is
-    stored, so it repeats nothing. While a listener runs the lock is kept and renewed; only
-    the loss of the lease ends that wait, never a deadline of ours
+    The order is the promise: the next owner can only get the lock after the last offset is
+    stored, so it repeats nothing. While a batch is out the lock is kept and renewed; only
+    the loss of the lease ends that wait, never a deadline
     (docs/internals/semantics.md#leases-and-renewal).
+
+    Args:
+        drain_timeout_ms: a queue that drains for longer is reported; without locks the last
+            commit is tried for this long.
     """
 
     def __init__(
         self,
         client: ClientSession,
-        locks: Locks | Unlocked,
-        offsets: Offsets | LocalOffsets,
+        locks: Locks,
+        offsets: OffsetStore,
         statistics: ConsumerStatistics,
         drain_timeout_ms: int,
     ) -> None:
@@ -44,13 +46,13 @@ class HandOff:
         self._drained: dict[AssignedQueue, asyncio.Event] = {}
 
     def on_drained(self, assigned: AssignedQueue) -> None:
-        """The running batch of a revoked queue has ended."""
+        """Continue: the last batch of a revoked queue has ended."""
         event = self._drained.get(assigned)
         if event is not None:
             event.set()
 
     async def release(self, assigned: AssignedQueue) -> None:
-        """Hand the queue over; returns when it is no longer ours in any way."""
+        """Give the queue up; returns when nothing of it is held here any more."""
         event = self._drained.setdefault(assigned, asyncio.Event())
         try:
             if not assigned.revoke():
@@ -70,21 +72,21 @@ class HandOff:
     async def _await_drained(self, assigned: AssignedQueue, event: asyncio.Event) -> None:
         while not await wait_until_set(event, self._client.clock, self._drain_timeout_ms):
             _log.error(
-                "%s: revoked, but its listener has not returned for %d ms; its lock is kept. "
-                "Let listeners check context.is_revoked()",
+                "%s: revoked, but its batch has not ended for %d ms; its lock is kept. A listener "
+                "should check context.is_revoked(), a poller batch.is_revoked()",
                 assigned.queue,
                 self._drain_timeout_ms,
             )
 
     async def _commit_last(self, assigned: AssignedQueue) -> None:
         # A commit that fails is tried until the lease ends: giving up early would only
-        # repeat messages at the next owner, and the lock is still ours anyway. Without a lock
+        # repeat messages at the next owner, and the lock is held anyway. Without a lock
         # the lease never ends.
         last_try_ms = self._client.clock.now_ms() + self._drain_timeout_ms
-        while not await self._offsets.commit(assigned):
+        while not await self._offsets.commit_last(assigned):
             lease, now_ms = assigned.lease, self._client.clock.now_ms()
             if lease is None or not lease.is_valid(now_ms):
                 return
-            if not lease.is_lock and now_ms > last_try_ms:
+            if not lease.is_lock and now_ms >= last_try_ms:
                 return
             await self._client.clock.sleep_ms(_COMMIT_RETRY_MS)

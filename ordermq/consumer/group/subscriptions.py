@@ -1,81 +1,71 @@
-"""What a running member is subscribed to, and changing it
+"""Subscriptions of a member, and the check that all members of its group subscribe alike
 (docs/internals/protocol.md#membership)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
-from ordermq.errors import BrokerError
-from ordermq.model.subscription import Subscription
+from ordermq.errors import BrokerError, OrderMQError
+from ordermq.model.names import retry_topic
+from ordermq.model.subscription import EVERYTHING, Subscription
+from ordermq.remoting.bodies import MemberSubscriptions
 
 _log = logging.getLogger("ordermq.consumer")
+_MIN_CHECK_INTERVAL_MS = 1_000
+POP = "POP"
 
 
 class Subscriptions:
-    """The topics of a member; on the I/O thread.
-
-    Args:
-        on_change: a topic was added, its expression changed, or it is gone; returns when it is
-            no longer consumed in the old way.
-    """
+    """The topics of a member, each with its filter expression; on the I/O thread."""
 
     def __init__(
-        self,
-        client: ClientSession,
-        group: str,
-        wanted: Iterable[Subscription],
-        on_change: Callable[[str], Awaitable[None]],
+        self, client: ClientSession, group: str, subscriptions: Iterable[Subscription]
     ) -> None:
         self._client = client
         self._group = group
-        self._wanted = {item.topic: item for item in wanted}
-        self._on_change = on_change
+        self._by_topic = {item.topic: item for item in subscriptions}
 
     def topics(self) -> list[str]:
-        """Sorted."""
-        return sorted(self._wanted)
+        """Return the topics, sorted."""
+        return sorted(self._by_topic)
 
     def all(self) -> tuple[Subscription, ...]:
-        """Sorted by topic."""
-        return tuple(self._wanted[topic] for topic in sorted(self._wanted))
+        """Return the subscriptions, sorted by topic."""
+        return tuple(self._by_topic[topic] for topic in sorted(self._by_topic))
 
     def of(self, topic: str) -> Subscription | None:
-        """What we want of a topic, None if nothing."""
-        return self._wanted.get(topic)
+        """Return the subscription of a topic, None if there is none."""
+        return self._by_topic.get(topic)
 
-    async def check(self) -> None:
-        """Ask the brokers whether they filter by what we are subscribed with.
-
-        Raises: BrokerError: one does not.
-        """
-        for subscription in self.all():
-            await self._check(subscription)
-
-    async def put(self, subscription: Subscription) -> None:
-        """Add a topic, or change its expression.
-
-        The brokers hear of it before a pull uses it, or they would refuse that.
+    async def put(self, subscriptions: Iterable[Subscription]) -> None:
+        """Add topics, or change their expressions, once every broker takes them.
 
         Raises: RouteError: no name server answers. BrokerError: see `check`.
         """
-        await self._client.routes.get(subscription.topic)
-        await self._check(subscription)
-        self._wanted[subscription.topic] = subscription
-        await self._client.heartbeats.beat()
-        await self._on_change(subscription.topic)
+        wanted = {item.topic: item for item in subscriptions}
+        await self.check(wanted.values())
+        for topic in wanted:
+            await self._client.routes.get(topic)
+        self._by_topic |= wanted
 
-    async def remove(self, topic: str) -> None:
-        """Hand the topic's queues over, then tell the brokers
-        (docs/internals/semantics.md#rebalance)."""
-        del self._wanted[topic]
-        await self._on_change(topic)
-        await self._client.heartbeats.beat()
+    def remove(self, topic: str) -> None:
+        """Drop a topic; one that is not subscribed is ignored."""
+        self._by_topic.pop(topic, None)
 
-    async def _check(self, subscription: Subscription) -> None:
-        if not subscription.is_sql:
-            return
+    async def check(self, subscriptions: Iterable[Subscription] | None = None) -> None:
+        """Ask the brokers whether they can filter by these subscriptions; default all.
+
+        Raises: BrokerError: one cannot.
+        """
+        for subscription in self.all() if subscriptions is None else subscriptions:
+            if subscription.is_sql:
+                await self._check_sql(subscription)
+
+    async def _check_sql(self, subscription: Subscription) -> None:
         route = await self._client.routes.get(subscription.topic)
         for broker in route.brokers if route is not None else ():
             if not broker.master:
@@ -91,3 +81,132 @@ class Subscriptions:
                     group=self._group,
                     broker=broker.broker_name,
                 ) from error
+
+
+class SubscriptionCheck:
+    """Compares this member with its neighbour in the group whenever the members change.
+
+    A broker keeps one subscription per group and topic, that of the member that subscribed last,
+    and gives each member a share of a topic whether it subscribes that topic or not: members
+    that subscribe differently lose each other's messages, and Java's clients do so silently.
+    Likewise a group of which one member consumes orderly and another concurrently. And an admin
+    may have told brokers to have a topic's messages popped one by one, which no queue lock
+    keeps in order.
+
+    Neighbours are the next in the sorted list of client ids, so that of any two kinds of members
+    some are neighbours, and a group of many asks as many questions, not their square.
+
+    Args:
+        subscriptions: returns what this member shares with its group at this moment.
+        is_ordered: whether this member consumes in order.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        subscriptions: Callable[[], Sequence[Subscription]],
+        *,
+        is_ordered: bool,
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._subscriptions = subscriptions
+        self._is_ordered = is_ordered
+        self._wake = asyncio.Event()
+        self._warned: set[str] = set()
+        self._checked_topics: set[str] = set()
+
+    def wake(self) -> None:
+        """Compare again: the members or the topics changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Compare now and after each change, at most once a second; for ever."""
+        while True:
+            self._wake.clear()
+            if own := self._own():
+                await self._check_modes(own)
+                await self._compare(own)
+            await self._client.clock.sleep_ms(_MIN_CHECK_INTERVAL_MS)
+            interval_ms = self._client.config.heartbeat_interval_ms
+            await wait_until_set(self._wake, self._client.clock, interval_ms)
+
+    def _own(self) -> MemberSubscriptions | None:
+        retry = retry_topic(self._group)
+        own = {item.topic: item.expression for item in self._subscriptions()}
+        own.pop(retry, None)
+        return MemberSubscriptions(own, self._is_ordered) if own else None
+
+    async def _check_modes(self, own: MemberSubscriptions) -> None:
+        topics = sorted(set(own.subscriptions) - self._checked_topics)
+        self._checked_topics.update(topics)
+        for address in self._client.routes.masters():
+            for topic in topics:
+                try:
+                    mode = await self._client.api.request_mode(address, self._group, topic)
+                except OrderMQError as error:
+                    # Before RocketMQ 5 there are no modes; or an account may not ask.
+                    _log.debug("%s: consume mode of %s not known: %s", address, topic, error)
+                    return
+                if mode == POP:
+                    self._warn(
+                        f"group {self._group}: the broker at {address} has the messages of "
+                        f"topic {topic} popped (mqadmin setConsumeMode). This member pulls all the "
+                        "same; a member that pops gets the same messages too, and in no order: if "
+                        "there is any, set the mode to PULL"
+                    )
+
+    async def _compare(self, own: MemberSubscriptions) -> None:
+        for address in self._client.routes.masters():
+            try:
+                ids = await self._client.api.consumer_ids(address, self._group)
+                neighbour = neighbour_of(self._client.client_id, ids)
+                if neighbour is not None:
+                    theirs = await self._client.api.member_subscriptions(
+                        address, self._group, neighbour
+                    )
+                    for problem in differences(own, theirs, retry_topic(self._group)):
+                        self._warn(
+                            f"group {self._group}: {problem} at member {neighbour}. Messages get "
+                            "lost or come out of order: all members of a group must subscribe and "
+                            "listen alike; give one of the two a group of its own"
+                        )
+                return
+            except OrderMQError as error:
+                _log.debug("%s: members not compared: %s", address, error)
+
+    def _warn(self, problem: str) -> None:
+        if problem not in self._warned:
+            self._warned.add(problem)
+            _log.warning("%s", problem)
+
+
+def differences(own: MemberSubscriptions, theirs: MemberSubscriptions, retry: str) -> list[str]:
+    """Describe each difference of two members of a group."""
+    found = []
+    other = {topic: text for topic, text in theirs.subscriptions.items() if topic != retry}
+    for topic in sorted({*own.subscriptions, *other}):
+        here, there = _described(own.subscriptions, topic), _described(other, topic)
+        if here != there:
+            found.append(f"topic {topic} is {here} here and {there}")
+    if theirs.is_orderly is not None and own.is_orderly != theirs.is_orderly:
+        ways = ("concurrently", "orderly")
+        found.append(
+            f"listening is {ways[bool(own.is_orderly)]} here and {ways[bool(theirs.is_orderly)]}"
+        )
+    return found
+
+
+def _described(subscriptions: Mapping[str, str], topic: str) -> str:
+    if topic not in subscriptions:
+        return "not subscribed"
+    tags = sorted({tag.strip() for tag in subscriptions[topic].split("||")} - {""})
+    return f"subscribed with {' || '.join(tags) or EVERYTHING!r}"
+
+
+def neighbour_of(own_id: str, ids: Sequence[str]) -> str | None:
+    """Return the member after this one, the first after the last; None if it is alone."""
+    if own_id not in ids or len(ids) < 2:
+        return None
+    return ids[(ids.index(own_id) + 1) % len(ids)]

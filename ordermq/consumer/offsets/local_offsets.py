@@ -10,21 +10,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from ordermq.client.session import ClientSession
-from ordermq.config import RebalanceConfig
-from ordermq.consumer.offsets.offset_store import first_offset
-from ordermq.consumer.queue.assigned_queue import AssignedQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ProtocolError, StateError, StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import queue_from_json, queue_table_to_json
 
-_log = logging.getLogger("ordermq.consumer")
 _BLANKS = " \t\r\n"
 
 
@@ -141,72 +134,33 @@ class OffsetFile:
 
 
 class LocalOffsets:
-    """Takes the place of `Offsets` for a broadcasting member; on the I/O thread."""
+    """Offsets of a broadcasting member, in its own file; takes the place of `BrokerOffsets`."""
 
-    def __init__(
-        self,
-        client: ClientSession,
-        file: OffsetFile,
-        config: RebalanceConfig,
-        statistics: ConsumerStatistics,
-    ) -> None:
-        self._client = client
+    def __init__(self, file: OffsetFile) -> None:
         self._file = file
-        self._config = config
-        self._statistics = statistics
+        self._waiting: dict[MessageQueue, int] = {}
         self._writing = asyncio.Lock()
 
-    async def start_offset(self, queue: MessageQueue, epoch: int, is_fenced: bool) -> int:
-        """The offset in the file, else by setting, as `Offsets.start_offset`.
+    async def read(self, queue: MessageQueue) -> int | None:
+        return self._file.offsets.get(queue)
 
-        Raises: RemotingError, RouteError: the broker could not be asked. StoreError: what it
-            said could not be written.
-        """
-        stored = self._file.offsets.get(queue)
-        if stored is not None:
-            return stored
-        offset = await first_offset(self._client, self._config, queue)
-        try:
-            await self._write({queue: offset})
-        except OSError as error:
-            raise StoreError(f"the first offset of {queue} was not written: {error}") from error
-        return offset
-
-    async def commit(self, assigned: AssignedQueue) -> bool:
-        """Write what is done of one queue; False after an error, which is logged."""
-        return await self._commit([assigned])
-
-    async def commit_all(self, queues: Iterable[AssignedQueue]) -> None:
-        """Write every queue that has something new, all at once."""
-        await self._commit(list(queues))
-
-    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> bool:
-        """Go on from `offset`, either way, as `Offsets.reset`; the next commit writes it."""
-        if not assigned.reposition(generation, offset):
-            return False
-        await self._commit([assigned])
-        return True
-
-    def forget(self, queue: MessageQueue) -> None:
-        """The file keeps what it has: the queue may come back."""
-
-    async def _commit(self, queues: Collection[AssignedQueue]) -> bool:
-        now_ms = self._client.clock.now_ms()
-        found = [(item, item.uncommitted(now_ms)) for item in queues]
-        new = [(item, *what) for item, what in found if what is not None]
-        if not new:
-            return True
-        try:
-            await self._write({item.queue: offset for item, offset, _ in new})
-        except OSError as error:
-            self._statistics.add("commit_errors")
-            _log.warning("offsets of %d queues were not written: %s", len(new), error)
-            return False
-        for item, offset, lease in new:
-            item.committed(offset, lease)
-        self._statistics.add("commits", len(new))
-        return True
-
-    async def _write(self, changes: Mapping[MessageQueue, int]) -> None:
+    async def write(
+        self, queue: MessageQueue, offset: int, epoch: int = 0, *, reset: bool = False
+    ) -> None:
+        self._waiting[queue] = offset
         async with self._writing:
-            await asyncio.to_thread(self._file.write, self._file.offsets | dict(changes))
+            # One write for all that gathered while the one before was under way.
+            waiting, self._waiting = self._waiting, {}
+            if waiting:
+                try:
+                    await asyncio.to_thread(self._file.write, self._file.offsets | waiting)
+                except OSError as error:
+                    # Callers still waiting have handed in some of these: they must try them again.
+                    self._waiting = waiting | self._waiting
+                    raise StoreError(
+                        f"{queue}: offset {offset} was not written to the offset file: {error}"
+                    ) from error
+
+    def close(self) -> None:
+        """Let others use the file; a second call does nothing."""
+        self._file.close()

@@ -1,4 +1,4 @@
-"""Where a queue begins, and committing what is done."""
+"""Consumer offsets: where a queue starts, what is committed and when."""
 
 from __future__ import annotations
 
@@ -6,20 +6,85 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
+from typing import Protocol
 
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
 from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError
+from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
+from ordermq.remoting.bodies import ConsumerData, Heartbeat
+from ordermq.remoting.codes import ResponseCode
 
 _log = logging.getLogger("ordermq.consumer")
 _HALF_AN_HOUR_MS = 1_800_000
+STORE_ERRORS = (RemotingError, RouteError, StoreError)
+
+
+class OffsetStorage(Protocol):
+    """Storage of a group's consumer offsets; on the I/O thread. Raises: one of STORE_ERRORS."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset, None if there is none."""
+
+    async def write(
+        self, queue: MessageQueue, offset: int, epoch: int = 0, *, reset: bool = False
+    ) -> None:
+        """Store an offset; returns once it is safe.
+
+        Args:
+            epoch: of the queue lock, 0 without one; an older epoch than the broker's is refused.
+            reset: a wanted move, perhaps backwards.
+        """
+
+    def close(self) -> None:
+        """Release the storage; a second call does nothing."""
+
+
+class BrokerOffsets:
+    """Offsets of a group, each at the broker of its queue."""
+
+    def __init__(self, client: ClientSession, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._first = FirstOffsets()
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        address = self._client.routes.master_of(queue.broker_name)
+        offset = await self._client.api.query_offset(address, self._group, queue)
+        return offset if offset is not None and offset >= 0 else None
+
+    async def write(
+        self, queue: MessageQueue, offset: int, epoch: int = 0, *, reset: bool = False
+    ) -> None:
+        api = self._client.api
+        address = self._client.routes.master_of(queue.broker_name)
+        async with self._first.turn(queue):
+            try:
+                await api.update_offset(address, self._group, queue, offset, epoch, reset)
+                return
+            except BrokerError as error:
+                if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+            await self._create_group(address)
+            await api.update_offset(address, self._group, queue, offset, epoch, reset)
+
+    def close(self) -> None:
+        """Nothing is held here."""
+
+    async def _create_group(self, address: str) -> None:
+        # Only the heartbeat of a member creates a group. A consumer that was given its queues by
+        # hand must not stay one: brokers list whoever sends heartbeats, and the other members
+        # would leave a share of the queues to it. Who is a member says so again at once.
+        member = ConsumerData(self._group, (), consume_type="CONSUME_ACTIVELY")
+        await self._client.api.heartbeat(address, Heartbeat(self._client.client_id, (member,)))
+        await self._client.api.unregister(address, consumer_group=self._group)
+        await self._client.heartbeats.beat()
 
 
 async def first_offset(client: ClientSession, config: RebalanceConfig, queue: MessageQueue) -> int:
@@ -73,124 +138,176 @@ class FirstOffsets:
             self._made.add(table)
 
 
-class Offsets:
-    """Reads and commits the group's offsets; on the I/O thread.
+class OffsetStore:
+    """Reads and commits the offsets of a member's queues; on the I/O thread.
 
     A commit is awaited, carries the lease's epoch where the broker knows epochs, and is
     never sent outside the lease (docs/internals/semantics.md#fencing). Commits of one queue never
-    overlap, so
-    none can arrive behind a newer one and move the offset back.
+    overlap, so none can arrive behind a newer one and move the offset back.
+
+    Args:
+        commits_done: commit what is done without being asked, periodically and when a queue is
+            given up. False: only `commit_at` commits.
+        commits_resets: store the target of a reset at once, else with the next commit.
     """
 
     def __init__(
         self,
         client: ClientSession,
-        group: str,
         config: RebalanceConfig,
-        history: EventRecorder,
+        storage: OffsetStorage,
+        recorder: EventRecorder,
         statistics: ConsumerStatistics,
+        *,
+        commits_done: bool = True,
+        commits_resets: bool = True,
     ) -> None:
         self._client = client
-        self._group = group
         self._config = config
-        self._history = history
+        self._storage = storage
+        self._recorder = recorder
         self._statistics = statistics
+        self._commits_done = commits_done
+        self._commits_resets = commits_resets
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
-        self._first = FirstOffsets()
+        self._failing: set[MessageQueue] = set()
 
-    async def start_offset(self, queue: MessageQueue, epoch: int, is_fenced: bool) -> int:
-        """Where to begin after the lock was granted: the stored offset, else by setting.
+    async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
+        """Return where to start after the queue was granted: the stored offset, else by setting.
 
         An offset that comes from the setting is committed at once: computed twice it could
         differ, and what lies between would be lost (docs/internals/semantics.md#pull-loop,
         rmq#10955).
 
-        Raises: RemotingError, RouteError: the broker could not be asked.
+        Raises: one of STORE_ERRORS.
         """
-        # After a lost lease a commit of ours may be under way still; read before it is stored,
-        # the offset would be behind it, and the next commit would move the group back.
-        async with self._busy.setdefault(queue, asyncio.Lock()):
-            address = self._client.routes.master_of(queue.broker_name)
-            stored = await self._client.api.query_offset(address, self._group, queue)
-            if stored is not None and stored >= 0:
+        # After a lost lease a commit of this member may be under way still; read before it is
+        # stored, the offset would be behind it, and the next commit would move the group back.
+        async with self._turn(queue):
+            stored = await self._storage.read(queue)
+            if stored is not None:
                 return stored
             offset = await first_offset(self._client, self._config, queue)
-            await self._store(queue, offset, epoch if is_fenced else 0)
+            await self._write(queue, offset, lease)
             return offset
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset of any queue, None if there is none.
+
+        Raises: one of STORE_ERRORS.
+        """
+        return await self._storage.read(queue)
 
     async def commit(self, assigned: AssignedQueue) -> bool:
         """Commit what is done of one queue and await the acknowledgement.
 
-        Returns: True if the broker has everything that is done; False after an error, which
+        Returns: True if everything that is done is stored; False after an error, which
             is logged: the next commit tries again, or a lost lease makes it moot.
         """
-        busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
-        async with busy:
-            return await self._commit_alone(assigned)
+        async with self._turn(assigned.queue):
+            return await self._commit(assigned)
 
     async def commit_all(self, queues: Iterable[AssignedQueue]) -> None:
         """Commit every queue that has something new."""
+        if not self._commits_done:
+            return
         now_ms = self._client.clock.now_ms()
         dirty = [assigned for assigned in queues if assigned.uncommitted(now_ms) is not None]
         await asyncio.gather(*(self.commit(assigned) for assigned in dirty))
 
-    def forget(self, queue: MessageQueue) -> None:
-        """Drop what is kept for a queue that is no longer ours."""
-        self._busy.pop(queue, None)
+    async def commit_last(self, assigned: AssignedQueue) -> bool:
+        """Commit as `commit` before a queue is given up; returns behind commits under way."""
+        async with self._turn(assigned.queue):
+            return not self._commits_done or await self._commit(assigned)
 
-    async def _commit_alone(self, assigned: AssignedQueue) -> bool:
+    async def commit_at(self, assigned: AssignedQueue, offset: int) -> bool:
+        """Commit the offset a caller asks for, forwards or backwards.
+
+        Returns: False, and nothing was stored, if the queue or its lease is lost.
+        Raises: one of STORE_ERRORS: not stored.
+        """
+        async with self._turn(assigned.queue):
+            lease, generation = assigned.lease, assigned.generation
+            if lease is None or not lease.is_valid(self._client.clock.now_ms()):
+                return False
+            await self._write(
+                assigned.queue, offset, lease, reset=offset < assigned.committed_offset
+            )
+            # Both at once, or the next periodic commit would move the offset back.
+            assigned.vouch(generation, offset)
+            assigned.committed(offset, lease)
+            return True
+
+    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> bool:
+        """Continue from `offset`, forwards or backwards
+        (docs/internals/semantics.md#pause-and-seek).
+
+        Returns: False, and nothing happens, if a batch runs or the queue was lost meanwhile.
+        Raises: one of STORE_ERRORS: it is not stored yet; the next commit stores it.
+        """
+        lease = assigned.lease
+        if lease is None or not assigned.reposition(generation, offset):
+            return False
+        if self._commits_resets:
+            async with self._turn(assigned.queue):
+                self._recorder.record(EventType.RESET, assigned.queue, lease.epoch, off=offset)
+                await self._write(assigned.queue, offset, lease, reset=True)
+                assigned.committed(offset, lease)
+        return True
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is kept for a queue that was given up."""
+        self._busy.pop(queue, None)
+        self._failing.discard(queue)
+
+    def close(self) -> None:
+        """Release the storage."""
+        self._storage.close()
+
+    def _turn(self, queue: MessageQueue) -> asyncio.Lock:
+        return self._busy.setdefault(queue, asyncio.Lock())
+
+    async def _commit(self, assigned: AssignedQueue) -> bool:
         found = assigned.uncommitted(self._client.clock.now_ms())
         if found is None:
             return assigned.done_offset == assigned.committed_offset
-        offset, lease = found
-        queue = assigned.queue
-        self._history.record(EventType.COMMIT_SENT, queue, lease.epoch, off=offset)
+        (offset, lease), queue = found, assigned.queue
+        self._recorder.record(EventType.COMMIT_SENT, queue, lease.epoch, off=offset)
         try:
             if lease.is_lock or not await self._is_ahead(assigned, offset):
-                await self._store(queue, offset, lease.wire_epoch)
+                await self._write(queue, offset, lease)
         except Fenced as error:
             self._statistics.add("fenced_commits")
             _log.warning("%s", error)
             assigned.lose_lease("its commit was fenced")
             return False
-        except (RemotingError, RouteError) as error:
-            self._statistics.add("commit_errors")
-            _log.warning("%s: commit of offset %d failed: %s", assigned.queue, offset, error)
+        except STORE_ERRORS as error:
+            # Once per outage: a broker that is away for a minute would else fill the log.
+            if queue not in self._failing:
+                _log.warning("%s: commit of offset %d failed: %s", queue, offset, error)
+            self._failing.add(queue)
             return False
+        self._failing.discard(queue)
         assigned.committed(offset, lease)
-        self._history.record(EventType.COMMIT_ACK, queue, lease.epoch, off=offset)
-        self._statistics.add("commits")
+        self._recorder.record(EventType.COMMIT_ACK, queue, lease.epoch, off=offset)
         return True
 
     async def _is_ahead(self, assigned: AssignedQueue, offset: int) -> bool:
-        """Whether the next owner of a queue without a lock has committed further than we."""
+        """Return whether the next owner of a queue without a lock has committed further."""
         if assigned.state is QueueState.ACTIVE:
             return False
-        address = self._client.routes.master_of(assigned.queue.broker_name)
-        stored = await self._client.api.query_offset(address, self._group, assigned.queue)
-        return stored is not None and stored >= offset
+        stored = await self._storage.read(assigned.queue)
+        # What this member stored itself is its own to move, backwards too after a seek.
+        return stored is not None and stored != assigned.committed_offset and stored >= offset
 
-    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> bool:
-        """Go on from `offset`, either way, and commit it as a wanted move
-        (docs/internals/semantics.md#pause-and-seek).
-
-        Returns: False, and nothing happens, if a batch runs or the queue was lost meanwhile.
-        Raises: RemotingError, RouteError: the broker did not take it yet; the next commit
-            tells it again.
-        """
-        lease = assigned.lease
-        if lease is None or not assigned.reposition(generation, offset):
-            return False
-        busy = self._busy.setdefault(assigned.queue, asyncio.Lock())
-        async with busy:
-            self._history.record(EventType.RESET, assigned.queue, lease.epoch, off=offset)
-            await self._store(assigned.queue, offset, lease.wire_epoch, reset=True)
-            assigned.committed(offset, lease)
-        return True
-
-    async def _store(
-        self, queue: MessageQueue, offset: int, epoch: int, *, reset: bool = False
+    async def _write(
+        self, queue: MessageQueue, offset: int, lease: Lease, *, reset: bool = False
     ) -> None:
-        address = self._client.routes.master_of(queue.broker_name)
-        async with self._first.turn(queue):
-            await self._client.api.update_offset(address, self._group, queue, offset, epoch, reset)
+        try:
+            await self._storage.write(queue, offset, lease.wire_epoch, reset=reset)
+        except Fenced:
+            raise
+        except STORE_ERRORS:
+            self._statistics.add("commit_errors")
+            raise
+        self._statistics.add("commits")

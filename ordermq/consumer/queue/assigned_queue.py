@@ -134,6 +134,8 @@ class QueueCallbacks(NamedTuple):
 class AssignedQueue:
     """The state of one queue while this member holds it; each assignment makes a new object."""
 
+    _running_weight = 1  # 0 where a revocation, or a seek, waits for no batch
+
     def __init__(
         self,
         queue: MessageQueue,
@@ -265,7 +267,7 @@ class AssignedQueue:
                 segments = self.process_queue.take_segments(limit)
                 if not segments:
                     return NotClaimed.EMPTY
-                self._running += 1
+                self._running += self._running_weight
                 self.ends_claim = False
                 self.last_claim_ms = now_ms
                 self.worker = threading.get_ident()
@@ -299,7 +301,7 @@ class AssignedQueue:
                 if done < len(claim.messages):
                     self.process_queue.make_again_from(claim.messages[done].queue_offset)
                 if done and not hold:
-                    self._done_offset = self.process_queue.commit()
+                    self._done_offset = self._done_after(self.process_queue.commit())
             if not counts:
                 self.process_queue.end_dispatch()  # this run ends here and submits no other
             drained = self._leave_batch()
@@ -338,6 +340,9 @@ class AssignedQueue:
                 return True
             self.process_queue.end_dispatch()
             return False
+
+    def _done_after(self, watermark: int) -> int:
+        return watermark
 
     def _is_valid(self, now_ms: int) -> bool:
         return self._lease is not None and self._lease.is_valid(now_ms)
@@ -522,6 +527,12 @@ class AssignedQueue:
         with self._lock:
             if self._lease is not None and self._lease.epoch == lease.epoch:
                 self._committed_offset = offset
+
+    def vouch(self, generation: int, offset: int) -> None:
+        """Count everything before `offset`, and nothing behind it, as done: a poller says so."""
+        with self._lock:
+            if generation == self._generation:
+                self._done_offset = offset
 
     def pause(self, by: Pause = Pause.USER) -> None:
         """Start no batch until `resume`; pulling stops by flow control, the lease is kept."""

@@ -1,336 +1,479 @@
-"""What a lite pull consumer holds: its queues, what was pulled of them, what was handed out.
-
-Pure: no I/O, no clock. Fetchers put pull answers in, pollers take batches out, and the offsets
-that may be committed follow from both.
-"""
+"""Poll buffer: the receiver of a lite pull consumer, which hands messages out to its pollers."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from ordermq.config.pull import LitePullConfig
-from ordermq.consumer.polled_batch import PolledBatch
-from ordermq.errors import StateError
-from ordermq.model.message import MessageBatch
+from ordermq.client.runtime import repeat
+from ordermq.clock import Clock
+from ordermq.config import PullConfig
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+    QueueState,
+)
+from ordermq.consumer.queue.receiver import Flow, Loop
+from ordermq.errors import ConfigError, StateError
+from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    import pyarrow as pa
 
-class PulledQueue:
-    """One held queue; its `PollBuffer` guards it.
+_log = logging.getLogger("ordermq.consumer")
+_WATCH_INTERVAL_MS = 1_000
+
+
+class PolledQueue(AssignedQueue):
+    """An assigned queue whose messages are polled.
 
     Args:
-        position: where to begin.
-        committed: what the broker has stored for the group, as far as we know.
+        is_ordered: one batch is out at a time, and a revocation waits for its end. Else many may
+            be, and a revocation waits for none: what is not done is redelivered anyway.
+        on_change: called after the queue was resumed, moved or given up.
     """
 
-    def __init__(self, queue: MessageQueue, position: int, committed: int | None) -> None:
-        self.queue = queue
-        self.position = position  # of the next message to hand out
-        self.pull_offset = position  # of the next message to ask for
-        self.committed = committed
-        self.generation = 0  # grows with each seek: what was pulled before it is void
-        self.is_held = True
-        self.is_paused = False
-        # (batch, first row not handed out, where the queue goes on after the batch)
-        self.buffered: deque[tuple[MessageBatch, int, int]] = deque()
-        self.count = 0
-        self.size_bytes = 0
-        # Where batches begin whose pollers have not come back, ascending.
-        self.handed_out: list[int] = []
+    def __init__(
+        self,
+        queue: MessageQueue,
+        group: str,
+        lease: Lease,
+        start_offset: int,
+        callbacks: QueueCallbacks,
+        *,
+        is_ordered: bool,
+        on_change: Callable[[PolledQueue], None],
+    ) -> None:
+        super().__init__(queue, group, lease, start_offset, callbacks)
+        self._running_weight = int(is_ordered)
+        self._on_change = on_change
 
     @property
-    def done(self) -> int:
-        """Every message before this offset was handed out to a poller that came back."""
-        return self.handed_out[0] if self.handed_out else self.position
+    def position(self) -> int:
+        """The offset of the next message to hand out."""
+        with self._lock:
+            first = self.process_queue.first_pending
+            return self._next_pull_offset if first < 0 else first
+
+    def finish_claim(self, claim: BatchClaim) -> None:
+        """End one of several claims, with everything in it done."""
+        with self._lock:
+            if claim.generation != self._generation:
+                return
+            buffered = self.process_queue
+            if buffered.consuming_count == len(claim.messages):
+                buffered.commit()  # no other claim is out: one native call, whatever its size
+                first = buffered.first_pending
+                watermark = first if first >= 0 else self._next_pull_offset
+            else:
+                watermark = self._done_after(buffered.remove(claim.messages.offsets()))
+            self._done_offset = max(self._done_offset, watermark)
+            room = self._has_room()
+        if room:
+            self._on_room(self)
+
+    def notify_room(self) -> None:
+        """Let the fetcher look again."""
+        self._on_room(self)
+
+    def resume(self, *pauses: object) -> bool:
+        submits = super().resume(*pauses)  # type: ignore[arg-type]
+        self._on_change(self)
+        return submits
+
+    def reposition(self, generation: int, offset: int) -> bool:
+        moved = super().reposition(generation, offset)
+        self._on_change(self)
+        return moved
+
+    def discard(self) -> None:
+        super().discard()
+        self._on_change(self)
+
+    def _done_after(self, watermark: int) -> int:
+        # What the filter left out behind the last message is done with it.
+        return watermark if self.process_queue.message_count else self._next_pull_offset
+
+
+class PolledBatch(MessageRun):
+    """Messages of one queue, ascending in offset; a sequence of `MessageView`, empty if none came.
+
+    Args:
+        assigned: the queue they come from, and the claim on it; None for an empty batch.
+        next_offset: what to commit once all of them are done. Not always the last offset plus
+            one: what a tag expression leaves out behind it is covered too.
+    """
+
+    __slots__ = ("_assigned", "_claim", "next_offset")
+
+    def __init__(
+        self,
+        segments: Sequence[tuple[MessageBatch, int, int]],
+        next_offset: int,
+        assigned: AssignedQueue | None = None,
+        claim: BatchClaim | None = None,
+    ) -> None:
+        super().__init__(segments)
+        self._assigned = assigned
+        self._claim = claim
+        self.next_offset = next_offset
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        """The one queue all of them come from.
+
+        Raises: StateError: the batch is empty.
+        """
+        return self._held()[0].queue
+
+    @property
+    def fence_token(self) -> tuple[int, int]:
+        """(lock epoch, first offset of the batch), for conditional writes of your own.
+
+        Epochs of a queue only grow from owner to owner (docs/internals/semantics.md#fencing): a
+        store that remembers the greatest one seen can refuse a paused former owner.
+
+        Raises: StateError: the consumer holds no queue locks, or the batch is empty.
+        """
+        assigned, claim = self._held()
+        if not claim.lease.is_lock:
+            raise StateError(
+                "this consumer holds no queue locks, so nothing fences its pollers; create it "
+                "with ordered=True where a late writer must be refused",
+                topic=assigned.queue.topic,
+            )
+        return claim.lease.epoch, self.first_offset
+
+    def is_revoked(self) -> bool:
+        """Return True once the queue is to move away or was lost: finish early, then poll again.
+
+        After a lost lease, or a seek, nothing of this batch counts any more.
+        """
+        assigned, claim = self._held()
+        return assigned.is_revoked() or assigned.generation != claim.generation
+
+    def _held(self) -> tuple[AssignedQueue, BatchClaim]:
+        if self._assigned is None or self._claim is None:
+            raise StateError("an empty batch is of no queue: nothing came before the time-out")
+        return self._assigned, self._claim
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The messages as a table; no Python object per message.
+
+        Args:
+            columns: which, and in which order; None takes all of `ordermq.model.arrow.COLUMNS`:
+                topic, broker, queue_id, offset, sharding_key, keys, tags, body, properties,
+                born_timestamp, store_timestamp, message_id, reconsume_times.
+        Raises: ConfigError: there is no such column, or no pyarrow (extra `arrow`).
+            ProtocolError: a message's text is not UTF-8, or its body cannot be decompressed.
+        """
+        try:
+            import pyarrow as pa
+
+            from ordermq.model.arrow import COLUMNS, arrow_schema, record_batch
+        except ModuleNotFoundError as error:
+            raise _missing("pyarrow and numpy", error) from error
+        wanted = COLUMNS if columns is None else tuple(columns)
+        parts = [
+            record_batch(batch, wanted, start=first, end=first + count)
+            for batch, first, count in self.segments
+        ]
+        return pa.Table.from_batches(parts, schema=arrow_schema(wanted))
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """`to_arrow`, then pandas; texts and bodies are Python objects there."""
+        table = self.to_arrow(columns)
+        try:
+            return table.to_pandas()
+        except ModuleNotFoundError as error:
+            raise _missing("pandas", error) from error
+
+    def __repr__(self) -> str:
+        if self._assigned is None:
+            return "<PolledBatch, empty>"
+        last = self.next_offset - 1
+        return (
+            f"<PolledBatch {self.message_queue} {len(self)} messages, {self.first_offset}..{last}>"
+        )
+
+
+def _missing(what: str, error: ModuleNotFoundError) -> ConfigError:
+    return ConfigError(f"{error}: columns need {what}; run pip install 'ordermq[arrow]'")
+
+
+NOTHING = PolledBatch((), 0)
+
+
+class BatchOut(NamedTuple):
+    """A batch in a poller's hands."""
+
+    assigned: PolledQueue
+    claim: BatchClaim
+    next_offset: int
+    thread: int  # that polled it
+
+    @property
+    def counts(self) -> bool:
+        """Whether its queue was neither lost nor moved by a seek since it was polled."""
+        return self.claim.generation == self.assigned.generation
 
 
 class PollBuffer:
-    """All held queues, and the pollers' end of them; any thread.
+    """Hands the messages of assigned queues out, batch by batch; any thread.
+
+    A batch counts as done when its poller asks for the next one, or commits. A poller is a
+    thread or, with `is_ordered`, an asyncio task.
+
+    Locks are taken in this order: `PollBuffer._lock`, then `AssignedQueue._lock`.
 
     Args:
-        on_room: called with a queue that waited for room and has it; under the lock, so that it
-            is over before the queue can be dropped, and must not call back.
+        threshold: messages buffered of all queues; pulling pauses above it.
+        is_ordered: under queue locks, one batch per queue at a time.
     """
 
-    def __init__(self, config: LitePullConfig, on_room: Callable[[PulledQueue], None]) -> None:
-        self._config = config
-        self._on_room = on_room
+    def __init__(self, clock: Clock, group: str, threshold: int, *, is_ordered: bool) -> None:
+        self._clock = clock
+        self._group = group
+        self._threshold = threshold
+        self.is_ordered = is_ordered
         self._lock = threading.Lock()
-        self._queues: dict[MessageQueue, PulledQueue] = {}
-        self._ready: deque[PulledQueue] = deque()  # those with messages, in turn
-        self._given: dict[Hashable, tuple[PulledQueue, int, int]] = {}
+        self._queues: set[PolledQueue] = set()
+        self._ready: deque[PolledQueue] = deque()  # queues with messages, in turn
+        self._out: dict[Hashable, BatchOut] = {}
         self._waiting: set[Future[None]] = set()
-        self._without_room: set[PulledQueue] = set()
-        self._count = 0
-        self.is_closed = False
+        self._without_room: dict[PolledQueue, PullConfig] = {}
+        self._reported: set[Hashable] = set()  # pollers that ended with a batch
+        self.is_stopped = False
 
-    # Holding queues.
+    # Receiver
 
-    def hold(self, queue: MessageQueue, position: int, committed: int | None) -> PulledQueue:
-        """Begin with a queue that is ours now."""
+    def make_queue(
+        self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
+    ) -> PolledQueue:
+        assigned = PolledQueue(
+            queue,
+            self._group,
+            lease,
+            offset,
+            callbacks,
+            is_ordered=self.is_ordered,
+            on_change=self._on_change,
+        )
         with self._lock:
-            assert queue not in self._queues
-            pulled = self._queues[queue] = PulledQueue(queue, position, committed)
-            return pulled
+            self._queues.add(assigned)
+        return assigned
 
-    def drop(self, pulled: PulledQueue) -> int:
-        """The queue is no longer ours: what is buffered of it is never handed out.
+    async def prepare(self, assigned: PolledQueue) -> None:
+        """Nothing to prepare."""
 
-        Returns: the offset that everything before it is done.
-        """
+    def flow(self, assigned: PolledQueue, config: PullConfig) -> Flow:
         with self._lock:
-            done = pulled.done
-            pulled.is_held = False
-            if self._queues.get(pulled.queue) is pulled:
-                del self._queues[pulled.queue]
-            self._clear(pulled)
-            self._without_room.discard(pulled)
-            self._tell_who_has_room()
-            return done
+            if self._has_room(assigned, config, self._count()):
+                self._without_room.pop(assigned, None)
+                return Flow.PULL
+            self._without_room[assigned] = config
+            return Flow.WAIT_FOR_ROOM
 
-    def held(self) -> list[PulledQueue]:
-        """The queues that are ours, sorted."""
+    def submit(self, assigned: PolledQueue) -> None:
         with self._lock:
-            return [self._queues[queue] for queue in sorted(self._queues)]
+            self._make_ready(assigned)
 
-    def find(self, queue: MessageQueue) -> PulledQueue:
-        """A queue that is ours.
+    def unpark(self, assigned: PolledQueue, key: bytes) -> bool:
+        return False
 
-        Raises: StateError: it is not.
-        """
-        with self._lock:
-            return self._find(queue)
-
-    # The fetchers' end.
-
-    def may_pull(self, pulled: PulledQueue) -> bool:
-        """Whether the queue is not paused and has room; if not, `on_room` tells when it does.
-
-        A threshold is passed by the answer to one pull of each queue at most.
-        """
-        with self._lock:
-            if self._has_room(pulled):
-                return True
-            self._without_room.add(pulled)
-            return False
-
-    def _has_room(self, pulled: PulledQueue) -> bool:
-        config = self._config
-        return (
-            not pulled.is_paused
-            and pulled.count <= config.pull_threshold_for_queue
-            and pulled.size_bytes <= config.pull_threshold_size_for_queue_mib << 20
-            and self._count <= config.pull_threshold_for_all
+    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
+        raise StateError(
+            "a lite pull consumer has no listener: seek, or send the message again",
+            group=self._group,
         )
 
-    def accept(
-        self, pulled: PulledQueue, generation: int, batch: MessageBatch, next_offset: int
-    ) -> bool:
-        """Take in the answer to a pull.
+    def loops(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> Sequence[Loop]:
+        watch = partial(repeat, self._watch, self._clock, lambda: _WATCH_INTERVAL_MS)
+        return [("pollers", watch)]
 
-        Args:
-            generation: of the queue when the pull was sent.
-            batch: may be empty: everything up to `next_offset` was filtered out, or is gone.
-        Returns: False if the queue was lost, or sought, meanwhile; nothing happened then.
+    def resize(self, size: int) -> None:
+        """The caller's threads poll: there are none to resize."""
+
+    def close(self, timeout_s: float) -> bool:
+        """End nothing: the caller's threads are its own."""
+        return True
+
+    # Polling
+
+    def take(self, poller: Hashable, limit: int) -> PolledBatch | None:
+        """Hand out the next batch, of the queue whose turn it is; the poller's last one is done.
+
+        Returns: None if nothing is buffered.
         """
         with self._lock:
-            if not pulled.is_held or pulled.generation != generation:
-                return False
-            pulled.pull_offset = next_offset
-            if len(batch):
-                self._append(pulled, batch, next_offset)
-            elif pulled.buffered:
-                # Moves on with the last message before the gap, so that its commit covers it.
-                last, first, _ = pulled.buffered[-1]
-                pulled.buffered[-1] = (last, first, next_offset)
-            else:
-                pulled.position = next_offset
-            return True
-
-    def _append(self, pulled: PulledQueue, batch: MessageBatch, next_offset: int) -> None:
-        if not pulled.buffered and not pulled.is_paused:
-            self._ready.append(pulled)
-        pulled.buffered.append((batch, 0, next_offset))
-        pulled.count += len(batch)
-        pulled.size_bytes += len(batch.body)
-        self._count += len(batch)
-        if not pulled.is_paused:
-            self._wake()
-
-    # The pollers' end.
-
-    def take(self, poller: Hashable, most: int) -> PolledBatch | None:
-        """The next batch, of the queue whose turn it is; the poller's one before is done.
-
-        Returns: None if there is nothing to hand out.
-        """
-        with self._lock:
-            self._finish(poller)
-            if self.is_closed or not self._ready:
-                return None
-            pulled = self._ready.popleft()
-            begin = pulled.position
-            batch = self._cut(pulled, most)
-            pulled.handed_out.append(begin)
-            self._given[poller] = (pulled, pulled.generation, begin)
-            if pulled.buffered:
-                self._ready.append(pulled)  # behind the others
-            self._tell_who_has_room()
+            now_ms = self._clock.now_ms()
+            self._end(poller, now_ms)
+            batch = None
+            while batch is None and self._ready and not self.is_stopped:
+                batch = self._claim(self._ready.popleft(), poller, limit, now_ms)
+            self._notify_room()
             return batch
 
     def finish(self, poller: Hashable) -> None:
-        """The poller is through with the batch it was handed last."""
+        """End the poller's batch as done."""
         with self._lock:
-            self._finish(poller)
+            self._end(poller, self._clock.now_ms())
+            self._notify_room()
 
     def wait(self) -> Future[None] | None:
-        """Done when `take` is worth another try; None if it is now."""
+        """Return a future of the moment when `take` is worth another try; None if it is now."""
         with self._lock:
-            if self._ready or self.is_closed:
+            if self._ready or self.is_stopped:
                 return None
             waiter: Future[None] = Future()
             self._waiting.add(waiter)
             return waiter
 
     def give_up(self, waiter: Future[None]) -> None:
-        """Nobody waits for this any more."""
+        """Forget a waiter that stopped waiting."""
         with self._lock:
             self._waiting.discard(waiter)
 
-    def close(self) -> None:
-        """Hand nothing out any more; who waits stops waiting."""
+    def stop(self) -> None:
+        """Hand nothing out any more; waiting pollers return.
+
+        The batches of the calling thread are given back: it is not coming to end them.
+        """
+        here = threading.get_ident()
         with self._lock:
-            self.is_closed = True
+            self.is_stopped = True
             self._wake()
+            for poller, out in list(self._out.items()):
+                if out.thread == here:
+                    self._give_back(poller)
 
-    def unfinished(self) -> list[tuple[Hashable, MessageQueue]]:
-        """Pollers that hold a batch, with its queue."""
+    def give_back(self, poller: Hashable, queue: MessageQueue) -> None:
+        """End the poller's batch of this queue as not done."""
         with self._lock:
-            return [
-                (poller, pulled.queue)
-                for poller, (pulled, generation, _) in self._given.items()
-                if pulled.is_held and pulled.generation == generation
-            ]
+            out = self._out.get(poller)
+            if out is not None and out.assigned.queue == queue:
+                self._give_back(poller)
 
-    # Offsets.
+    # Committing
 
-    def seek(self, queue: MessageQueue, offset: int) -> PulledQueue:
-        """Go on from `offset`, either way; what is buffered or handed out is forgotten.
+    def find(self, queue: MessageQueue) -> PolledQueue | None:
+        """Return the queue whose offset may be committed, None if it is not held."""
+        with self._lock:
+            found = [assigned for assigned in self._committable() if assigned.queue == queue]
+            return found[0] if found else None
 
-        Raises: StateError: the queue is not ours.
+    def polled(self, poller: Hashable) -> dict[PolledQueue, int]:
+        """Return the offsets a commit of everything polled stores, where they are new.
+
+        In order, only the poller itself can tell whether its batch is done. Else whoever commits
+        vouches for what all of them have polled.
         """
         with self._lock:
-            pulled = self._find(queue)
-            self._clear(pulled)
-            pulled.generation += 1
-            pulled.position = pulled.pull_offset = offset
-            self._tell_who_has_room()
-            return pulled
+            offsets = {
+                queue: queue.done_offset if self.is_ordered else queue.position
+                for queue in self._committable()
+            }
+            out = self._out.get(poller)
+            if self.is_ordered and out is not None and out.counts:
+                offsets[out.assigned] = out.next_offset
+            return {
+                queue: offset
+                for queue, offset in offsets.items()
+                if offset != queue.committed_offset
+            }
 
-    def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these queues; what is buffered stays.
-
-        Raises: StateError: one is not ours; nothing happened.
-        """
+    def finish_up_to(self, offsets: Mapping[PolledQueue, int]) -> None:
+        """End the batches that committed offsets cover as done."""
         with self._lock:
-            for pulled in [self._find(queue) for queue in queues]:
-                pulled.is_paused = True
-                if pulled in self._ready:
-                    self._ready.remove(pulled)
+            now_ms = self._clock.now_ms()
+            for poller, out in list(self._out.items()):
+                if out.next_offset <= offsets.get(out.assigned, -1):
+                    self._end(poller, now_ms)
+            self._notify_room()
 
-    def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with paused queues.
+    # Under the lock.
 
-        Raises: StateError: one is not ours; nothing happened.
-        """
-        with self._lock:
-            for pulled in [self._find(queue) for queue in queues]:
-                if pulled.is_paused and pulled.buffered:
-                    self._ready.append(pulled)
-                    self._wake()
-                pulled.is_paused = False
-            self._tell_who_has_room()
+    def _committable(self) -> list[PolledQueue]:
+        # Under queue locks, a revoked queue is held until its batch is done and committed.
+        return [
+            queue
+            for queue in self._queues
+            if queue.lease is not None and (self.is_ordered or not queue.is_revoked())
+        ]
 
-    def polled(self) -> list[tuple[PulledQueue, int]]:
-        """What a commit of everything polled is about: queues and offsets not committed yet.
+    def _claim(
+        self, assigned: PolledQueue, poller: Hashable, limit: int, now_ms: int
+    ) -> PolledBatch | None:
+        claim = assigned.begin_batch(limit, now_ms)
+        if isinstance(claim, NotClaimed):
+            return None
+        next_offset = assigned.position
+        if assigned.generation != claim.generation:  # a seek came between
+            next_offset = claim.messages.last_offset + 1
+        self._out[poller] = BatchOut(assigned, claim, next_offset, threading.get_ident())
+        # In order, the queue has its next turn when this batch has ended.
+        if not self.is_ordered and assigned.has_more():
+            self._ready.append(assigned)
+        return PolledBatch(claim.messages.segments, next_offset, assigned, claim)
 
-        Whoever calls this vouches for the batches handed out: they count as done.
-        """
-        with self._lock:
-            for pulled in self._queues.values():
-                pulled.handed_out.clear()
-            self._given.clear()
-            return [
-                (pulled, pulled.position)
-                for pulled in self._queues.values()
-                if pulled.position != pulled.committed
-            ]
-
-    def done(self) -> list[tuple[PulledQueue, int]]:
-        """Queues and offsets that are done and not committed yet."""
-        with self._lock:
-            return [
-                (pulled, pulled.done)
-                for pulled in self._queues.values()
-                if pulled.done != pulled.committed
-            ]
-
-    def _find(self, queue: MessageQueue) -> PulledQueue:
-        pulled = self._queues.get(queue)
-        if pulled is None:
-            raise StateError(
-                "this queue is not ours now; see assignment()",
-                topic=queue.topic,
-                broker=queue.broker_name,
-                queue_id=queue.queue_id,
-            )
-        return pulled
-
-    def _finish(self, poller: Hashable) -> None:
-        given = self._given.pop(poller, None)
-        if given is None:
+    def _end(self, poller: Hashable, now_ms: int) -> None:
+        out = self._out.pop(poller, None)
+        if out is None:
             return
-        pulled, generation, begin = given
-        if pulled.generation == generation and begin in pulled.handed_out:
-            pulled.handed_out.remove(begin)
+        self._reported.discard(poller)
+        assigned, claim = out.assigned, out.claim
+        if not self.is_ordered:
+            assigned.finish_claim(claim)
+        elif assigned.end_batch(claim, len(claim.messages), now_ms) and assigned.has_more():
+            self._make_ready(assigned)
 
-    def _cut(self, pulled: PulledQueue, most: int) -> PolledBatch:
-        segments: list[tuple[MessageBatch, int, int]] = []
-        held = 0
-        while pulled.buffered and held < most:
-            batch, first, next_offset = pulled.buffered.popleft()
-            count = min(len(batch) - first, most - held)
-            segments.append((batch, first, count))
-            held += count
-            if first + count < len(batch):
-                pulled.buffered.appendleft((batch, first + count, next_offset))
-                pulled.position = batch.offset_at(first + count)
-            else:
-                pulled.size_bytes -= len(batch.body)
-                pulled.position = next_offset
-        pulled.count -= held
-        self._count -= held
-        return PolledBatch(pulled.queue, segments, pulled.position)
+    def _give_back(self, poller: Hashable) -> None:
+        out = self._out.pop(poller)
+        # Out of order there is nothing to do: what is not done is not committed, and the offset
+        # of the queue waits for it.
+        if not self.is_ordered:
+            return
+        if out.assigned.end_batch(out.claim, 0, self._clock.now_ms()) and out.assigned.has_more():
+            self._make_ready(out.assigned)
 
-    def _clear(self, pulled: PulledQueue) -> None:
-        self._count -= pulled.count
-        pulled.buffered.clear()
-        pulled.handed_out.clear()
-        pulled.count = pulled.size_bytes = 0
-        if pulled in self._ready:
-            self._ready.remove(pulled)
+    def _make_ready(self, assigned: PolledQueue) -> None:
+        self._ready.append(assigned)
+        self._wake()
 
-    def _tell_who_has_room(self) -> None:
-        roomy = [pulled for pulled in self._without_room if self._has_room(pulled)]
-        self._without_room.difference_update(roomy)
-        for pulled in roomy:
-            self._on_room(pulled)
+    def _count(self) -> int:
+        return sum(queue.process_queue.pending_count for queue in self._queues)
+
+    def _has_room(self, assigned: PolledQueue, config: PullConfig, count: int) -> bool:
+        buffered = assigned.process_queue
+        return (
+            not assigned.is_paused
+            and buffered.pending_count <= config.pull_threshold_for_queue
+            and buffered.size_bytes <= config.pull_threshold_size_for_queue_mib << 20
+            and count <= self._threshold
+        )
+
+    def _notify_room(self) -> None:
+        if not self._without_room:
+            return
+        count = self._count()
+        for assigned, config in list(self._without_room.items()):
+            if self._has_room(assigned, config, count):
+                del self._without_room[assigned]
+                assigned.notify_room()
 
     def _wake(self) -> None:
-        # All of them: one that was just about to give up must not take the others' turn along.
+        # All of them: one that is just about to give up must not take the others' turn along.
         for waiter in self._waiting:
             try:
                 waiter.set_result(None)
@@ -338,21 +481,65 @@ class PollBuffer:
                 continue  # cancelled by its asyncio side
         self._waiting.clear()
 
+    def _on_change(self, assigned: PolledQueue) -> None:
+        with self._lock:
+            if assigned.state is QueueState.GONE:
+                self._queues.discard(assigned)
+                self._without_room.pop(assigned, None)
+            self._notify_room()
+
     def _check(self) -> None:
-        """Every invariant; for tests."""
-        assert self._count == sum(pulled.count for pulled in self._queues.values())
-        ready = {pulled.queue for pulled in self._ready}
-        assert len(ready) == len(self._ready)
-        for queue, pulled in self._queues.items():
-            assert pulled.is_held
-            assert pulled.queue == queue
-            assert pulled.count == sum(len(batch) - first for batch, first, _ in pulled.buffered)
-            assert pulled.size_bytes == sum(len(batch.body) for batch, _, _ in pulled.buffered)
-            assert (queue in ready) == (bool(pulled.buffered) and not pulled.is_paused)
-            assert pulled.handed_out == sorted(pulled.handed_out)
-            if pulled.buffered:
-                assert pulled.pull_offset == pulled.buffered[-1][2]
-            else:
-                assert pulled.pull_offset == pulled.position
-        assert ready <= set(self._queues)
-        assert not any(self._has_room(pulled) for pulled in self._without_room)
+        """Assert every invariant; for tests, while no other thread uses the buffer."""
+        assert len(set(self._ready)) == len(self._ready)
+        count = self._count()
+        for queue in self._queues:
+            buffered = queue.process_queue
+            buffered._check()
+            # The dispatch flag means one turn: in the line, or in a poller's hands in order.
+            is_out = self.is_ordered and any(o.assigned is queue for o in self._out.values())
+            assert buffered.is_dispatched <= (queue in self._ready or is_out)
+            is_due = not queue.is_paused and not queue.is_revoked() and buffered.pending_count
+            assert buffered.is_dispatched or not is_due
+        for queue, config in self._without_room.items():
+            assert not self._has_room(queue, config, count)
+
+    # Pollers that ended.
+
+    async def _watch(self) -> None:
+        """Report pollers that ended with a batch; under queue locks, redeliver what they had."""
+        with self._lock:
+            ended = [(poller, out) for poller, out in self._out.items() if _has_ended(poller)]
+            for poller, out in ended:
+                if self.is_ordered:
+                    self._report(poller, out, "it is redelivered")
+                    self._give_back(poller)
+                elif not out.counts:
+                    del self._out[poller]  # it counts no more, and nobody comes back with it
+                elif poller not in self._reported:
+                    self._reported.add(poller)
+                    self._report(
+                        poller, out, "no offset behind it is committed before commit() or seek()"
+                    )
+
+    def _report(self, poller: Hashable, out: BatchOut, consequence: str) -> None:
+        _log.warning(
+            "%s: %s ended without polling again; nobody knows whether its last batch, offsets "
+            "%d-%d, is done: %s",
+            out.assigned.queue,
+            _name_of(poller),
+            out.claim.messages.first_offset,
+            out.claim.messages.last_offset,
+            consequence,
+        )
+
+
+def _has_ended(poller: Hashable) -> bool:
+    if isinstance(poller, asyncio.Task):
+        return poller.done()
+    return isinstance(poller, threading.Thread) and not poller.is_alive()
+
+
+def _name_of(poller: Hashable) -> str:
+    if isinstance(poller, asyncio.Task):
+        return f"task {poller.get_name()}"
+    return f"thread {poller.name}" if isinstance(poller, threading.Thread) else str(poller)

@@ -25,6 +25,7 @@ class Flow(Enum):
 
     PULL = auto()
     WAIT_FOR_COUNT = auto()  # the queue calls `on_room` when its buffer is half empty
+    WAIT_FOR_ROOM = auto()  # the receiver calls the queue's `on_room`
     WAIT = auto()  # nothing notifies: look again after a moment
 
 

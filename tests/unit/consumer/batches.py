@@ -14,11 +14,13 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 _WRITER = RecordWriter("T", 0, host_bytes("127.0.0.1", 1), host_bytes("127.0.0.1", 2))
 
 
-def batch(offsets: Iterable[int], keys: Sequence[str | None] = ()) -> MessageBatch:
+def batch(
+    offsets: Iterable[int], keys: Sequence[str | None] = (), body: bytes = b"x"
+) -> MessageBatch:
     records = []
     for place, offset in enumerate(offsets):
         key = keys[place] if place < len(keys) else None
         properties = props.encode({props.SHARDING_KEY: key} if key else {}).encode()
-        written = _WRITER.write(b"x", properties, flag=0, sys_flag=0, born_ms=1, stored_ms=2)
+        written = _WRITER.write(body, properties, flag=0, sys_flag=0, born_ms=1, stored_ms=2)
         records += [record for _, _, record in written.rows(offset, 0)]
     return MessageBatch(QUEUE, b"".join(records))

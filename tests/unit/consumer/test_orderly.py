@@ -16,7 +16,7 @@ from ordermq.consumer.dispatch.consume_loop import ListenerCalls, OnIoThread
 from ordermq.consumer.dispatch.failure_policy import Retry
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
@@ -61,7 +61,7 @@ class Consumption:
             ConsumeConfig(**config),
             lambda messages, context: None,
             Retry(),
-            cast(Offsets, SimpleNamespace(commit=self.commit)),
+            cast(OffsetStore, SimpleNamespace(commit=self.commit)),
             EventRecorder(NoHistory(), "G"),
             self.statistics,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.config import ConsumerConfig
+from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.rebalance import Plan, plan, share_of
 from ordermq.model.message_queue import MessageQueue
 
@@ -29,11 +29,11 @@ def test_an_unchanged_share_plans_nothing() -> None:
 
 
 def test_members_compute_disjoint_shares_from_lists_in_any_order() -> None:
-    config = ConsumerConfig()
+    config = RebalanceConfig()
     shares = [share_of(config, QUEUES, ["b", "c", "a"], own) for own in ("a", "b", "c")]
     assert shares == [QUEUES[:3], QUEUES[3:6], QUEUES[6:]]
 
 
 def test_a_member_the_broker_forgot_has_no_share_rather_than_an_empty_one() -> None:
-    assert share_of(ConsumerConfig(), QUEUES, ["a", "b"], "me") is None
-    assert share_of(ConsumerConfig(), QUEUES, [], "me") is None
+    assert share_of(RebalanceConfig(), QUEUES, ["a", "b"], "me") is None
+    assert share_of(RebalanceConfig(), QUEUES, [], "me") is None

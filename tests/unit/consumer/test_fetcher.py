@@ -1,4 +1,4 @@
-"""Pull after pull without a task, and all that ends it (docs/internals/semantics.md#pull-loop)."""
+"""The pull loop of one queue, and what ends it (docs/internals/semantics.md#pull-loop)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from ordermq.consumer.pull_streak import PullStreak
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.fetch.fetcher import PullLoop
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.errors import ProtocolError, RequestTimeout
+from ordermq.model.message import MessageBatch
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.framing import PullFrames, encode
@@ -43,8 +44,8 @@ class Line:
         return b"signed " + encode(request)
 
 
-class Streak:
-    """A streak from offset 10 on, driven by hand; use within a running loop."""
+class Pulls:
+    """A pull loop from offset 10 on, driven by hand; use within a running event loop."""
 
     def __init__(self, line: Line | None = None) -> None:
         self.line = line or Line()
@@ -61,26 +62,37 @@ class Streak:
                 on_lease_lost=lambda *_: None, on_drained=lambda *_: None, on_room=lambda *_: None
             ),
         )
-        self.streak = PullStreak(
+        self.generation = self.assigned.generation
+        self.loop = PullLoop(
             cast(Any, self.line),
             self.frames,
             30_000,
-            self.assigned,
-            self.assigned.generation,
+            QUEUE,
+            self,
             10,
             (),
             broker_id=0,
-            on_batch=self.pulled.append,
-            submit=self.submitted.append,
-            has_room=lambda: self.has_room,
         )
-        self.streak.start()
+        self.loop.start()
+
+    # PullTarget
+
+    def accept(self, found: MessageBatch, next_offset: int) -> Callable[[], object] | None:
+        self.pulled.append(len(found))
+        if self.assigned.accept(self.generation, found, next_offset):
+            return lambda: self.submitted.append(self.assigned)
+        return None
+
+    def may_pull(self) -> bool:
+        assigned = self.assigned
+        is_held = assigned.generation == self.generation and assigned.state is QueueState.ACTIVE
+        return is_held and self.has_room
 
     def answer(self, start: int, end: int, **fields: str) -> Command:
         """Messages start..end - 1."""
         ext = {"nextBeginOffset": str(end), "suggestWhichBrokerId": "0"} | fields
         found = Command(ResponseCode.SUCCESS, ext, bytes(batch(range(start, end)).body))
-        self.streak.answered(found)
+        self.loop.answered(found)
         return found
 
     @property
@@ -103,7 +115,7 @@ def on_a_loop(test: Callable[[], None]) -> None:
 def test_each_answer_is_buffered_and_the_next_pull_sent_as_it_is_read() -> None:
     @on_a_loop
     def _() -> None:
-        pulls = Streak()
+        pulls = Pulls()
         for start in (10, 20, 30):
             pulls.answer(start, start + 10)
         assert pulls.offsets_asked == [10, 20, 30, 40]
@@ -111,8 +123,8 @@ def test_each_answer_is_buffered_and_the_next_pull_sent_as_it_is_read() -> None:
         assert pulls.assigned.next_pull_offset == 40
         assert pulls.submitted == [pulls.assigned], "it was idle once"
         assert pulls.pulled == [10, 10, 10]
-        assert not pulls.streak.is_over
-        assert pulls.streak.asked_ms == 1_000
+        assert not pulls.loop.is_over
+        assert pulls.loop.asked_ms == 1_000
 
 
 @pytest.mark.parametrize(
@@ -136,19 +148,19 @@ def test_an_answer_that_is_more_than_messages_is_left_to_who_awaits_the_end(
 ) -> None:
     @on_a_loop
     def _() -> None:
-        pulls = Streak()
-        pulls.streak.answered(answer)
-        assert pulls.streak.ended.result() is answer
-        assert pulls.streak.offset == 10
+        pulls = Pulls()
+        pulls.loop.answered(answer)
+        assert pulls.loop.ended.result() is answer
+        assert pulls.loop.offset == 10
         assert pulls.assigned.process_queue.message_count == 0
         assert pulls.offsets_asked == [10]
 
 
 @pytest.mark.parametrize("end", ["lapse", "revoke", "no room", "not writable"])
-def test_a_streak_ends_where_nothing_more_may_be_pulled(end: str) -> None:
+def test_a_pull_loop_ends_where_nothing_more_may_be_pulled(end: str) -> None:
     @on_a_loop
     def _() -> None:
-        pulls = Streak()
+        pulls = Pulls()
         pulls.answer(10, 20)
         if end == "lapse":
             pulls.assigned.lose_lease("a test's own")
@@ -159,7 +171,7 @@ def test_a_streak_ends_where_nothing_more_may_be_pulled(end: str) -> None:
         else:
             pulls.line.is_writable = False
         pulls.answer(20, 30)
-        assert pulls.streak.ended.result() is None
+        assert pulls.loop.ended.result() is None
         assert pulls.offsets_asked == [10, 20]
         held = 20 if end in ("no room", "not writable") else 10 if end == "revoke" else 0
         assert pulls.assigned.process_queue.message_count == held
@@ -168,23 +180,23 @@ def test_a_streak_ends_where_nothing_more_may_be_pulled(end: str) -> None:
 def test_a_torn_body_and_a_failed_request_reach_who_awaits_the_end() -> None:
     @on_a_loop
     def _() -> None:
-        torn, late = Streak(), Streak()
+        torn, late = Pulls(), Pulls()
         body = bytes(batch(range(10, 20)).body)
-        torn.streak.answered(Command(0, {"nextBeginOffset": "20"}, body[:-1]))
-        assert isinstance(torn.streak.ended.exception(), ProtocolError)
-        late.streak.failed(RequestTimeout("no answer"))
-        assert isinstance(late.streak.ended.exception(), RequestTimeout)
+        torn.loop.answered(Command(0, {"nextBeginOffset": "20"}, body[:-1]))
+        assert isinstance(torn.loop.ended.exception(), ProtocolError)
+        late.loop.failed(RequestTimeout("no answer"))
+        assert isinstance(late.loop.ended.exception(), RequestTimeout)
         assert torn.assigned.next_pull_offset == late.assigned.next_pull_offset == 10
 
 
 def test_what_comes_after_the_end_changes_nothing() -> None:
     @on_a_loop
     def _() -> None:
-        pulls = Streak()
-        pulls.streak.ended.cancel()
+        pulls = Pulls()
+        pulls.loop.ended.cancel()
         pulls.answer(10, 20)
-        pulls.streak.failed(RequestTimeout("no answer"))
-        assert pulls.streak.is_over
+        pulls.loop.failed(RequestTimeout("no answer"))
+        assert pulls.loop.is_over
         assert pulls.assigned.process_queue.message_count == 0
         assert pulls.offsets_asked == [10]
 
@@ -194,7 +206,7 @@ def test_a_pull_that_must_be_signed_is() -> None:
     def _() -> None:
         line = Line()
         line.is_framing = True
-        pulls = Streak(line)
+        pulls = Pulls(line)
         pulls.answer(10, 20)
         for offset, (opaque, frame) in zip((10, 20), line.asked, strict=True):
             assert frame == b"signed " + pulls.frames.frame(offset, opaque)

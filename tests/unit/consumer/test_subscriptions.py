@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ordermq.consumer.agreement import differences, neighbour_of
+from ordermq.consumer.group.subscriptions import differences, neighbour_of
 from ordermq.remoting.bodies import MemberSubscriptions, member_subscriptions_from_body
 
 RETRY = "%RETRY%g"

@@ -10,7 +10,7 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.offsets.offset_store import Offsets
+from ordermq.consumer.offsets.offset_store import BrokerOffsets, OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
 from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
@@ -22,6 +22,7 @@ from ordermq.remoting.codes import ResponseCode
 from .batches import QUEUE, batch
 
 LEASE = Lease(7, 2_000_000, True)
+PLAIN = Lease(7, 2_000_000, False)  # of a broker without lock epochs
 
 
 class FakeApi:
@@ -66,14 +67,14 @@ class FakeApi:
         return timestamp_ms
 
 
-def offsets_of(api: FakeApi, **settings: Any) -> Offsets:
+def offsets_of(api: FakeApi, **settings: Any) -> OffsetStore:
     client = SimpleNamespace(
         api=api, clock=ManualClock(), routes=SimpleNamespace(master_of=lambda name: "127.0.0.1:1")
     )
-    return Offsets(
+    return OffsetStore(
         client,  # type: ignore[arg-type]
-        "G",
         RebalanceConfig(**settings),
+        BrokerOffsets(client, "G"),  # type: ignore[arg-type]
         EventRecorder(NoHistory(), "G"),
         ConsumerStatistics(),
     )
@@ -133,7 +134,7 @@ def test_first_offsets_of_a_topic_do_not_lose_each_other() -> None:
     async def work() -> None:
         api = RacyApi()
         offsets = offsets_of(api, consume_from_where=ConsumeFromWhere.LAST_OFFSET)
-        await asyncio.gather(*(offsets.start_offset(queue, 7, False) for queue in queues))
+        await asyncio.gather(*(offsets.start_offset(queue, PLAIN) for queue in queues))
         stored = dict.fromkeys(range(4), 9)
         assert api.tables == {("a", "orders"): stored, ("b", "orders"): stored}
 
@@ -160,7 +161,7 @@ def test_a_stored_offset_is_where_the_group_goes_on_even_at_zero() -> None:
         for stored in (0, 5):
             api = FakeApi()
             api.stored = stored
-            assert await offsets_of(api).start_offset(QUEUE, 7, True) == stored
+            assert await offsets_of(api).start_offset(QUEUE, LEASE) == stored
             assert api.calls == [("query",)]
 
     asyncio.run(work())
@@ -175,7 +176,7 @@ def test_without_one_the_setting_decides_and_its_answer_is_committed_at_once() -
         ):
             api = FakeApi()
             offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=77)
-            assert await offsets.start_offset(QUEUE, 7, True) == expected
+            assert await offsets.start_offset(QUEUE, LEASE) == expected
             assert api.calls == [("query",), ("commit", expected, 7)]
 
     asyncio.run(work())
@@ -184,7 +185,7 @@ def test_without_one_the_setting_decides_and_its_answer_is_committed_at_once() -
 def test_a_time_that_is_not_given_is_half_an_hour_ago() -> None:
     offsets = offsets_of(FakeApi(), consume_from_where=ConsumeFromWhere.TIMESTAMP)
     half_an_hour_ago = ManualClock().wall_ms() - 1_800_000
-    assert asyncio.run(offsets.start_offset(QUEUE, 7, True)) == half_an_hour_ago
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == half_an_hour_ago
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_a_retry_topic_begins_at_its_beginning_but_for_a_time_at_its_end(
 ) -> None:
     retry = MessageQueue("%RETRY%G", "broker-a", 0)
     offsets = offsets_of(FakeApi(), consume_from_where=where, consume_timestamp_ms=77)
-    assert asyncio.run(offsets.start_offset(retry, 7, False)) == expected
+    assert asyncio.run(offsets.start_offset(retry, PLAIN)) == expected
 
 
 def test_commits_of_one_queue_never_overlap() -> None:
@@ -235,7 +236,7 @@ def test_a_queue_that_begins_anew_reads_its_offset_behind_a_commit_under_way() -
         commit = asyncio.create_task(offsets.commit(assigned))
         await asyncio.sleep(0)
         assigned.lose_lease("the broker did not answer")
-        start = asyncio.create_task(offsets.start_offset(QUEUE, 7, True))
+        start = asyncio.create_task(offsets.start_offset(QUEUE, LEASE))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not start.done()
@@ -264,7 +265,7 @@ def test_an_account_that_may_not_ask_for_the_oldest_offset_begins_at_0() -> None
     api = FakeApi()
     api.denied = ResponseCode.NO_PERMISSION
     offsets = offsets_of(api, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    assert asyncio.run(offsets.start_offset(QUEUE, 7, True)) == 0
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == 0
     api.stored, api.denied = None, ResponseCode.SYSTEM_BUSY
     with pytest.raises(BrokerError):
-        asyncio.run(offsets.start_offset(QUEUE, 7, True))
+        asyncio.run(offsets.start_offset(QUEUE, LEASE))

@@ -125,10 +125,10 @@ def test_a_broker_or_member_without_a_room_is_refused_by_name() -> None:
 def test_a_strategy_of_ones_own_may_share_only_what_is_there() -> None:
     queues = [MessageQueue("T", "b", number) for number in range(4)]
     config = ConsumerConfig.of(allocation=lambda queues, ids, own: queues[1:2])
-    assert share_of(config, queues, ["m"], "m") == queues[1:2]
+    assert share_of(config.rebalance, queues, ["m"], "m") == queues[1:2]
     config = ConsumerConfig.of(allocation=lambda queues, ids, own: [MessageQueue("T", "b", 9)])
     with pytest.raises(ConfigError, match="gave T@b/9, which is none of the 4 queues"):
-        share_of(config, queues, ["m"], "m")
+        share_of(config.rebalance, queues, ["m"], "m")
 
 
 @pytest.mark.parametrize("allocation", list(Allocation))
