@@ -9,14 +9,14 @@ from typing import Any
 
 INVARIANTS: Mapping[str, str] = {
     "I1": "queue order",
-    "I2": "serial",
+    "I2": "one at a time",
     "I3": "key order",
-    "I4": "no loss",
+    "I4": "nothing lost",
     "I5": "bounded duplicates",
     "I6": "one holder",
-    "I7": "client inside lease",
-    "I8": "monotonic commit",
-    "I9": "no premature release",
+    "I7": "inside the lease",
+    "I8": "commits only grow",
+    "I9": "no early release",
 }
 
 

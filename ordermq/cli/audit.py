@@ -1,4 +1,4 @@
-"""`ordermq audit`: check the histories of a run."""
+"""`ordermq audit`: check the recorded histories of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ordermq.audit import AuditReport, HandOff, HistoryError, audit
-from ordermq.audit.report import INVARIANTS, Cause
+from ordermq.audit.report import INVARIANTS
 from ordermq.cli.output import (
     EXIT_CODES,
     ExitCode,
@@ -24,17 +24,22 @@ from ordermq.cli.output import (
 
 @click.command("audit", epilog=EXIT_CODES)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--tags", help="The group's subscription, as in 'paid || refunded'.")
-@click.option("--from-first", is_flag=True, help="The group owes every message from offset 0.")
-@click.option("--partial", is_flag=True, help="The run was cut short: unfinished is not lost.")
+@click.option("--tags", help="Tags the group subscribed to, for example 'paid || refunded'.")
+@click.option(
+    "--from-first", is_flag=True, help="Require that every message from offset 0 was consumed."
+)
+@click.option(
+    "--partial", is_flag=True, help="The run was stopped early: do not count the rest as lost."
+)
 @json_option
 def audit_command(
     files: Sequence[Path], tags: str | None, from_first: bool, partial: bool, as_json: bool
 ) -> None:
-    """Check the histories of a run against the invariants I1-I9.
+    """Check recorded histories for order, loss and duplicates.
 
-    FILES are the JSONL histories of all its processes on one host, the broker's among them;
-    a folder stands for the *.jsonl files in it. The first violation is named with its events.
+    FILES are the JSONL histories of all processes of a run on one host, including the broker's;
+    a folder means the *.jsonl files in it. Nine checks are made, I1 to I9. The first violation
+    of each is printed with its events.
 
     \b
     Example:
@@ -44,7 +49,7 @@ def audit_command(
     """
     try:
         with progress_bar() as progress:
-            bar = progress.add_task("events", total=None, note="")
+            bar = progress.add_task("events checked", total=None, note="")
             report = audit(
                 list(_expand(files)),
                 subscription_tags=_tags(tags),
@@ -62,45 +67,42 @@ def audit_command(
 
 
 def show(report: AuditReport) -> None:
-    """Print a report as tables; the verdict last, where the eye is."""
+    """Print a report as tables, and the result last: it stays visible on the terminal."""
     print_table(
         f"{len(report.files)} histories, {report.lines:,} events, {report.processes} processes, "
         f"{report.crashes} crashed",
         ["messages", "count"],
         [
-            ("stored", report.stored),
-            ("finished", report.delivered),
-            ("diverted", report.diverted),
-            ("sent back", report.sent_back),
+            ("stored by the broker", report.stored),
+            ("processed", report.delivered),
+            ("moved to a parking or dead-letter topic", report.diverted),
+            ("sent back for a retry", report.sent_back),
             ("committed", report.committed),
         ],
     )
     duplicates = [(cause, count) for cause, count in report.duplicates.items() if count]
-    never = (Cause.HAND_OFF.value, 0)
-    print_table("finished more than once", ["because of", "messages"], duplicates or [never])
+    none = ("none", 0)
+    print_table("messages processed more than once", ["cause", "messages"], duplicates or [none])
     if report.hand_offs:
-        print_table(
-            "hand-offs",
-            ["kind", "queues", "repeated", "unlock to lock, ms", "silence, ms: median", "max"],
-            hand_off_rows(report.hand_offs),
-        )
+        print_hand_offs(report.hand_offs)
     for violation in report.violations:
         out.print(f"[bold red]{violation.invariant} {violation.title}[/]", highlight=False)
         out.print(f"  {violation.sentence}", markup=False, highlight=False, soft_wrap=True)
         for event in violation.events:
             out.print(f"    {event}", markup=False, highlight=False, soft_wrap=True)
+    broken = {violation.invariant for violation in report.violations}
+    for name, title in INVARIANTS.items():
+        mark = "[bold red]FAILED[/]" if name in broken else "[green]passed[/]"
+        out.print(f"  {mark}  {name} {title}", highlight=False)
     if report.ok:
-        first, last = min(INVARIANTS), max(INVARIANTS)
-        out.print(f"[bold green]sound[/]: {first} to {last} hold", highlight=False)
+        out.print(f"[bold green]OK[/]: all {len(INVARIANTS)} checks passed", highlight=False)
     else:
-        broken = ", ".join(violation.invariant for violation in report.violations)
-        out.print(f"[bold red]not sound[/]: {broken} broken", highlight=False)
+        text = f"{len(broken)} of {len(INVARIANTS)} checks failed: {', '.join(sorted(broken))}"
+        out.print(f"[bold red]FAILED[/]: {text}", highlight=False)
 
 
-def hand_off_rows(
-    hand_offs: Sequence[HandOff],
-) -> list[tuple[str, int, int, float | None, float | None, float | None]]:
-    """A row for each kind: queues, repeated messages, medians and worst in ms."""
+def print_hand_offs(hand_offs: Sequence[HandOff]) -> None:
+    """Print one row per reason for which queues changed their owner; times in ms."""
     rows = []
     for kind in dict.fromkeys(each.kind for each in hand_offs):
         those = [each for each in hand_offs if each.kind is kind]
@@ -116,7 +118,11 @@ def hand_off_rows(
                 max(silences, default=None),
             )
         )
-    return rows
+    print_table(
+        "queues that changed their owner (times in ms, medians)",
+        ["reason", "queues", "redelivered", "unlock to lock", "pause", "longest pause"],
+        rows,
+    )
 
 
 def _expand(files: Sequence[Path]) -> Sequence[Path]:

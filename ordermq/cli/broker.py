@@ -22,42 +22,67 @@ from ordermq.events import History, NoHistory
 
 
 @click.command(epilog=EXIT_CODES)
-@click.option("--data", type=click.Path(path_type=Path), help="Folder; default: in memory.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=9876, show_default=True, help="0 takes a free one.")
-@click.option("--lease-ms", type=int, help="How long a queue lock lives without renewal.")
-@click.option("--queues", type=int, help="Queues of a topic its first send creates, at most.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Folder of the database; without it, messages are kept in memory only.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="IP address to listen on.")
+@click.option(
+    "--port", default=9876, show_default=True, help="Port to listen on; 0 = any free port."
+)
+@click.option("--lease-ms", type=int, help="Expire a queue lock that is not renewed for this long.")
+@click.option(
+    "--queues", type=int, help="Maximum number of queues of a topic created by its first send."
+)
 @click.option(
     "--durability",
     type=click.Choice([each.value for each in Durability]),
     default=Durability.FSYNC.value,
     show_default=True,
-    help="Acknowledge when the disk has it, or when the operating system has it.",
+    help="Acknowledge after fsync, or after the write to the operating system.",
 )
-@click.option("--retention-ms", type=int, help="Older messages go; default: they are kept.")
 @click.option(
-    "--retention-bytes", type=int, help="The oldest messages go while the store is larger."
+    "--retention-ms", type=int, help="Delete messages older than this; default: keep them."
+)
+@click.option(
+    "--retention-bytes",
+    type=int,
+    help="Delete the oldest messages while the store is larger; default: keep them.",
 )
 @click.option(
     "--new-groups-start-at-zero",
     "--young-queues-from-zero",  # deprecated
     "new_groups_start_at_zero",
     is_flag=True,
-    help="As RocketMQ: a new group gets all of a queue that still has its first message.",
+    help="Start new groups at offset 0 of queues that still have their first message,"
+    " as RocketMQ's broker does.",
 )
 @click.option(
     "--accounts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file of access keys and their secret keys; without it anybody is served.",
+    help="JSON file of access keys and secret keys; requests must then be signed.",
 )
 @click.option(
-    "--tls-certificate", type=click.Path(exists=True), help="PEM; then only TLS is taken."
+    "--tls-certificate",
+    type=click.Path(exists=True),
+    help="Server certificate (PEM). Enables TLS, and refuses connections without it.",
 )
 @click.option(
-    "--tls-key", type=click.Path(exists=True), help="PEM, unless the certificate holds it."
+    "--tls-key",
+    type=click.Path(exists=True),
+    help="Private key (PEM), if it is not in the certificate file.",
 )
-@click.option("--tls-client-ca-file", type=click.Path(exists=True), help="Clients need one, too.")
-@click.option("--history", type=click.Path(path_type=Path), help="Record events for the audit.")
+@click.option(
+    "--tls-client-ca-file",
+    type=click.Path(exists=True),
+    help="CA bundle (PEM). Require client certificates signed by it.",
+)
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path),
+    help="Record events to this file, for `ordermq audit`.",
+)
 @json_option
 def broker(
     data: Path | None,
@@ -76,10 +101,11 @@ def broker(
     history: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a name server and broker until SIGINT or SIGTERM.
+    """Run a name server and broker on one port.
 
-    Any client of the RocketMQ remoting protocol can connect, Java's included. With --json one
-    line says where it listens, once it does.
+    It runs until SIGINT or SIGTERM. Every RocketMQ client that speaks the remoting protocol can
+    connect, including Java's. With --json, one line on stdout has the address as soon as clients
+    can connect.
 
     \b
     Example:
@@ -99,7 +125,7 @@ def broker(
         tls_key=tls_key,
         tls_client_ca_file=tls_client_ca_file,
     )
-    with _asked_to_stop() as stop:
+    with _stop_signals() as stop:
         _serve(data, host, port, config, history, stop, as_json)
 
 
@@ -115,7 +141,7 @@ def _serve(
     try:
         if data is not None:
             _make_folder(data)
-        # A restarted broker is another process of the history, even under the same pid.
+        # The time makes the name unique: a container restarts the broker under the same pid.
         recorder = (
             NoHistory() if history is None else History(history, f"broker-{os.getpid()}-{_now()}")
         )
@@ -133,7 +159,7 @@ def _serve(
     recorder.close()
     if not as_json:
         counts = server.statistics
-        note(f"stopped; {counts.messages_stored:,} messages stored in this run")
+        note(f"stopped: {counts.messages_stored:,} messages stored since the start")
 
 
 def _make_folder(data: Path) -> None:
@@ -141,14 +167,15 @@ def _make_folder(data: Path) -> None:
         data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(
-            f"--data {data}: no folder can be made there ({error.strerror}): give another",
+            f"--data {data}: cannot create this folder ({error.strerror}): use another one",
             ExitCode.USAGE,
         )
 
 
 @contextlib.contextmanager
-def _asked_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, from before the broker starts."""
+def _stop_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT and SIGTERM set."""
+    # Installed before the broker starts: a signal during a slow start must not be lost.
     stop = threading.Event()
     before = {
         number: signal.signal(number, lambda _number, _frame: stop.set())
@@ -174,9 +201,12 @@ def _accounts(file: Path | None) -> dict[str, str] | None:
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        fail(f"{file}: not readable as JSON: {error}", ExitCode.USAGE)
+        fail(f"--accounts {file}: cannot be read as JSON: {error}", ExitCode.USAGE)
     if not isinstance(found, dict) or not found:
-        fail(f'{file}: expected accounts, as {{"shop": "its secret key"}}', ExitCode.USAGE)
+        fail(
+            f'--accounts {file}: expected an object like {{"access key": "secret key"}}',
+            ExitCode.USAGE,
+        )
     return found
 
 
@@ -188,7 +218,9 @@ def _announce(server: EmbeddedBroker, data: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(f'{{"name_servers":"{server.name_servers}","pid":{os.getpid()}}}')
         return
-    click.echo(f"listening on {server.address}, messages in {data or 'memory'}")
-    click.echo(f"  python:  PushConsumer(group, name_servers={server.name_servers!r})")
-    click.echo(f"  java:    consumer.setNamesrvAddr({server.name_servers!r})".replace("'", '"'))
+    place = f"in {data}" if data else "in memory: they are lost when the broker stops"
+    click.echo(f"listening on {server.address}; messages are kept {place}")
+    click.echo("Connect from another terminal or program, stop with Ctrl-C:")
     click.echo(f"  shell:   ordermq consume GROUP TOPIC --name-servers {server.name_servers}")
+    click.echo(f"  python:  PushConsumer(group, name_servers={server.name_servers!r})")
+    click.echo(f'  java:    consumer.setNamesrvAddr("{server.name_servers}")')

@@ -1,4 +1,4 @@
-"""`ordermq consume`: print a topic's messages, in order within each queue."""
+"""`ordermq consume`: print the messages of a topic, in order within each queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import orjson
 
-from ordermq.cli.connecting import Servers, explained, servers_options
+from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.output import EXIT_CODES, fail, note, progress_bar
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.listener import ConsumeContext
@@ -26,20 +26,32 @@ _FROM = {"first": ConsumeFromWhere.FIRST_OFFSET, "last": ConsumeFromWhere.LAST_O
 @click.argument("group")
 @click.argument("topic")
 @click.argument("tags", default="*")
-@servers_options
+@client_options
 @click.option(
     "--from",
     "start",
     type=click.Choice(list(_FROM)),
     default="last",
     show_default=True,
-    help="Where a group without a committed offset begins.",
+    help="Where to start if the group has no committed offset: first or last message.",
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--timeout", type=click.FloatRange(0.1), help="Stop after so many idle seconds.")
-@click.option("--batch", type=click.IntRange(1, 1024), default=32, show_default=True)
-@click.option("--history", type=click.Path(path_type=Path), help="Record events for the audit.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a message.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.1), help="Stop after this many seconds without a message."
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 1024),
+    default=32,
+    show_default=True,
+    help="Maximum number of messages printed and committed together.",
+)
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path),
+    help="Record events to this file, for `ordermq audit`.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 def consume(
     group: str,
     topic: str,
@@ -52,17 +64,18 @@ def consume(
     history: Path | None,
     as_json: bool,
 ) -> None:
-    """Join GROUP, print the messages of TOPIC, commit them; until SIGINT or SIGTERM.
+    """Print and commit the messages of TOPIC as a member of GROUP.
 
-    TAGS selects, as in 'paid || refunded'. A line is queue, offset, key and body, divided by
-    tabs. What was printed is committed, also when --count ends in the middle of a batch.
+    It runs until SIGINT, SIGTERM, --count or --timeout. TAGS filters messages, for example 'paid ||
+    refunded'. Each line has queue, offset, key and body, separated by tabs. Exactly the printed
+    messages are committed, also when --count ends in the middle of a batch.
 
     \b
     Example:
       ordermq consume billing orders 'paid || refunded' --from first
       ordermq consume billing orders --count 100 --timeout 5 --json
     """
-    with explained():
+    with exit_on_error():
         consumer = PushConsumer(
             group,
             history=history,
@@ -72,29 +85,30 @@ def consume(
             **servers.settings(),
         )
         consumer.subscribe(topic, tags)
-    show = count is not None and not sys.stdout.isatty()  # the lines themselves show it else
+    # On a terminal the printed lines are progress enough.
+    show = count is not None and not sys.stdout.isatty()
     with _bar(count or 0) if show else contextlib.nullcontext(_nothing) as on_printed:
         printer = _Printer(consumer, count, as_json, on_printed)
         handed_over = _run(consumer, printer, timeout)
     if not as_json:
-        note(f"{printer.printed:,} messages")
+        note(f"{printer.printed:,} messages printed and committed")
     if count is not None and printer.printed < count:
         fail(f"stopped after {printer.printed:,} of {count:,} messages")
     if not handed_over:
-        fail("a queue was not handed over in order; its messages may come again")
+        fail("a queue could not be handed over in time; its last messages may be redelivered")
 
 
 def _run(consumer: PushConsumer, printer: _Printer, timeout: float | None) -> bool:
     consumer.orderly(printer)
     if timeout is not None:
         threading.Thread(target=printer.stop_when_idle, args=(timeout,), daemon=True).start()
-    with explained():
+    with exit_on_error():
         return consumer.run()
 
 
 @contextlib.contextmanager
 def _bar(count: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar for whoever pipes the messages elsewhere."""
+    """Show a progress bar to a user who pipes the messages elsewhere."""
     with progress_bar() as progress:
         bar = progress.add_task("messages", total=count, note="")
         yield lambda printed: progress.update(bar, completed=printed)
@@ -105,7 +119,7 @@ def _nothing(printed: int) -> None:
 
 
 class _Printer:
-    """The listener; one worker thread calls it, so lines never mix."""
+    """The listener; one worker thread calls it, so lines are never mixed."""
 
     def __init__(
         self,
@@ -122,14 +136,14 @@ class _Printer:
         self.printed = 0
 
     def __call__(self, messages: Sequence[MessageView], context: ConsumeContext) -> int:
-        """Print; the answer is how many, so that no message is committed unseen."""
+        """Print messages; return how many were printed: only those are committed."""
         done = 0
         for message in messages:
             if self._left == 0 or context.is_revoked():
                 break
             try:
                 click.echo(self._format(message, context))
-            except BrokenPipeError:  # `| head` has seen enough
+            except BrokenPipeError:  # the reader of a pipe, such as `| head`, has exited
                 self._left = 0
                 self._consumer.stop()
                 break
@@ -144,7 +158,7 @@ class _Printer:
         return done
 
     def stop_when_idle(self, seconds: float) -> None:
-        """Stop the consumer once nothing was printed for so long."""
+        """Stop the consumer once nothing was printed for this long."""
         while self._moved.wait(seconds):
             self._moved.clear()
         self._consumer.stop()

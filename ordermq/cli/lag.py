@@ -1,4 +1,4 @@
-"""`ordermq lag`: how far a group is behind."""
+"""`ordermq lag`: how many messages a group is behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 import click
 
-from ordermq.cli.connecting import Servers, explained, servers_options
+from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.output import EXIT_CODES, fail, json_option, print_json, print_table
 from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.remoting.bodies import QueueProgress
@@ -15,22 +15,23 @@ from ordermq.remoting.bodies import QueueProgress
 @click.command(epilog=EXIT_CODES)
 @click.argument("group")
 @click.argument("topics", nargs=-1)
-@servers_options
-@click.option("--at-most", type=click.IntRange(0), help="Exit with 1 if the lag is greater.")
+@client_options
+@click.option("--at-most", type=click.IntRange(0), help="Exit with 1 if the total lag is greater.")
 @json_option
 def lag(
     group: str, topics: tuple[str, ...], servers: Servers, at_most: int | None, as_json: bool
 ) -> None:
-    """Show how far GROUP is on every queue of TOPICS (default: all it consumes).
+    """Show how many messages GROUP is behind on each queue.
 
-    "behind" is the age of the last message it has done, where its queue has newer ones.
+    TOPICS limits the queues; the default is every topic that the group consumes.
+    "behind" is the age of the last committed message, where its queue has newer ones.
 
     \b
     Example:
       ordermq lag billing
-      ordermq lag billing orders --at-most 1000 && echo keeps up
+      ordermq lag billing orders --at-most 1000 || echo "billing is too slow"
     """
-    with explained(), GroupInspector(**servers.settings()) as inspector:
+    with exit_on_error(), GroupInspector(**servers.settings()) as inspector:
         state = inspector.look(group, topics, ask_members=False)
     require_known(state)
     now_ms = time.time_ns() // 1_000_000
@@ -42,19 +43,22 @@ def lag(
             for queue, done in state.progress.items()
         ]
         title = f"{group}: {state.lag:,} messages behind, {len(state.members)} members"
-        print_table(title, ["queue", "committed", "end", "lag", "behind"], rows)
+        print_table(title, ["queue", "committed", "end offset", "lag", "behind"], rows)
     if at_most is not None and state.lag > at_most:
-        fail(f"{group} is {state.lag:,} messages behind, more than {at_most:,}")
+        fail(f"group {group!r} is {state.lag:,} messages behind, more than {at_most:,}")
 
 
 def require_known(state: GroupState) -> None:
-    """End the command where brokers know nothing of the group."""
+    """End the command if the brokers do not know the group."""
     if not state.progress and not state.members:
-        fail(f"group {state.group!r} has no member and no offset: check its name, or name a topic")
+        fail(
+            f"group {state.group!r} has no member and no offset: check its name, or add the "
+            "topics to the command"
+        )
 
 
 def behind(done: QueueProgress, now_ms: int) -> str | None:
-    """The age of the last message done, in words; None if nothing waits or it is not known."""
+    """Return the age of the last committed message; None without lag, or if it is not known."""
     if not done.lag or not done.last_done_ms:
         return None
     seconds = max(now_ms - done.last_done_ms, 0) / 1000

@@ -1,78 +1,92 @@
-"""`ordermq locks`: who holds which queue of a group."""
+"""`ordermq locks`: the holder of each queue of a group, by its members and by the broker."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
-from ordermq.cli.connecting import Servers, explained, servers_options
+from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.lag import require_known
-from ordermq.cli.output import EXIT_CODES, fail, json_option, note, print_json, print_table
+from ordermq.cli.output import (
+    EXIT_CODES,
+    fail,
+    json_option,
+    note,
+    print_json,
+    print_table,
+    short_client_ids,
+)
 from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.model.message_queue import MessageQueue
 
-_SAID_BY_MEMBERS = {
+# Heading -> name in JSON. The first group is what members report, the second the broker's.
+_BY_MEMBERS = {
     "queue": "queue",
-    "member": "member",
-    "says locked": "locked",
+    "held by member": "member",
+    "locked": "locked",
     "buffered": "buffered",
-    "in listener": "in_listener",
+    "in progress": "in_listener",
 }
-_COLUMNS = _SAID_BY_MEMBERS | {
-    "broker's owner": "owner",
+_BY_BROKER = {
+    "lock holder (broker)": "owner",
     "epoch": "epoch",
-    "runs out in ms": "left_ms",
+    "expires in": "left_ms",
 }
 
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("group")
 @click.argument("topics", nargs=-1)
-@servers_options
+@client_options
 @json_option
 def locks(group: str, topics: tuple[str, ...], servers: Servers, as_json: bool) -> None:
-    """Show who holds each queue of GROUP, by its members and by the broker.
+    """Show which member of GROUP holds each queue.
 
-    Members are asked through their broker, Java's too. The embedded broker also tells each
-    lock's epoch and when it runs out; RocketMQ's has no request for that. Exits with 1 if a
-    member says it holds what the broker has given to another.
+    "locked" to "in progress" is the members' report: whether the member holds the lock, how
+    many messages it has buffered, and how many its listener has now. The embedded broker also
+    reports each lock's holder, epoch and remaining time; RocketMQ's broker has no request for
+    that. Exits with 1 if a member believes to hold a queue that the broker gave to another.
 
     \b
     Example:
       ordermq locks billing
+      ordermq locks billing orders --json
     """
-    with explained(), GroupInspector(**servers.settings()) as inspector:
+    with exit_on_error(), GroupInspector(**servers.settings()) as inspector:
         state = inspector.look(group, topics)
     require_known(state)
     rows = [_row(state, queue) for queue in state.progress]
     if as_json:
         print_json({"group": group, "queues": rows, "silent": state.silent})
     else:
-        title = f"{group}: {len(state.members)} members"
-        columns = ["queue", "member", "says locked", "buffered", "in listener"]
-        if state.locks is not None:
-            columns += ["broker's owner", "epoch", "runs out in ms"]
-        names = (
-            "queue",
-            "member",
-            "locked",
-            "buffered",
-            "in_listener",
-            "owner",
-            "epoch",
-            "left_ms",
-        )
-        cells = [[row[name] for name in names[: len(columns)]] for row in rows]
-        print_table(title, columns, cells, right=3)
+        columns = _BY_MEMBERS if state.locks is None else _BY_MEMBERS | _BY_BROKER
+        short = short_client_ids(member.client_id for member in state.members)
+        cells = [[_cell(row, name, short) for name in columns.values()] for row in rows]
+        print_table(f"{group}: {len(state.members)} members", list(columns), cells, right=3)
         for name, reason in state.silent.items():
-            note(f"{name} did not answer: {reason}")
+            note(f"member {name} did not answer: {reason}")
         if state.locks is None:
-            note("this broker does not tell its locks: only what members say is shown")
+            note("this broker does not report its locks; only the members' reports are shown")
     wrong = [
         row for row in rows if row["locked"] and row["owner"] and row["owner"] != row["member"]
     ]
     if wrong:
-        names_of = ", ".join(str(row["queue"]) for row in wrong)
-        fail(f"held by another than the member says: {names_of}")
+        names = ", ".join(str(row["queue"]) for row in wrong)
+        fail(f"a member believes to hold a queue that the broker has locked for another: {names}")
+
+
+def _cell(row: dict[str, object], name: str, short: Mapping[str, str]) -> object:
+    value = row[name]
+    if name == "owner" and value is not None and value == row["member"]:
+        return "same"
+    if name in ("member", "owner") and value is not None:
+        return short.get(str(value), value)
+    if name == "locked" and value is not None:
+        return "yes" if value else "no"
+    if name == "left_ms" and isinstance(value, int):
+        return f"{value / 1000:.1f} s"
+    return value
 
 
 def _row(state: GroupState, queue: MessageQueue) -> dict[str, object]:

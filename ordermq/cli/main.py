@@ -7,9 +7,9 @@ import sys
 
 try:
     import click
-    import rich as rich  # only looked for: the commands use it
+    import rich as rich  # only checked here: the commands use it
 except ImportError:
-    # The traceback of a missing module tells nobody what to type.
+    # A traceback would not tell the user what to install.
     sys.exit("ordermq: the command line needs click and rich: pip install 'ordermq[cli]'")
 
 _COMMANDS = {
@@ -25,7 +25,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command when it is asked for: `audit` needs no broker and no matplotlib."""
+    """The subcommands, imported on demand: `audit` needs no broker and no matplotlib."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -45,10 +45,10 @@ class _Commands(click.Group):
 )
 @click.version_option(package_name="ordermq")
 def main() -> None:
-    """Strictly ordered message consumption: broker, producer, consumer, a group's state, audit.
+    """Produce and consume RocketMQ messages in strict order; run a broker; inspect groups.
 
     \b
-    Example, in three terminals:
+    Example, each line in a terminal of its own:
       ordermq broker --data ./data --port 9876
       ordermq consume billing orders --from first
       echo "o-17,paid" | ordermq produce orders --csv --no-header --key-column 0

@@ -1,9 +1,10 @@
-"""What all commands share: exit codes, tables, JSON, progress bars."""
+"""Output of all commands: exit codes, tables, JSON, progress bars, errors."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, NoReturn, TypeVar
@@ -26,28 +27,28 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class ExitCode(IntEnum):
-    """What a script can rely on."""
+    """Exit codes that scripts can rely on."""
 
     OK = 0
     FAILED = 1  # a check failed, or not everything could be done
     USAGE = 2  # wrong option, unreadable file
-    UNREACHABLE = 3  # no broker answers
+    UNREACHABLE = 3  # no name server or broker answers
 
 
 EXIT_CODES = """\b
 Exit codes:
-  0  all is well
-  1  a check failed, or not everything was done
-  2  a wrong option or an unreadable file
-  3  no broker answers"""
+  0  success
+  1  a check failed, or the command could not finish
+  2  invalid option or unreadable file
+  3  no name server or broker answers"""
 
 out = Console()
 err = Console(stderr=True)
 
 
 def json_option(function: _F) -> _F:
-    """The option --json: one JSON document on stdout, nothing else."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(
+    """Add the option --json: stdout gets one JSON document and nothing else."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(
         function
     )
 
@@ -61,10 +62,16 @@ def print_json(document: Mapping[str, Any]) -> None:
 def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: int = 1
 ) -> None:
-    """Write a table to stdout; columns from number `right` on are figures."""
+    """Write a table to stdout; columns from number `right` on are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD)
     for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place >= right else "left")
+        # Folded rather than cut: on a narrow terminal a queue's name must stay readable.
+        table.add_column(
+            column,
+            justify="right" if place >= right else "left",
+            overflow="fold",
+            no_wrap=place == 0,
+        )
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     out.print(f"[bold]{_escape(title)}[/]", highlight=False, soft_wrap=True)
@@ -81,24 +88,34 @@ def _cell(value: object) -> str:
     return str(value)
 
 
+def short_client_ids(client_ids: Iterable[str]) -> dict[str, str]:
+    """Return client id -> its part before `#`, `ip@pid`, where that is unique."""
+    shorts = {client_id: client_id.partition("#")[0] for client_id in client_ids}
+    counts = Counter(shorts.values())
+    return {
+        client_id: short if counts[short] == 1 else client_id for client_id, short in shorts.items()
+    }
+
+
 def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
-    """Say on stderr why, and leave."""
+    """Print an error to stderr and exit."""
     err.print(f"[bold red]error[/]: {_escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(code)
 
 
 def note(message: str) -> None:
-    """Say something on stderr that is no result."""
+    """Print to stderr, for people: stdout has results only."""
     err.print(_escape(message), highlight=False, soft_wrap=True)
 
 
 def _escape(text: str) -> str:
+    # rich reads [...] as markup, and error texts contain IPv6 addresses and Python lists.
     return text.replace("[", r"\[")
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Bars on stderr, shown only if that is a terminal."""
+    """Yield progress bars on stderr, shown only if that is a terminal."""
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""`ordermq produce`: lines or CSV rows become messages, in order within a key."""
+"""`ordermq produce`: send lines or CSV rows as messages, in order per sharding key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 import click
 import orjson
 
-from ordermq.cli.connecting import Servers, explained, servers_options
+from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.output import (
     EXIT_CODES,
     ExitCode,
@@ -34,15 +34,21 @@ Pair = tuple[Message, str | None]
 @click.command(epilog=EXIT_CODES)
 @click.argument("topic")
 @click.argument("file", type=click.File("r", encoding="utf-8"), default="-")
-@servers_options
-@click.option("--csv", "is_csv", is_flag=True, help="Rows of a CSV file become JSON bodies.")
-@click.option("--no-header", is_flag=True, help="The CSV has no header; rows become JSON lists.")
-@click.option("--key-column", help="CSV column with the sharding key: its name, or number from 0.")
-@click.option("--key", help="One sharding key for every message.")
-@click.option("--tags", help="A tag for every message.")
-@click.option("--rate", type=click.FloatRange(min=0.001), help="Messages a second, at most.")
-@click.option("--skip", type=click.IntRange(0), default=0, help="Pass over the first so many.")
-@click.option("--in-flight", type=click.IntRange(2), default=256, show_default=True)
+@client_options
+@click.option("--csv", "is_csv", is_flag=True, help="Send each row of a CSV file as JSON.")
+@click.option("--no-header", is_flag=True, help="The CSV has no header; send rows as JSON lists.")
+@click.option("--key-column", help="CSV column of the sharding key: its name, or number from 0.")
+@click.option("--key", help="Sharding key of all messages.")
+@click.option("--tags", help="Tag of all messages.")
+@click.option("--rate", type=click.FloatRange(min=0.001), help="Maximum messages per second.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="Skip the first N messages.")
+@click.option(
+    "--in-flight",
+    type=click.IntRange(2),
+    default=256,
+    show_default=True,
+    help="Maximum number of messages sent and not acknowledged yet.",
+)
 @json_option
 def produce(
     topic: str,
@@ -58,10 +64,10 @@ def produce(
     in_flight: int,
     as_json: bool,
 ) -> None:
-    """Send the lines of FILE (default: stdin) to TOPIC, each as a message.
+    """Send each line of FILE to TOPIC as a message.
 
-    Messages of one sharding key are stored in the order of the file. If sending fails, the
-    last line says from where to go on.
+    FILE defaults to stdin. Messages of one sharding key are stored in the order of the file. If
+    sending fails, the error says where to resume.
 
     \b
     Example:
@@ -82,17 +88,17 @@ def produce(
     elif tally.stored:
         _show(topic, tally)
     elif tally.error is None:
-        note(f"0 messages stored in {topic}: the input has none" + " after --skip" * bool(skip))
+        note(f"0 messages stored in {topic}: the input is empty" + " after --skip" * bool(skip))
     if tally.error is not None:
         _explain(tally, in_flight)
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What was acknowledged, in the order of the input."""
+    """Acknowledged messages, counted in the order of the input."""
 
     stored: int = 0
-    first: int = 0  # input lines passed over
+    first: int = 0  # messages skipped
     seconds: float = 0.0
     queues: dict[str, list[int]] = field(default_factory=dict)  # count, first and last offset
     error: BaseException | None = None
@@ -123,7 +129,7 @@ def _send(servers: Servers, events: Iterable[Pair], in_flight: int) -> _Tally:
     tally = _Tally()
     started = time.monotonic()
     with (
-        explained(),
+        exit_on_error(),
         Producer("ordermq-cli", **servers.settings()) as producer,
         progress_bar() as progress,
     ):
@@ -160,7 +166,9 @@ def _rows(
         if not row:
             continue
         if place is not None and place >= len(row):
-            raise ConfigError(f"row {number} has {len(row)} columns, none for the key")
+            raise ConfigError(
+                f"row {number} has {len(row)} columns, so none with number {place} for the key"
+            )
         body = orjson.dumps(row if no_header else dict(zip(header, row, strict=False)))
         yield Message(topic, body, tags=tags), key if place is None else row[place]
 
@@ -188,7 +196,7 @@ def _paced(events: Iterable[Pair], rate: float | None) -> Iterator[Pair]:
 def _show(topic: str, tally: _Tally) -> None:
     rate = tally.stored / tally.seconds if tally.seconds else 0.0
     print_table(
-        f"{tally.stored:,} messages stored in {topic}, {rate:,.0f} a second",
+        f"{tally.stored:,} messages stored in {topic}, {rate:,.0f} per second",
         ["queue", "messages", "first offset", "last offset"],
         [(name, *counts) for name, counts in sorted(tally.queues.items())],
     )
@@ -200,12 +208,12 @@ def _explain(tally: _Tally, in_flight: int) -> None:
     if isinstance(error, KeyboardInterrupt):
         reason = "interrupted"
     elif isinstance(error, UnicodeDecodeError):
-        reason = f"the input is no UTF-8 text ({error}): convert it, as with iconv -t UTF-8"
+        reason = f"the input is not UTF-8 ({error}): convert it, for example with iconv -t UTF-8"
     if tally.stored == 0 and isinstance(error, ConnectFailed | ConnectionLost | RouteError):
         fail(reason, ExitCode.UNREACHABLE)
     if tally.stored == 0 and isinstance(error, ConfigError | UnicodeDecodeError | csv.Error):
         fail(reason, ExitCode.USAGE)
     fail(
-        f"{reason}\nThe first {reached:,} are stored; of the next {in_flight:,} some may be. "
-        f"Go on with --skip {reached}."
+        f"{reason}\nThe first {reached:,} messages are stored, and some of the next "
+        f"{in_flight:,} may be. Resume with --skip {reached}."
     )

@@ -1,4 +1,4 @@
-"""`ordermq top`: a live view of a group."""
+"""`ordermq top`: a live view of a consumer group."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rich import box
 from rich.live import Live
 from rich.table import Table
 
-from ordermq.cli.connecting import Servers, explained, servers_options
+from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.lag import behind
-from ordermq.cli.output import EXIT_CODES, json_option, out, print_json
+from ordermq.cli.output import EXIT_CODES, json_option, out, print_json, short_client_ids
 from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.model.message_queue import MessageQueue
 
@@ -22,10 +22,10 @@ from ordermq.model.message_queue import MessageQueue
 @click.command(epilog=EXIT_CODES)
 @click.argument("group")
 @click.argument("topics", nargs=-1)
-@servers_options
+@client_options
 @click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True,
-              help="Seconds between two looks.")  # fmt: skip
-@click.option("--count", type=click.IntRange(1), help="Stop after so many looks.")
+              help="Refresh interval in seconds.")  # fmt: skip
+@click.option("--count", type=click.IntRange(1), help="Stop after N refreshes.")
 @json_option
 def top(
     group: str,
@@ -35,9 +35,10 @@ def top(
     count: int | None,
     as_json: bool,
 ) -> None:
-    """Watch GROUP: what comes in, what is done, who does it, queue by queue; until Ctrl-C.
+    """Watch the rates, lag and owner of each queue of GROUP.
 
-    Rates are of the time since the look before. With --json, a document a look.
+    It runs until Ctrl-C. Rates are averaged over the refresh interval. With --json, one document
+    per refresh.
 
     \b
     Example:
@@ -47,18 +48,18 @@ def top(
     stop = threading.Event()
     before = signal.signal(signal.SIGINT, lambda _number, _frame: stop.set())
     try:
-        with explained(), GroupInspector(**servers.settings()) as inspector:
-            looks = _Looks(lambda: inspector.look(group, topics))
+        with exit_on_error(), GroupInspector(**servers.settings()) as inspector:
+            samples = _Samples(lambda: inspector.look(group, topics))
             if as_json:
-                _print(looks, stop, every, count)
+                _print(samples, stop, every, count)
             else:
-                _show(looks, stop, every, count)
+                _show(samples, stop, every, count)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-class _Looks:
-    """The group's states, each with the rates since the one before."""
+class _Samples:
+    """The group's latest state, and the rates since the one before."""
 
     def __init__(self, look: Callable[[], GroupState]) -> None:
         self._look = look
@@ -66,12 +67,13 @@ class _Looks:
         self._before = self.state
         self._taken_s = self._before_s = time.monotonic()
 
-    def again(self) -> None:
+    def refresh(self) -> None:
+        """Take another sample."""
         self._before, self._before_s = self.state, self._taken_s
         self.state, self._taken_s = self._look(), time.monotonic()
 
     def rates(self, queue: MessageQueue) -> tuple[float, float] | None:
-        """Messages a second stored and done; None at the first look."""
+        """Return messages per second, stored and committed; None before the first refresh."""
         seconds = self._taken_s - self._before_s
         now, then = self.state.progress[queue], self._before.progress.get(queue)
         if not seconds or then is None:
@@ -80,41 +82,46 @@ class _Looks:
         return (now.end - then.end) / seconds, done / seconds
 
 
-def _show(looks: _Looks, stop: threading.Event, every: float, count: int | None) -> None:
+def _show(samples: _Samples, stop: threading.Event, every: float, count: int | None) -> None:
     left = count
-    with Live(_table(looks), console=out, auto_refresh=False, screen=out.is_terminal) as live:
+    with Live(_table(samples), console=out, auto_refresh=False, screen=out.is_terminal) as live:
         while (left := None if left is None else left - 1) != 0 and not stop.wait(every):
-            looks.again()
-            live.update(_table(looks), refresh=True)
+            samples.refresh()
+            live.update(_table(samples), refresh=True)
     if out.is_terminal:
-        out.print(_table(looks))  # the screen of the live view is gone
+        # The live view used the alternate screen, which the terminal has just discarded.
+        out.print(_table(samples))
 
 
-def _print(looks: _Looks, stop: threading.Event, every: float, count: int | None) -> None:
+def _print(samples: _Samples, stop: threading.Event, every: float, count: int | None) -> None:
     left = count
     while True:
-        print_json(_document(looks))
+        print_json(_document(samples))
         left = None if left is None else left - 1
         if left == 0 or stop.wait(every):
             return
-        looks.again()
+        samples.refresh()
 
 
-def _table(looks: _Looks) -> Table:
-    state, now_ms = looks.state, time.time_ns() // 1_000_000
+def _table(samples: _Samples) -> Table:
+    state, now_ms = samples.state, time.time_ns() // 1_000_000
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"{state.group}: {state.lag:,} behind, {len(state.members)} members",
+        title=f"{state.group}: {state.lag:,} messages behind, {len(state.members)} members",
         title_justify="left",
         title_style="bold",
     )
-    table.add_column("queue")
-    table.add_column("member")
-    for column in ("in/s", "done/s", "lag", "behind", "buffered"):
+    table.add_column("queue", no_wrap=True)
+    table.add_column("member", overflow="fold")
+    for column in ("stored/s", "done/s", "lag", "behind", "buffered"):
         table.add_column(column, justify="right")
+    if not state.progress:
+        table.add_row("no member and no offset yet; waiting", style="yellow")
+    short = short_client_ids(member.client_id for member in state.members)
     for queue, done in state.progress.items():
         member, said = state.holdings.get(queue, ("-", None))
-        rates = looks.rates(queue)
+        member = short.get(member, member)
+        rates = samples.rates(queue)
         speeds = ("-", "-") if rates is None else tuple(f"{rate:,.0f}" for rate in rates)
         lock = " (locked)" if said is not None and said.is_locked else ""
         table.add_row(
@@ -122,15 +129,15 @@ def _table(looks: _Looks) -> Table:
             "-" if said is None else f"{said.buffered:,}",
         )  # fmt: skip
     for name, reason in state.silent.items():
-        table.add_row("", f"{name}: {reason}", style="yellow")
+        table.add_row("", f"{name} did not answer: {reason}", style="yellow")
     return table
 
 
-def _document(looks: _Looks) -> dict[str, object]:
+def _document(samples: _Samples) -> dict[str, object]:
     rows = []
-    for queue, done in looks.state.progress.items():
-        member, said = looks.state.holdings.get(queue, (None, None))
-        rates = looks.rates(queue) or (None, None)
+    for queue, done in samples.state.progress.items():
+        member, said = samples.state.holdings.get(queue, (None, None))
+        rates = samples.rates(queue) or (None, None)
         rows.append({
             "queue": str(queue),
             "member": member,
@@ -140,5 +147,5 @@ def _document(looks: _Looks) -> dict[str, object]:
             "done_per_second": rates[1],
             "buffered": None if said is None else said.buffered,
         })  # fmt: skip
-    state = looks.state
+    state = samples.state
     return {"group": state.group, "lag": state.lag, "queues": rows, "silent": state.silent}

@@ -100,7 +100,7 @@ def test_a_row_that_is_too_short_says_where_to_go_on(name_servers: str) -> None:
     result = produce(name_servers, *options, text=rows)
     assert result.exit_code == 1
     assert "row 4 has 1 columns" in result.stderr
-    assert "Go on with --skip" in result.stderr
+    assert "Resume with --skip" in result.stderr
 
 
 def test_an_input_that_is_no_text_or_empty_is_told(name_servers: str, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_input_that_is_no_text_or_empty_is_told(name_servers: str, tmp_path: 
     file.write_bytes(b"fine\n\xfc\n")
     result = ordermq("produce", "orders", str(file), "--name-servers", name_servers)
     assert result.exit_code in (1, 2)  # the first line may be stored by then
-    assert "no UTF-8 text" in result.stderr
+    assert "not UTF-8" in result.stderr
     assert "iconv" in result.stderr
     result = produce(name_servers, "--key", "k", text="")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -167,7 +167,7 @@ def test_a_port_that_is_taken_ends_with_3(name_servers: str) -> None:
         (["--port", "99999"], "port=99999: expected 1..65535"),
         (["--tls-certificate", "{file}"], "tls_certificate="),
         (["--history", "{file}/none.jsonl"], "cannot be written"),
-        (["--data", "{file}"], "give another"),
+        (["--data", "{file}"], "use another"),
     ],
     ids=["port", "certificate", "history", "data"],
 )

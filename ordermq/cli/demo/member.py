@@ -1,6 +1,6 @@
-"""A consumer process of the demo: keeps the logs of the aircraft in its queues.
+"""A consumer process of the demo: writes the logs of the aircraft in its queues.
 
-Run as `python -m ordermq.cli.demo.member`; SIGTERM makes it hand its queues over and leave.
+Run as `python -m ordermq.cli.demo.member`; on SIGTERM it hands its queues over and exits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH = 64
 
 
 def main() -> None:
-    """Join the group; one line on stdout tells our client id."""
+    """Join the group; print the client id as one JSON line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--name-servers", required=True)
     parser.add_argument("--logbook", type=Path, required=True)

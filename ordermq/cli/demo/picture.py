@@ -1,4 +1,4 @@
-"""The picture: which member owned which queue when, and how many flights it wrote."""
+"""The picture: the owner of each queue over time, and flights written per second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ordermq.cli.demo.member import TOPIC
 from ordermq.cli.demo.run import BROKER_BACK, Mark
 from ordermq.events import EventType
 
-# Okabe and Ito: told apart by colour-blind readers too.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish, too.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _STEP_S = 0.5
 _NS = 1e9
@@ -37,8 +37,8 @@ def draw(outcome: Outcome, path: Path) -> None:
         _draw_rates(rates, outcome, colour_of, start)
         _draw_marks(owners, rates, outcome, start)
         figure.suptitle(
-            f"{course.total:,} flights, 8 queues: every aircraft's events in order, "
-            "whoever owns its queue",
+            f"{course.total:,} flights in 8 queues: each aircraft's events are processed in "
+            "order, whichever consumer owns its queue",
             fontsize=12,
             x=0.01,
             ha="left",
@@ -69,7 +69,7 @@ def _draw_owners(axes: Axes, outcome: Outcome, colour_of: Mapping[str, str], sta
     axes.legend(
         handles=[
             *(Patch(color=colour, label=name) for name, colour in colour_of.items()),
-            Patch(facecolor="white", edgecolor="#999999", label="nobody yet"),
+            Patch(facecolor="white", edgecolor="#999999", label="no owner"),
         ],
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
@@ -88,8 +88,8 @@ def _draw_rates(axes: Axes, outcome: Outcome, colour_of: Mapping[str, str], star
         axes.fill_between(seconds, bottom, top, color=colour, step="post", linewidth=0)
         bottom = top
     axes.step(seconds, stored, where="post", color="black", linewidth=1, label="stored")
-    axes.set_ylabel("flights a second")
-    axes.set_xlabel("seconds since the first member joined")
+    axes.set_ylabel("flights per second")
+    axes.set_xlabel("seconds since the first consumer joined")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
@@ -97,7 +97,7 @@ def _draw_rates(axes: Axes, outcome: Outcome, colour_of: Mapping[str, str], star
 
 
 def _rates(outcome: Outcome, start: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Messages a second in steps: written by each member, stored by the broker."""
+    """Return messages per second over time: written by each member, and stored."""
     counts: dict[str, dict[int, int]] = {}
     for t, _, event in Histories(outcome.course.histories):
         if event.get("topic") != TOPIC:
@@ -120,7 +120,7 @@ def _rates(outcome: Outcome, start: int) -> tuple[dict[str, np.ndarray], np.ndar
 
 
 def _draw_marks(owners: Axes, rates: Axes, outcome: Outcome, start: int) -> None:
-    for at, text in _told(outcome.course.marks, start):
+    for at, text in _labels(outcome.course.marks, start):
         for axes in (owners, rates):
             axes.axvline(at, color="#333333", linewidth=0.9, linestyle=(0, (3, 2)))
         owners.annotate(
@@ -134,14 +134,15 @@ def _draw_marks(owners: Axes, rates: Axes, outcome: Outcome, start: int) -> None
         )
 
 
-def _told(marks: Sequence[Mark], start: int) -> list[tuple[float, str]]:
-    """Seconds and text of each mark; the first joins stand at the left edge anyway."""
-    told: list[tuple[float, str]] = []
+def _labels(marks: Sequence[Mark], start: int) -> list[tuple[float, str]]:
+    """Return seconds and text of each mark."""
+    # Without the first joins: they are all at the left edge, and their texts would overlap.
+    labels: list[tuple[float, str]] = []
     for mark in marks:
         at = (mark.t - start) / _NS
-        if mark.text == BROKER_BACK and told:
-            killed, text = told[-1]
-            told[-1] = (killed, f"{text}, back {at - killed:.1f} s later")
+        if mark.text == BROKER_BACK and labels:
+            killed, text = labels[-1]
+            labels[-1] = (killed, f"{text}, back {at - killed:.1f} s later")
         elif at > _FIRST_JOINS_S:
-            told.append((at, mark.text))
-    return told
+            labels.append((at, mark.text))
+    return labels

@@ -21,18 +21,18 @@ _START_TIMEOUT_S = 30.0
 
 
 class DemoFailed(OrderMQError):
-    """The demo cannot go on, or a check failed; the text says why."""
+    """The demo cannot continue, or a check failed; the text says why."""
 
     code = "demo-failed"
 
 
 class Process:
-    """A Python module run as a process; its stdout are JSON lines, its stderr a log file.
+    """A Python module run as a process: JSON lines on stdout, a log file for stderr.
 
     Args:
-        name: what people call it.
+        name: its name in errors.
         module: run as `python -m`.
-        log: where its stderr goes, appended.
+        log: file to which its stderr is appended.
         is_tree: it starts processes of its own, which are killed with it.
     """
 
@@ -49,7 +49,7 @@ class Process:
         self._is_tree = is_tree
         self.log = log
         self.lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._dismissed = self._killed = False
+        self._is_end_expected = self._killed = False
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", module, *map(str, arguments)],
@@ -68,9 +68,9 @@ class Process:
                 self.lines.put(orjson.loads(line))
 
     def first_line(self) -> dict[str, Any]:
-        """The first line it prints.
+        """Return the first line it prints.
 
-        Raises: DemoFailed: it ended, or said nothing, before.
+        Raises: DemoFailed: it ended before, or printed nothing for too long.
         """
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -78,21 +78,26 @@ class Process:
                 return self.lines.get(timeout=0.1)
             except queue.Empty:
                 self.check_alive()
-        raise DemoFailed(f"{self.name} said nothing for {_START_TIMEOUT_S:.0f} s; see {self.log}")
+        raise DemoFailed(
+            f"{self.name} did not start within {_START_TIMEOUT_S:.0f} s; see {self.log}"
+        )
 
     def check_alive(self) -> None:
-        """Raises: DemoFailed: it ended though nobody asked it to."""
+        """Check that it has not ended by itself.
+
+        Raises: DemoFailed: it has.
+        """
         code = self._process.poll()
-        if code and not self._dismissed:
-            raise DemoFailed(f"{self.name} ended by itself, code {code}; see {self.log}")
+        if code and not self._is_end_expected:
+            raise DemoFailed(f"{self.name} exited unexpectedly with code {code}; see {self.log}")
 
     @property
     def is_over(self) -> bool:
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """kill -9: it gets no chance to hand anything over."""
-        self._dismissed = self._killed = True
+        """Kill it with SIGKILL, so that it cannot hand anything over."""
+        self._is_end_expected = self._killed = True
         if self._is_tree:
             os.killpg(self._process.pid, signal.SIGKILL)
         else:
@@ -100,25 +105,28 @@ class Process:
         self._process.wait()
 
     def ask_to_leave(self) -> None:
-        """SIGTERM; it hands over and ends by itself."""
-        self._dismissed = True
+        """Send SIGTERM; it hands its queues over and exits."""
+        self._is_end_expected = True
         if not self.is_over:
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> None:
-        """Raises: DemoFailed: still there after `timeout_s`, or it ended badly."""
+        """Wait for its exit.
+
+        Raises: DemoFailed: it still runs after `timeout_s`, or exited with an error.
+        """
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise DemoFailed(
-                f"{self.name} did not leave in {timeout_s:.0f} s; see {self.log}"
+                f"{self.name} did not exit within {timeout_s:.0f} s; see {self.log}"
             ) from None
         self._reader.join()
         if code and not self._killed:
-            raise DemoFailed(f"{self.name} left with code {code}; see {self.log}")
+            raise DemoFailed(f"{self.name} exited with code {code}; see {self.log}")
 
     def end(self) -> None:
-        """Whatever state it is in, it is gone afterwards."""
+        """Kill it if it still runs, and release its resources."""
         if not self.is_over:
             self.kill()
         self._reader.join()

@@ -1,4 +1,4 @@
-"""The course of the demo: who starts, joins, leaves and dies, and when."""
+"""The sequence of the demo: starts, joins, leaves and kills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ordermq.events import EventType, History
 LEASE_MS = 5_000
 MEMBERS = "Ada", "Blaise", "Carl"
 NEWCOMER = "Dora"
-BROKER_BACK = "broker is back"
+BROKER_BACK = "broker restarted"
 TIME_LIMIT_S = 170.0
 _LOOK_S = 0.05
 _LOOK_AT_LOGS_S = 0.25
@@ -29,7 +29,7 @@ _QUIET_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something done to the run; `t` as in histories."""
+    """An intervention in the run; `t` as in histories."""
 
     t: int
     text: str
@@ -38,7 +38,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Course:
-    """What happened: marks, names and clocks; the histories tell the rest."""
+    """Marks, names and times of the run; the rest is in the histories."""
 
     folder: Path
     total: int = 0
@@ -61,8 +61,8 @@ class Run:
 
     Args:
         folder: empty; gets histories, logs, the logbook and the broker's data.
-        seconds: how long the producer takes to send everything.
-        limit: only the first so many rows of the file.
+        seconds: time over which the producer sends all flights.
+        limit: read only the first rows of the file.
     """
 
     def __init__(self, folder: Path, seconds: float, limit: int | None, progress: Progress) -> None:
@@ -82,9 +82,9 @@ class Run:
         self._logbook = Logbook(self.course.logbook)
 
     def play(self) -> Course:
-        """Everything, start to end.
+        """Run the demo from start to end.
 
-        Raises: DemoFailed: a process ended unasked, or time is up.
+        Raises: DemoFailed: a process exited unexpectedly, or the time limit is reached.
         """
         try:
             self._play()
@@ -106,7 +106,7 @@ class Run:
         try:
             self.course.total = int(sender.first_line()["total"])
             sending = self._bar("sent by the producer")
-            writing = self._bar("written by the members")
+            writing = self._bar("written by the consumers")
             steps = self._steps()
             while not (sender.is_over and sender.lines.empty() and self._is_quiet()):
                 self._look_at_sender(sender, sending)
@@ -136,8 +136,6 @@ class Run:
             (0.55, lambda: self._kill_member(blaise)),
             (0.78, self._kill_broker),
         ]
-
-    # -- what happens ------------------------------------------------------------------
 
     def _start_broker(self) -> None:
         port = self._address.rpartition(":")[2] or "0"
@@ -170,21 +168,19 @@ class Run:
 
     def _kill_member(self, name: str) -> None:
         self._members[name].kill()
-        self._mark(f"{name} killed (-9)", name)
+        self._mark(f"{name} killed (SIGKILL)", name)
         self._harness.record(EventType.CRASH, client=self._clients[name])
 
     def _kill_broker(self) -> None:
         assert self._broker is not None
         self._broker.kill()
-        self._mark("broker killed (-9)")
+        self._mark("broker killed (SIGKILL)")
         self._start_broker()
         self._mark(BROKER_BACK)
 
     def _mark(self, text: str, member: str = "") -> None:
         self.course.marks.append(Mark(time.clock_gettime_ns(CLOCK_ID), text, member))
         self._progress.console.print(f"  {time.monotonic() - self._started:5.1f} s  {text}")
-
-    # -- watching ----------------------------------------------------------------------
 
     def _look_at_sender(self, sender: Process, bar: TaskID) -> None:
         try:
@@ -201,7 +197,7 @@ class Run:
         self._next_look = now + _LOOK_AT_LOGS_S
         try:
             totals = self._logbook.totals()
-        except sqlite3.OperationalError:  # locked by a member, for longer than we wait
+        except sqlite3.OperationalError:  # locked by a consumer for longer than the timeout
             return
         if totals["read"] != self._read:
             self._read, self._quiet_since = totals["read"], now
@@ -209,10 +205,8 @@ class Run:
         self._progress.update(bar, completed=self._written)
 
     def _is_quiet(self) -> bool:
-        """All flights are in the logs, and nothing has moved for a moment.
-
-        A copy that the producer sent again may still come behind the last flight.
-        """
+        """Return True if all flights are in the logs, and nothing was read for a second."""
+        # A copy that the producer sent again may follow the last flight.
         quiet_s = time.monotonic() - self._quiet_since
         return self._written >= self.course.total and quiet_s > _QUIET_S
 
@@ -222,7 +216,7 @@ class Run:
                 process.check_alive()
         if time.monotonic() - self._started > TIME_LIMIT_S:
             raise DemoFailed(
-                f"not done after {TIME_LIMIT_S:.0f} s: {self._written:,} of "
+                f"not finished after {TIME_LIMIT_S:.0f} s: {self._written:,} of "
                 f"{self.course.total:,} flights are in the logs; see {self._folder}"
             )
 

@@ -1,6 +1,6 @@
-"""The producer process of the demo: sends every flight, in the order they left.
+"""The producer process of the demo: sends every flight, by time of departure.
 
-Run as `python -m ordermq.cli.demo.sender`; tells on stdout how far it is.
+Run as `python -m ordermq.cli.demo.sender`; it prints its progress as JSON lines.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ordermq.producer.producer import Producer
 
 QUEUES = 8
 IN_FLIGHT = 2_048
-_TICK = 256  # messages sent between two looks at the clock
+_TICK = 256  # messages sent between two checks of the clock
 
 
 def main() -> None:
-    """Send; lines on stdout: {"total"}, {"sent"} ..., {"sent", "seconds"}."""
+    """Send all flights; print {"total"}, {"sent"} ..., {"sent", "seconds"}."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--name-servers", required=True)
     parser.add_argument("--limit", type=int)
@@ -32,9 +32,9 @@ def main() -> None:
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     flights = read_flights(flights_file(), given.limit)
-    _tell(total=len(flights))
+    _report(total=len(flights))
     started = time.monotonic()
-    # A broker that is away for a while is waited for: what was sent must go first.
+    # Many retries: while the broker restarts, later flights must wait behind earlier ones.
     with Producer(
         "airports",
         name_servers=given.name_servers,
@@ -47,8 +47,8 @@ def main() -> None:
         for _ in producer.send_many(events, max_in_flight=IN_FLIGHT):
             sent += 1
             if sent % 1_000 == 0:
-                _tell(sent=sent)
-    _tell(sent=sent, seconds=time.monotonic() - started)
+                _report(sent=sent)
+    _report(sent=sent, seconds=time.monotonic() - started)
 
 
 def _paced(flights: Sequence[Flight], seconds: float) -> Iterator[tuple[Message, str]]:
@@ -62,7 +62,7 @@ def _paced(flights: Sequence[Flight], seconds: float) -> Iterator[tuple[Message,
         yield Message(TOPIC, orjson.dumps(flight._asdict()), tags=flight.carrier), flight.key
 
 
-def _tell(**facts: float) -> None:
+def _report(**facts: float) -> None:
     click.echo(orjson.dumps(facts).decode())
 
 

@@ -1,4 +1,4 @@
-"""How a command reaches its brokers: name servers, account, TLS."""
+"""Options of every command that connects to a cluster: name servers, account, TLS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """What a client is made with: `PushConsumer(group, **servers.settings())`."""
+    """The arguments of a client: `PushConsumer(group, **servers.settings())`."""
 
     name_servers: str
     given: dict[str, Any]
@@ -42,30 +42,37 @@ _OPTIONS = (
         show_default=True,
         envvar="ORDERMQ_NAME_SERVERS",
         show_envvar=True,
-        help="host:port, several joined by ';'.",
+        help="Name servers as host:port, several separated by ';'.",
     ),
     click.option(
-        "--access-key", envvar="ORDERMQ_ACCESS_KEY", show_envvar=True, help="Signs requests."
+        "--access-key",
+        envvar="ORDERMQ_ACCESS_KEY",
+        show_envvar=True,
+        help="Account to sign requests with.",
     ),
     click.option(
         "--secret-key",
         envvar="ORDERMQ_SECRET_KEY",
         show_envvar=True,
-        help="Of the access key; better in the environment, where no list of processes shows it.",
+        help="Secret of the account; in the environment it is hidden from the process list.",
     ),
     click.option("--tls", is_flag=True, help="Connect with TLS."),
-    click.option("--tls-ca-file", type=click.Path(exists=True), help="Who may sign servers."),
+    click.option(
+        "--tls-ca-file",
+        type=click.Path(exists=True),
+        help="CA bundle (PEM) to verify the server with.",
+    ),
     click.option(
         "--tls-verify",
         type=click.Choice([each.value for each in TlsVerify]),
-        help="What is asked of a server's certificate; default: full.",
+        help="How to verify the server's certificate; default: full.",
     ),
 )
 _NAMES = ("access_key", "secret_key", "tls", "tls_ca_file", "tls_verify")
 
 
-def servers_options(function: _F) -> _F:
-    """The options that say where the servers are; the command gets them as `servers`."""
+def client_options(function: _F) -> _F:
+    """Add the options of the connection; the command gets them as `servers`."""
 
     @functools.wraps(function)
     def command(name_servers: str, **arguments: Any) -> Any:
@@ -79,8 +86,8 @@ def servers_options(function: _F) -> _F:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Ends the command with a sentence and an exit code where a client would raise."""
+def exit_on_error() -> Iterator[None]:
+    """End the command with a message and an exit code where a client raises."""
     try:
         yield
     except ConfigError as error:
