@@ -68,7 +68,7 @@ def test_everything_arrives_once_and_is_committed(
     assert committed(broker) == 1_000
 
 
-def test_messages_of_one_queue_are_with_as_many_listeners_as_there_are_threads(
+def test_one_queue_is_consumed_by_as_many_listeners_as_there_are_threads(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(8, keys=1))
@@ -125,7 +125,7 @@ def test_a_listener_that_does_not_return_holds_the_commit_but_not_the_others(
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_a_failed_message_comes_again_from_the_retry_topic_with_its_own_topic_restored(
+def test_a_failed_message_is_redelivered_from_the_retry_topic_with_its_own_topic_restored(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(100))
@@ -152,7 +152,7 @@ def test_a_failed_message_comes_again_from_the_retry_topic_with_its_own_topic_re
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_the_part_of_a_batch_that_is_not_acknowledged_comes_again_at_the_level_asked_for(
+def test_the_unacknowledged_part_of_a_batch_is_redelivered_at_the_requested_level(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     for number in range(40):
@@ -221,7 +221,7 @@ def refuse(times: int, error: Exception, monkeypatch: pytest.MonkeyPatch, name: 
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(
+def test_a_message_the_broker_does_not_take_back_is_sent_to_the_retry_topic(
     producer: Producer,
     broker: EmbeddedBroker,
     make_consumer: MakeConsumer,
@@ -249,7 +249,7 @@ def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_what_no_broker_stores_again_is_tried_here_again_and_holds_the_commit(
+def test_a_message_no_broker_stores_again_is_retried_in_place_and_holds_the_commit(
     producer: Producer,
     broker: EmbeddedBroker,
     make_consumer: MakeConsumer,
@@ -284,7 +284,7 @@ def test_what_no_broker_stores_again_is_tried_here_again_and_holds_the_commit(
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_a_message_whose_listener_hangs_is_sent_back_and_its_late_answer_ignored(
+def test_a_message_whose_listener_hangs_is_sent_back_and_its_late_result_ignored(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(20, keys=1))
@@ -307,7 +307,7 @@ def test_a_message_whose_listener_hangs_is_sent_back_and_its_late_answer_ignored
     assert consumer.statistics["listener_errors"] == 0
 
 
-def test_a_graceful_close_repeats_nothing_at_the_member_that_takes_over(
+def test_after_a_graceful_close_the_next_owner_repeats_nothing(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(16))
@@ -372,7 +372,7 @@ def test_a_concurrent_group_takes_no_lock(
         ({"on_failure": DeadLetter()}, "on_failure"),
     ],
 )
-def test_what_is_for_ordered_groups_only_is_refused(settings: dict[str, Any], name: str) -> None:
+def test_settings_for_ordered_groups_only_are_refused(settings: dict[str, Any], name: str) -> None:
     consumer = PushConsumer("g", name_servers="127.0.0.1:1", **settings)
     with pytest.raises(ConfigError, match=f"{name}.*for @consumer.orderly only"):
         consumer.concurrently(lambda messages, context: None)

@@ -96,7 +96,7 @@ def test_a_revoked_queue_waits_for_its_listener_and_repeats_nothing(
     assert_in_order(seen, 80, keys=16)
 
 
-def test_a_slow_queue_does_not_hold_back_the_hand_off_of_the_others(
+def test_a_slow_queue_does_not_delay_the_revocation_of_the_others(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(160, keys=16))
@@ -168,7 +168,7 @@ def test_the_history_of_moves_passes_the_audit(
     assert report.ok, report.violations
 
 
-def test_a_close_that_waits_no_longer_keeps_the_lock_and_commits_nothing_later(
+def test_a_forced_close_keeps_the_lock_and_commits_nothing_later(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, tmp_path: Path
 ) -> None:
     send_all(producer, numbered(5, keys=1))

@@ -74,7 +74,7 @@ def test_hooks_see_each_call_before_and_after_with_its_outcome(
     assert notes.begun == [bodies for bodies, _, _ in notes.ended]
 
 
-def test_a_call_that_took_as_long_as_the_timeout_is_labelled_so(
+def test_a_call_that_took_as_long_as_the_timeout_is_labelled_time_out(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(1))
@@ -132,7 +132,7 @@ def test_a_filter_drops_messages_that_are_done_and_counted_all_the_same(
     assert committed(broker) == 200
 
 
-def test_a_partial_answer_counts_the_messages_the_listener_got(
+def test_a_partial_result_counts_the_messages_the_listener_got(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(60, keys=1))
@@ -174,7 +174,7 @@ def test_an_ack_index_counts_the_messages_the_listener_got(
     assert not {body for _, _, _, body in seen.deliveries} & {b"0", b"2", b"4", b"6"}
 
 
-def test_rates_of_pulls_and_calls_are_told_by_topic(
+def test_throughput_of_pulls_and_calls_is_counted_by_topic(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(100))

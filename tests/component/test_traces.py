@@ -153,7 +153,7 @@ def test_what_a_check_raises_is_raised_by_every_way_of_sending_and_nothing_is_se
 # -- traces --------------------------------------------------------------------------------
 
 
-def test_what_a_producer_sent_is_traced(broker: EmbeddedBroker) -> None:
+def test_sends_of_a_producer_are_traced(broker: EmbeddedBroker) -> None:
     started_ms = time.time_ns() // 1_000_000
     with Producer("p", name_servers=broker.name_servers, **TRACED) as producer:
         normal = producer.send(orders(tags="t", keys=["o-1", "all"]), sharding_key="k")

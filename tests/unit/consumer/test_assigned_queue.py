@@ -68,7 +68,7 @@ def offsets(claim: BatchClaim) -> list[int]:
 # -- a batch -------------------------------------------------------------------------------
 
 
-def test_the_first_pull_asks_for_one_request_and_the_second_for_none(orders: Orders) -> None:
+def test_the_first_pull_submits_the_queue_and_the_second_does_not(orders: Orders) -> None:
     assert orders.pulled(0, 1, 2)
     assert not orders.pulled(3)
     claim = orders.begin(2)
@@ -79,7 +79,9 @@ def test_the_first_pull_asks_for_one_request_and_the_second_for_none(orders: Ord
     assert offsets(orders.begin()) == [2, 3, 4]
 
 
-def test_an_empty_queue_ends_the_request_and_the_next_pull_asks_again(orders: Orders) -> None:
+def test_an_empty_queue_clears_the_dispatch_flag_and_the_next_pull_submits_again(
+    orders: Orders,
+) -> None:
     orders.pulled(0)
     orders.queue.end_batch(orders.begin(), 1, NOW)
     assert orders.has_request
@@ -88,7 +90,7 @@ def test_an_empty_queue_ends_the_request_and_the_next_pull_asks_again(orders: Or
     assert orders.pulled(1)
 
 
-def test_a_partial_batch_commits_its_prefix_and_brings_the_rest_again(orders: Orders) -> None:
+def test_a_partial_batch_commits_its_prefix_and_redelivers_the_rest(orders: Orders) -> None:
     orders.pulled(0, 1, 5, 6)
     assert orders.queue.end_batch(orders.begin(), 2, NOW)
     assert orders.queue.done_offset == 2
@@ -104,7 +106,7 @@ def test_a_batch_of_which_nothing_is_done_moves_nothing(orders: Orders) -> None:
     assert offsets(orders.begin()) == [3, 4]
 
 
-def test_a_message_pulled_again_while_it_is_consumed_does_not_come_twice(orders: Orders) -> None:
+def test_a_message_pulled_again_while_it_is_consumed_is_not_delivered_twice(orders: Orders) -> None:
     orders.pulled(0, 1)
     claim = orders.begin()
     orders.pulled(0, 1, 2)
@@ -113,7 +115,7 @@ def test_a_message_pulled_again_while_it_is_consumed_does_not_come_twice(orders:
     assert offsets(orders.begin()) == [2]
 
 
-def test_after_a_failed_batch_messages_come_one_by_one_until_the_last_of_it(
+def test_after_a_failed_batch_its_messages_are_claimed_one_by_one(
     orders: Orders,
 ) -> None:
     orders.pulled(0, 1, 2, 3)
@@ -136,7 +138,7 @@ def test_held_batches_are_committed_together(orders: Orders) -> None:
     assert orders.queue.done_offset == 2
 
 
-def test_a_rollback_brings_everything_held_again(orders: Orders) -> None:
+def test_a_rollback_redelivers_everything_held(orders: Orders) -> None:
     orders.pulled(0, 1, 2)
     orders.queue.end_batch(orders.begin(1), 1, NOW, hold=True)
     assert orders.queue.rollback_held(orders.begin(1))
@@ -145,7 +147,7 @@ def test_a_rollback_brings_everything_held_again(orders: Orders) -> None:
     assert offsets(orders.begin()) == [0, 1, 2]
 
 
-def test_a_rollback_of_a_lost_lease_brings_nothing(orders: Orders) -> None:
+def test_a_rollback_under_a_lost_lease_redelivers_nothing(orders: Orders) -> None:
     orders.pulled(0)
     claim = orders.begin()
     orders.queue.lose_lease("lost")
@@ -168,7 +170,7 @@ def test_no_batch_starts_at_or_after_the_end_of_the_lease(orders: Orders) -> Non
     assert len(orders.lapses) == 1
 
 
-def test_a_batch_that_outlives_its_lease_counts_for_nothing(orders: Orders) -> None:
+def test_the_results_of_a_batch_that_outlives_its_lease_are_discarded(orders: Orders) -> None:
     orders.pulled(0, 1)
     claim = orders.begin(1)
     assert not orders.queue.end_batch(claim, 1, DEADLINE)
@@ -198,7 +200,7 @@ def test_a_grant_of_another_epoch_or_generation_is_no_renewal(orders: Orders) ->
     assert not orders.queue.renew(orders.queue.generation, Lease(7, DEADLINE + 1, True))
 
 
-def test_a_lapse_reported_late_does_not_hit_the_lease_after_it(orders: Orders) -> None:
+def test_a_lost_lease_reported_late_does_not_end_its_successor(orders: Orders) -> None:
     before = orders.queue.generation
     orders.queue.lose_lease("lost")
     orders.queue.regain(Lease(8, DEADLINE, True), 0)
@@ -207,7 +209,7 @@ def test_a_lapse_reported_late_does_not_hit_the_lease_after_it(orders: Orders) -
     assert orders.lapses == ["lost"]
 
 
-def test_a_queue_that_lapsed_twice_tells_it_once(orders: Orders) -> None:
+def test_a_lease_lost_twice_is_notified_once(orders: Orders) -> None:
     orders.queue.lose_lease("first")
     orders.queue.lose_lease("second")
     assert orders.lapses == ["first"]
@@ -249,7 +251,7 @@ def test_a_regained_queue_starts_from_the_offset_read_under_the_new_lease(orders
     assert offsets(orders.begin()) == [1]
 
 
-def test_a_request_that_waited_out_a_lapse_and_a_regain_stays_the_only_one(
+def test_a_request_that_waits_while_the_lease_is_lost_and_regained_stays_the_only_one(
     orders: Orders,
 ) -> None:
     assert orders.pulled(0)
@@ -259,7 +261,7 @@ def test_a_request_that_waited_out_a_lapse_and_a_regain_stays_the_only_one(
     assert offsets(orders.begin()) == [0]
 
 
-def test_a_broken_turn_gives_the_lease_up_and_ends_the_request(orders: Orders) -> None:
+def test_an_abandoned_batch_loses_the_lease_and_clears_the_dispatch_flag(orders: Orders) -> None:
     orders.pulled(0)
     orders.begin()
     orders.queue.abandon_batch("a defect")
@@ -297,7 +299,7 @@ def test_skipped_offsets_are_done_only_when_nothing_is_buffered(orders: Orders) 
     assert orders.queue.done_offset == 11
 
 
-def test_a_waiting_puller_is_told_once_there_is_room(orders: Orders) -> None:
+def test_a_waiting_fetcher_is_notified_once_there_is_room(orders: Orders) -> None:
     assert not orders.queue.wait_for_room(1)
     orders.pulled(0, 1, 2)
     assert orders.queue.wait_for_room(2)
@@ -312,7 +314,7 @@ def test_a_waiting_puller_is_told_once_there_is_room(orders: Orders) -> None:
 # -- pausing, moving -----------------------------------------------------------------------
 
 
-def test_a_paused_queue_starts_no_batch_and_goes_on_where_it_was(orders: Orders) -> None:
+def test_a_paused_queue_starts_no_batch_and_continues_where_it_was(orders: Orders) -> None:
     orders.pulled(0)
     orders.queue.pause()
     assert orders.queue.begin_batch(1, NOW) is NotClaimed.PAUSED
@@ -323,7 +325,7 @@ def test_a_paused_queue_starts_no_batch_and_goes_on_where_it_was(orders: Orders)
     assert offsets(orders.begin()) == [0, 1]
 
 
-def test_resuming_asks_for_no_second_request(orders: Orders) -> None:
+def test_resuming_submits_no_second_time(orders: Orders) -> None:
     assert not orders.queue.resume(), "nothing is pending"
     orders.pulled(0)
     orders.queue.pause()
@@ -404,7 +406,7 @@ def test_a_revoked_queue_lets_its_running_batch_end_and_commit(orders: Orders) -
     assert orders.queue.begin_batch(1, NOW) is NotClaimed.REVOKED
 
 
-def test_a_lapse_while_draining_ends_the_drain_with_nothing_to_commit(orders: Orders) -> None:
+def test_a_lease_lost_while_draining_ends_the_drain_with_nothing_to_commit(orders: Orders) -> None:
     orders.pulled(0)
     claim = orders.begin()
     orders.queue.revoke()
@@ -416,7 +418,7 @@ def test_a_lapse_while_draining_ends_the_drain_with_nothing_to_commit(orders: Or
     assert not orders.queue.regain(Lease(8, DEADLINE, True), 0)
 
 
-def test_a_discarded_queue_is_dead_whatever_comes_late(orders: Orders) -> None:
+def test_a_discarded_queue_ignores_everything_that_arrives_late(orders: Orders) -> None:
     orders.pulled(0)
     claim = orders.begin()
     generation = orders.queue.generation
@@ -435,7 +437,7 @@ def test_a_discarded_queue_is_dead_whatever_comes_late(orders: Orders) -> None:
 # -- commits -------------------------------------------------------------------------------
 
 
-def test_what_is_done_is_committed_only_under_a_valid_lease(orders: Orders) -> None:
+def test_done_messages_are_committed_only_under_a_valid_lease(orders: Orders) -> None:
     assert orders.queue.uncommitted(NOW) is None
     orders.pulled(0)
     orders.queue.end_batch(orders.begin(), 1, NOW)

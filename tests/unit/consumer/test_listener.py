@@ -35,14 +35,16 @@ RETRY, ROLLBACK = Settlement.RETRY, Settlement.ROLLBACK
         (3, Verdict(DONE, 3), Verdict(HOLD, 3)),
     ],
 )
-def test_an_answer_for_three_messages(answer: object, auto: Verdict, manual: Verdict) -> None:
+def test_a_result_for_three_messages(answer: object, auto: Verdict, manual: Verdict) -> None:
     assert judge(answer, 3, AUTO_COMMIT) == auto
     assert judge(answer, 3, MANUAL_COMMIT) == manual
 
 
 @pytest.mark.parametrize("answer", [True, False, -1, 4, 1.0, "SUCCESS", [], object()])
 @pytest.mark.parametrize("auto_commit", [True, False])
-def test_any_other_answer_says_what_was_expected(answer: object, auto_commit: bool) -> None:
+def test_any_other_result_raises_an_error_that_lists_the_allowed_ones(
+    answer: object, auto_commit: bool
+) -> None:
     with pytest.raises(ConfigError, match="expected None, a ConsumeResult, or how many of the 3"):
         judge(answer, 3, AUTO_COMMIT if auto_commit else MANUAL_COMMIT)
 
@@ -68,7 +70,7 @@ def context_of(assigned: AssignedQueue) -> ConsumeContext:
     return ConsumeContext(assigned, claim, claim.messages, attempt=2)
 
 
-def test_a_context_tells_queue_attempt_and_fence_token(assigned: AssignedQueue) -> None:
+def test_a_context_has_queue_attempt_and_fence_token(assigned: AssignedQueue) -> None:
     context = context_of(assigned)
     assert context.message_queue == QUEUE
     assert (context.attempt, context.suspend_ms) == (2, -1)
@@ -83,7 +85,7 @@ def test_the_fence_token_stays_that_of_the_batch_when_the_lease_is_renewed(
     assert context.fence_token == (7, 4)
 
 
-def test_a_context_is_revoked_by_a_move_and_by_a_loss_even_after_the_queue_was_regained(
+def test_a_context_is_revoked_by_a_rebalance_and_by_a_lost_lease_even_after_it_was_regained(
     assigned: AssignedQueue,
 ) -> None:
     context = context_of(assigned)

@@ -109,7 +109,7 @@ class Consumption:
         return None
 
 
-def test_a_quick_listener_is_called_one_by_one_out_of_claims_that_grow() -> None:
+def test_a_quick_listener_is_called_batch_by_batch_from_growing_claims() -> None:
     consumption = Consumption()
     consumption.run(lambda messages, context: ConsumeResult.SUCCESS)
     assert consumption.seen == list(range(200))
@@ -118,7 +118,7 @@ def test_a_quick_listener_is_called_one_by_one_out_of_claims_that_grow() -> None
     assert consumption.statistics["batches"] == consumption.statistics["messages_done"] == 200
 
 
-def test_a_queue_has_another_turn_after_the_others_only_while_it_has_messages() -> None:
+def test_a_queue_is_submitted_again_behind_the_others_only_while_it_has_messages() -> None:
     consumption = Consumption()
     consumption.assigned.burst = consumption.service._max_burst
     consumption.others_wait = True
@@ -172,7 +172,7 @@ def test_a_listener_that_becomes_slow_has_its_messages_done_soon() -> None:
         {"consume_message_batch_max_size": 170},
     ],
 )
-def test_a_claim_is_one_batch_where_more_would_show(config: dict[str, Any]) -> None:
+def test_a_claim_is_one_batch_if_each_batch_is_committed_by_itself(config: dict[str, Any]) -> None:
     consumption = Consumption(**config)
     consumption.clock.advance(1)
     consumption.run(lambda messages, context: ConsumeResult.SUCCESS)
@@ -183,7 +183,7 @@ def test_a_claim_is_one_batch_where_more_would_show(config: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("end", ["revoke", "pause", "lapse"])
-def test_what_ends_a_claim_ends_it_at_the_batch_that_runs(end: str) -> None:
+def test_a_claim_is_ended_at_its_running_batch(end: str) -> None:
     consumption = Consumption()
     assigned = consumption.assigned
 
@@ -211,7 +211,7 @@ def test_what_ends_a_claim_ends_it_at_the_batch_that_runs(end: str) -> None:
     assert (assigned.state is QueueState.ACTIVE) == (end != "revoke")
 
 
-def test_a_failure_in_a_claim_brings_back_that_batch_and_what_follows() -> None:
+def test_a_failure_in_a_claim_redelivers_that_batch_and_the_following_ones() -> None:
     consumption = Consumption(consume_message_batch_max_size=3)
 
     def listen(messages: Sequence[MessageView], context: ConsumeContext) -> object:
@@ -236,7 +236,7 @@ def test_the_fence_token_of_a_batch_is_its_own_offset() -> None:
     assert tokens == [(7, offset) for offset in range(200)]
 
 
-def test_a_queue_whose_turn_broke_by_an_error_of_ours_rests_longer_each_time() -> None:
+def test_a_queue_pauses_longer_after_each_internal_error_in_a_row() -> None:
     consumption = Consumption()
     assigned, service = consumption.assigned, consumption.service
 

@@ -102,7 +102,7 @@ def test_one_thread_serves_all_queues_of_a_quick_listener() -> None:
     pool.end()
 
 
-def test_a_listener_that_does_not_return_delays_other_queues_by_two_looks_at_most() -> None:
+def test_a_listener_that_does_not_return_delays_other_queues_by_two_checks_at_most() -> None:
     pool = Pool(3)
     stuck = pool.give(Work())
     assert stuck.started.wait(WAIT_S)
@@ -114,7 +114,7 @@ def test_a_listener_that_does_not_return_delays_other_queues_by_two_looks_at_mos
     pool.end(stuck, *others)
 
 
-def test_after_a_slow_call_each_queue_that_waits_has_a_thread_at_once() -> None:
+def test_after_a_slow_call_each_waiting_queue_gets_a_thread_at_once() -> None:
     pool = Pool(3)
     first = Work(SLOW_NS)
     pool.give(first)
@@ -124,7 +124,7 @@ def test_after_a_slow_call_each_queue_that_waits_has_a_thread_at_once() -> None:
     pool.end(first, *others)
 
 
-def test_a_queue_that_comes_while_all_listeners_are_slow_has_a_thread_at_once() -> None:
+def test_a_queue_submitted_while_all_listeners_are_slow_gets_a_thread_at_once() -> None:
     pool = Pool(3)
     slow = pool.give(Work())
     assert slow.call(SLOW_NS)
@@ -133,7 +133,7 @@ def test_a_queue_that_comes_while_all_listeners_are_slow_has_a_thread_at_once() 
     pool.end(slow, late)
 
 
-def test_a_worker_off_duty_hands_its_queue_back_when_its_listener_is_quick_again() -> None:
+def test_a_worker_off_duty_returns_its_queue_when_its_listener_is_quick_again() -> None:
     pool = Pool(2)
     slow = pool.give(Work())
     assert slow.call(SLOW_NS)
@@ -145,7 +145,7 @@ def test_a_worker_off_duty_hands_its_queue_back_when_its_listener_is_quick_again
     pool.end(slow, on_duty)
 
 
-def test_a_quick_worker_gives_its_queue_back_when_others_wait() -> None:
+def test_a_quick_worker_returns_its_queue_when_others_wait() -> None:
     pool = Pool(1)
     first, second = pool.give(Work()), Work()
     assert first.call(QUICK_NS), "there is nobody else"
@@ -175,7 +175,7 @@ def test_threads_start_only_as_work_needs_them() -> None:
     pool.end()
 
 
-def test_nobody_looks_while_nothing_waits() -> None:
+def test_no_check_runs_while_nothing_waits() -> None:
     pool = Pool(2)
     assert pool.give_quick(Work()).started.wait(WAIT_S)
     wait_until(lambda: len(pool._idle) == 1)
@@ -190,7 +190,7 @@ def test_nobody_looks_while_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_queue_is_served_whatever_is_slow_and_whenever_someone_looks(seed: int) -> None:
+def test_every_queue_is_served_whatever_is_slow_and_whenever_a_check_runs(seed: int) -> None:
     draw = random.Random(seed)
     pool = Pool(4)
     works = []

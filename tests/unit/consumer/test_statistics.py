@@ -7,7 +7,7 @@ from ordermq.clock import ManualClock
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 
 
-def test_a_rate_is_over_the_time_counted_up_to_a_minute() -> None:
+def test_throughput_is_averaged_over_at_most_a_minute() -> None:
     clock = ManualClock(1_000_000)
     statistics = ConsumerStatistics(clock)
     for _ in range(30):
@@ -21,7 +21,7 @@ def test_a_rate_is_over_the_time_counted_up_to_a_minute() -> None:
     assert rates.consume_failed_messages == 30
 
 
-def test_what_is_older_than_a_minute_counts_no_more_but_failures_of_the_hour_do() -> None:
+def test_throughput_ignores_counts_older_than_a_minute_but_failures_count_for_an_hour() -> None:
     clock = ManualClock(1_000_000)
     statistics = ConsumerStatistics(clock)
     statistics.consumed("orders", 600, 7, 1, 50)

@@ -132,7 +132,7 @@ def test_no_more_than_max_in_flight_run_at_once(
     assert_in_order(seen, 300, keys=30)
 
 
-def test_async_listeners_of_many_keys_wait_beside_each_other(
+def test_async_listeners_of_many_keys_wait_at_the_same_time(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(500))
@@ -156,7 +156,7 @@ def test_async_listeners_of_many_keys_wait_beside_each_other(
     assert most > 1
 
 
-def test_a_failing_key_comes_again_in_order_and_others_do_not_wait_for_it(
+def test_a_failing_key_is_retried_in_order_and_others_do_not_wait_for_it(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(300))
@@ -209,7 +209,7 @@ def test_failing_messages_without_a_key_keep_their_order_too(
                 assert max(order[:place], default=-1) < offset < min(order[place + 1 :], default=99)
 
 
-def test_a_poisoned_message_of_a_lane_goes_to_the_dead_letter_topic_alone(
+def test_a_poisoned_message_goes_to_the_dead_letter_topic_alone(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(60, keys=3))
@@ -233,7 +233,7 @@ def test_a_poisoned_message_of_a_lane_goes_to_the_dead_letter_topic_alone(
     assert committed(broker) == 60
 
 
-def test_a_parked_key_blocks_only_its_lane(
+def test_a_parked_key_blocks_no_other_key(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(100))
@@ -261,7 +261,7 @@ def test_a_parked_key_blocks_only_its_lane(
     assert committed(broker) == 200
 
 
-def test_a_queue_goes_on_after_an_error_of_ours_beside_running_listeners(
+def test_a_queue_continues_after_an_internal_error_while_listeners_run(
     producer: Producer,
     broker: EmbeddedBroker,
     make_consumer: MakeConsumer,
@@ -296,7 +296,7 @@ def test_a_queue_goes_on_after_an_error_of_ours_beside_running_listeners(
     assert seen.bodies_of("k4") in ([b"4", b"14"], [b"4", b"4", b"14"])  # its lease was given up
 
 
-def test_stop_halts_all_lanes_and_resume_goes_on(
+def test_stop_halts_all_keys_and_resume_continues(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(100))

@@ -70,7 +70,7 @@ def test_only_offsets_below_the_smallest_unfinished_one_are_done(order: list[int
         assigned.process_queue._check()
 
 
-def test_the_request_that_claims_the_last_message_has_no_successor() -> None:
+def test_the_worker_that_claims_the_last_message_submits_the_queue_no_more() -> None:
     assigned = assigned_with(2)
     claim(assigned)
     assert assigned.has_more()
@@ -82,7 +82,7 @@ def test_the_request_that_claims_the_last_message_has_no_successor() -> None:
     assert assigned.has_more()
 
 
-def test_what_was_not_sent_back_holds_the_offset_and_comes_again() -> None:
+def test_a_message_that_was_not_sent_back_holds_the_commit_and_is_redelivered() -> None:
     assigned = assigned_with(4)
     first, second = claim(assigned, 2), claim(assigned, 2)
     assert not assigned.has_more()
@@ -96,7 +96,7 @@ def test_what_was_not_sent_back_holds_the_offset_and_comes_again() -> None:
     assert assigned.done_offset == 4
 
 
-def test_what_was_not_sent_back_stays_out_of_a_paused_queue_until_it_is_resumed() -> None:
+def test_a_message_that_was_not_sent_back_waits_until_a_paused_queue_is_resumed() -> None:
     assigned = assigned_with(1)
     only = claim(assigned)
     assert not assigned.has_more()
@@ -122,7 +122,7 @@ def test_a_revoked_queue_is_drained_when_the_last_of_its_batches_ends() -> None:
     assert assigned.state is QueueState.DRAINING
 
 
-def test_a_queue_that_moved_takes_nothing_back() -> None:
+def test_a_revoked_queue_requeues_nothing() -> None:
     assigned = assigned_with(2)
     first = claim(assigned)
     assigned.finish(first, [])
@@ -147,23 +147,23 @@ def test_a_queue_that_moved_takes_nothing_back() -> None:
         (0, 2, 0),
     ],
 )
-def test_an_answer_for_four_messages(answer: object, ack_index: int | None, done: int) -> None:
+def test_a_result_for_four_messages(answer: object, ack_index: int | None, done: int) -> None:
     assert context(ack_index).judge(answer, CONCURRENT).done == done
 
 
 @pytest.mark.parametrize("answer", [ConsumeResult.COMMIT, ConsumeResult.ROLLBACK, True, 5, -1, "x"])
-def test_any_other_answer_says_what_was_expected(answer: object) -> None:
+def test_any_other_result_raises_an_error_that_lists_the_allowed_ones(answer: object) -> None:
     with pytest.raises(ConfigError, match="expected None, SUCCESS, SUSPEND, or how many of the 4"):
         context().judge(answer, CONCURRENT)
 
 
 @pytest.mark.parametrize("ack_index", [True, "1", 1.0])
-def test_an_acknowledged_index_is_a_number(ack_index: Any) -> None:
+def test_an_ack_index_must_be_a_number(ack_index: Any) -> None:
     with pytest.raises(ConfigError, match="expected a number from -1, or None"):
         context(ack_index).judge(None, CONCURRENT)
 
 
-def test_a_group_without_locks_has_no_token_to_fence_with() -> None:
+def test_a_group_without_locks_has_no_fence_token() -> None:
     assigned = assigned_with(1)
     only = claim(assigned)
     made = ConcurrentContext(assigned, only, only.messages, 0)

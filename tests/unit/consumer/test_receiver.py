@@ -27,7 +27,7 @@ def test_pulling_waits_strictly_above_a_threshold(
     assert flow_by_fill(CONFIG, messages, pending, size_bytes) is flow
 
 
-def test_a_buffer_that_is_all_handed_out_never_stops_pulling() -> None:
+def test_a_buffer_with_nothing_pending_never_stops_pulling() -> None:
     # Manual mode: only another listener call can commit what is held; waiting for room
     # here would wait for ever (docs/internals/semantics.md#listener-results).
     assert flow_by_fill(CONFIG, 5_000, 0, 500 * MIB) is Flow.PULL

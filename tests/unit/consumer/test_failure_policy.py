@@ -20,7 +20,7 @@ from ordermq.consumer.dispatch.failure_policy import (
     ("policy", "at_the_limit"),
     [(Retry(), NextStep.RETRY), (DeadLetter(), NextStep.DEAD_LETTER), (Stop(), NextStep.STOP)],
 )
-def test_a_policy_speaks_at_the_limit_and_not_before(
+def test_a_policy_applies_at_the_limit_and_not_before(
     policy: FailurePolicy, at_the_limit: NextStep
 ) -> None:
     assert decide(policy, attempts=2, max_attempts=3) is NextStep.RETRY
@@ -29,7 +29,7 @@ def test_a_policy_speaks_at_the_limit_and_not_before(
 
 
 @pytest.mark.parametrize("policy", [Retry(), DeadLetter(), Stop()])
-def test_without_a_limit_every_message_is_tried_again(policy: FailurePolicy) -> None:
+def test_without_a_limit_every_message_is_retried(policy: FailurePolicy) -> None:
     assert decide(policy, attempts=1_000_000, max_attempts=0) is NextStep.RETRY
 
 
@@ -46,7 +46,7 @@ def test_without_a_limit_every_message_is_tried_again(policy: FailurePolicy) -> 
         (-1, 60_000, 30_000),
     ],
 )
-def test_a_pause_is_the_asked_one_within_its_bounds(
+def test_a_retry_delay_is_the_requested_one_within_its_bounds(
     asked_ms: int, default_ms: int, pause_ms: int
 ) -> None:
     assert resume_delay_ms(asked_ms, default_ms) == pause_ms

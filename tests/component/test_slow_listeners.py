@@ -13,7 +13,7 @@ import pytest
 from ordermq import Producer, PushConsumer
 from ordermq.config import BrokerConfig
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
-from tests.component.test_key_lanes import orders_queue
+from tests.component.test_key_ordered_consumer import orders_queue
 from tests.component.test_orderly_consumer import send_all
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -31,7 +31,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["orderly", "by key", "async", "async by key"])
-def test_a_hanging_listener_is_told_of_once_with_its_offset_and_stack_and_keeps_its_lock(
+def test_a_hanging_listener_is_logged_once_with_offset_and_stack_and_keeps_its_lock(
     producer: Producer,
     make_consumer: MakeConsumer,
     seen: Seen,
@@ -82,7 +82,7 @@ def test_a_hanging_listener_is_told_of_once_with_its_offset_and_stack_and_keeps_
     assert ("where_it_hangs_too" if is_async else "where_it_hangs") in text
 
 
-def test_a_batch_a_concurrent_listener_hangs_in_is_sent_back_with_its_stack_told(
+def test_a_batch_whose_concurrent_listener_hangs_is_sent_back_and_its_stack_logged(
     producer: Producer,
     make_consumer: MakeConsumer,
     seen: Seen,

@@ -1,4 +1,5 @@
-"""One assigned queue by key: who may run, what is done, what a lost lease leaves (10.2)."""
+"""KeyOrderedQueue: keys that may run, the done offset, a lost lease
+(docs/internals/semantics.md#key-lanes)."""
 
 from __future__ import annotations
 
@@ -25,17 +26,17 @@ LEASE = Lease(7, 50_000, True)
 KEYS = ["a", "b", "c", None]
 
 
-class Told:
-    """What a queue told its surroundings."""
+class Notified:
+    """What a queue notified its surroundings."""
 
     def __init__(self) -> None:
-        self.lapsed: list[str] = []
+        self.lost: list[str] = []
         self.drained: list[AssignedQueue] = []
         self.room: list[AssignedQueue] = []
 
 
-def lane_queue(told: Told | None = None, **config: Any) -> KeyOrderedQueue:
-    told = told or Told()
+def key_ordered_queue(notified: Notified | None = None, **config: Any) -> KeyOrderedQueue:
+    notified = notified or Notified()
     return KeyOrderedQueue(
         QUEUE,
         "G",
@@ -43,15 +44,17 @@ def lane_queue(told: Told | None = None, **config: Any) -> KeyOrderedQueue:
         0,
         ConsumeConfig(order_by_key=True, **config),
         QueueCallbacks(
-            on_lease_lost=lambda _, reason: told.lapsed.append(reason),
-            on_drained=told.drained.append,
-            on_room=told.room.append,
+            on_lease_lost=lambda _, reason: notified.lost.append(reason),
+            on_drained=notified.drained.append,
+            on_room=notified.room.append,
         ),
     )
 
 
-def filled(keys: list[str | None], told: Told | None = None, **config: Any) -> KeyOrderedQueue:
-    assigned = lane_queue(told, **config)
+def filled(
+    keys: list[str | None], notified: Notified | None = None, **config: Any
+) -> KeyOrderedQueue:
+    assigned = key_ordered_queue(notified, **config)
     assert assigned.accept(0, batch(range(len(keys)), keys), len(keys))
     assigned.process_queue.end_dispatch()
     return assigned
@@ -63,7 +66,7 @@ def claim(assigned: KeyOrderedQueue, size: int = 1) -> BatchClaim:
     return found
 
 
-def test_a_key_runs_one_message_at_a_time_and_another_key_beside_it() -> None:
+def test_a_key_runs_one_message_at_a_time_in_parallel_to_other_keys() -> None:
     assigned = filled(["a", "a", "b"])
     first = claim(assigned)
     second = claim(assigned)
@@ -82,7 +85,7 @@ def test_one_call_gets_one_message_of_each_of_several_keys() -> None:
     assert claim(assigned, size=4).messages.offsets() == [0, 1, 3]
 
 
-def test_a_message_that_failed_before_comes_alone() -> None:
+def test_a_message_that_failed_before_is_claimed_alone() -> None:
     assigned = filled(["a", "b", "c"])
     whole = claim(assigned, size=4)
     assigned.attempts[1] = 1
@@ -92,7 +95,7 @@ def test_a_message_that_failed_before_comes_alone() -> None:
     assert claim(assigned, size=4).messages.offsets() == [1]
 
 
-def test_a_partial_answer_finishes_its_part_and_holds_only_the_lanes_of_the_rest() -> None:
+def test_a_partial_result_finishes_its_part_and_holds_only_the_keys_of_the_rest() -> None:
     assigned = filled(["a", "b", "c", "a", "c"])
     whole = claim(assigned, size=3)
     assert assigned.end_batch(whole, 2, 0)
@@ -104,11 +107,11 @@ def test_a_partial_answer_finishes_its_part_and_holds_only_the_lanes_of_the_rest
 
 
 def test_a_lost_lease_counts_nothing_and_a_running_key_is_waited_for() -> None:
-    told = Told()
-    assigned = filled(["a", "b"], told)
+    notified = Notified()
+    assigned = filled(["a", "b"], notified)
     first, second = claim(assigned), claim(assigned)
     assert not assigned.end_batch(first, 1, LEASE.deadline_ms)
-    assert told.lapsed == ["the lease ended while a batch ran"]
+    assert notified.lost == ["the lease ended while a batch ran"]
     assert assigned.done_offset == 0
     assert not assigned.regain(Lease(8, 90_000, True), 0), "a listener still runs"
     assert not assigned.end_batch(second, 1, 0)
@@ -132,7 +135,7 @@ def test_a_failed_message_without_a_key_is_forgotten_with_the_lease() -> None:
     assert assigned.done_offset == 1
 
 
-def test_a_pause_that_ends_does_not_let_a_parked_key_go() -> None:
+def test_the_end_of_a_pause_does_not_release_a_parked_key() -> None:
     assigned = filled(["a", "b"])
     first = claim(assigned)
     assert assigned.park(first, 0) == b"a"
@@ -147,21 +150,21 @@ def test_a_pause_that_ends_does_not_let_a_parked_key_go() -> None:
     assert claim(assigned).messages.offsets() == [0]
 
 
-def test_a_revoked_queue_is_drained_when_its_last_lane_lands() -> None:
-    told = Told()
-    assigned = filled(["a", "b", "a"], told)
+def test_a_revoked_queue_is_drained_when_its_last_call_ends() -> None:
+    notified = Notified()
+    assigned = filled(["a", "b", "a"], notified)
     first, second = claim(assigned), claim(assigned)
     assert not assigned.revoke()
     assert assigned.begin_batch(1, 0) is NotClaimed.REVOKED
     assert assigned.end_batch(second, 1, 0)
-    assert told.drained == []
+    assert notified.drained == []
     assert assigned.end_batch(first, 1, 0)
-    assert told.drained == [assigned]
+    assert notified.drained == [assigned]
     assert assigned.uncommitted(0) == (2, LEASE), "offset 2 never ran"
 
 
-def test_the_bytes_of_done_messages_are_let_go() -> None:
-    assigned = lane_queue()
+def test_the_bytes_of_done_messages_are_released() -> None:
+    assigned = key_ordered_queue()
     for first in range(0, 12, 4):
         assigned.accept(0, batch(range(first, first + 4), ["a", "b", "c", "d"]), first + 4)
     while isinstance(found := assigned.begin_batch(4, 0), BatchClaim):
@@ -172,7 +175,7 @@ def test_the_bytes_of_done_messages_are_let_go() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_nothing_is_taken_further_ahead_than_asked_for(size: int) -> None:
+def test_nothing_is_claimed_further_ahead_than_configured(size: int) -> None:
     assigned = filled(["slow", *"bcdefghij"], max_ahead_per_queue=4)
     slow = claim(assigned)
     while isinstance(found := assigned.begin_batch(size, 0), BatchClaim):
@@ -182,12 +185,12 @@ def test_nothing_is_taken_further_ahead_than_asked_for(size: int) -> None:
     assert assigned.done_offset == 5
 
 
-class LanesBesideAModel(RuleBasedStateMachine):
-    """Calls start, end, fail and pause at random beside a dict of what each message is."""
+class KeyOrderedQueueMachine(RuleBasedStateMachine):
+    """Calls start, end, fail and pause at random; a dict holds each message's expected state."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.assigned = lane_queue(max_in_flight_per_queue=4)
+        self.assigned = key_ordered_queue(max_in_flight_per_queue=4)
         self.generation = 0
         self.keys: dict[int, str | None] = {}
         self.done: set[int] = set()
@@ -265,5 +268,7 @@ class LanesBesideAModel(RuleBasedStateMachine):
         self.assigned.process_queue._check()
 
 
-TestLanesBesideAModel = LanesBesideAModel.TestCase
-TestLanesBesideAModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestKeyOrderedQueueMachine = KeyOrderedQueueMachine.TestCase
+TestKeyOrderedQueueMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)

@@ -51,7 +51,7 @@ def bodies(seen: Seen, key: str) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_key_in_the_parking_topic_holds_no_commit_and_comes_back_in_order(
+def test_a_key_in_the_parking_topic_holds_no_commit_and_is_replayed_in_order(
     producer: Producer,
     broker: EmbeddedBroker,
     broker_history: Path,
@@ -90,7 +90,7 @@ def test_a_key_in_the_parking_topic_holds_no_commit_and_comes_back_in_order(
     assert report.diverted == 13
 
 
-def test_a_queue_goes_on_after_a_key_was_parked_beside_running_listeners(
+def test_a_queue_continues_after_a_key_was_parked_while_listeners_run(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     poisoned, released = Poisoned(seen, 4), threading.Event()
