@@ -49,6 +49,8 @@ class MessagePreparation:
         body = message.body
         if len(body) > self._max_message_bytes:
             raise self._too_long(message)
+        # Made once, in the call: every re-sent copy carries the same id, by which consumers can
+        # recognise it.
         unique_id = unique_message_id()
         text = message.wire_properties(None if key is None else str(key), unique_id, added)
         pending = PendingMessage(
@@ -118,6 +120,7 @@ class MessagePreparation:
         self, bodies: Sequence[bytes], texts: Sequence[str], delayed: Sequence[int]
     ) -> Iterator[tuple[slice, int]]:
         # The messages and bytes of each part, in order; a delayed message is a part of its own.
+        # Characters count as bytes in `texts`; almost all of them are ASCII.
         whole = sum(map(len, bodies)) + sum(map(len, texts))
         if whole <= self._max_batch_bytes and not delayed:
             yield slice(0, len(bodies)), whole
@@ -150,21 +153,14 @@ def _delayed(messages: Sequence[Message], with_own: Sequence[Message]) -> list[i
 
 @dataclass(slots=True, eq=False)
 class SendRequest:
-    """The messages of one call, for one queue, where they lie back to back.
+    """The messages of one call, for one queue, where they lie back to back."""
 
-    Args:
-        topic: its route must be known before they are sent.
-        message: the first of them, for the selector.
-        queue: the queue the caller named.
-        sender: of the chosen queue; None until one is chosen.
-    """
-
-    topic: str
-    message: Message
+    topic: str  # its route must be known before they are sent
+    message: Message  # the first of them, for the selector
     key: ShardingKey | None
-    queue: MessageQueue | None
+    queue: MessageQueue | None  # as the caller named it
     pending: Sequence[PendingMessage]
-    sender: QueueSender | None = None
+    sender: QueueSender | None = None  # of the chosen queue
 
     def fail(self, error: BaseException) -> None:
         self.sender = None
@@ -177,10 +173,6 @@ class Accumulator:
 
     A message whose topic's route is unknown holds up all that came after it: no later one may
     overtake it. A message that finds the producer idle is sent by its caller's thread.
-
-    Args:
-        sender_of: returns the sender of a queue.
-        in_flight: senders with a request in flight.
     """
 
     def __init__(
@@ -194,15 +186,15 @@ class Accumulator:
         self._routes = client.routes
         self._routing = routing
         self._sender_of = sender_of
-        self._senders_in_flight = in_flight
+        self._senders_in_flight = in_flight  # kept up to date by the senders themselves
         # Held by the thread that hands messages to a sender; no caller waits for it, and no
         # user code runs under it.
         self._lock = threading.Lock()
         self._handed_in: deque[SendRequest] = deque()
         self._to_begin: dict[QueueSender, None] = {}  # senders with new messages, in order
-        self._is_woken = False
-        self._resolving: asyncio.Task[None] | None = None
-        self._refusal: BaseException | None = None
+        self._is_woken = False  # the I/O thread will look at `_handed_in`
+        self._resolving: asyncio.Task[None] | None = None  # of the first one's queue
+        self._refusal: BaseException | None = None  # since `close`
 
     def hand_in(self, request: SendRequest, *, is_awaited: bool) -> None:
         """Accept messages, from any thread; each one's `on_done` gets the outcome.
@@ -213,17 +205,12 @@ class Accumulator:
                 then messages that gather leave in one write, and those of a queue in one
                 request. A `send_batch` is a request of its own in any case.
         """
-        if self._routing.runs_user_code:
-            self._routing.check_not_selecting(request.topic)
+        self._routing.check_not_selecting(request.topic)
         if self._routes.is_known(request.topic):
             # Here, before any lock: the selector may be the user's, and slow.
-            try:
-                self._choose(request)
-            except Exception as error:  # noqa: BLE001 - raised where the receipt is read
-                request.fail(error)
-                return
-            if is_awaited and self._is_sent(request):
-                return
+            self._choose(request)
+            if request.sender is None or (is_awaited and self._is_sent(request)):
+                return  # it failed, or is sent
         self._handed_in.append(request)
         if self._refusal is not None:  # closed since the caller checked: nothing would be sent
             self._turn_away(self._refusal)
@@ -235,10 +222,11 @@ class Accumulator:
 
     def _is_sent(self, request: SendRequest) -> bool:
         joins_others = self._senders_in_flight and len(request.pending[0]) == 1
+        # Never wait for the lock: its holder may be the I/O thread, which is about to send anyway.
         if joins_others or not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._handed_in or self._refusal:
+            if self._handed_in or self._refusal:  # earlier messages first
                 return False
             assert request.sender is not None
             request.sender.send(request.pending)
@@ -247,9 +235,13 @@ class Accumulator:
             self._lock.release()
 
     def _choose(self, request: SendRequest) -> None:
-        if request.sender is None:
+        if request.sender is not None:
+            return
+        try:
             queue = self._routing.choose(self._routes, request.message, request.key, request.queue)
             request.sender = self._sender_of(queue)
+        except Exception as error:  # noqa: BLE001 - raised where the receipt is read
+            request.fail(error)
 
     # On the I/O thread.
 
@@ -275,7 +267,10 @@ class Accumulator:
         self._is_woken = False
         while self._handed_in and self._resolving is None:
             request = self._handed_in[0]
-            if not self._is_ready(request):
+            is_known = self._routes.is_known(request.topic)
+            if is_known and not self._routing.runs_user_code:
+                self._choose(request)
+            elif not is_known or request.sender is None:
                 name = f"queue of {request.topic}"
                 self._resolving = self._client.runtime.spawn(self._resolve_first(request), name)
                 self._resolving.add_done_callback(self._resolved)
@@ -286,38 +281,22 @@ class Accumulator:
             while self._to_begin:
                 self._to_begin.popitem()[0].begin()
 
-    def _is_ready(self, request: SendRequest) -> bool:
-        # False if something has to be awaited: the route, or a selector of the user's.
-        if not self._routes.is_known(request.topic):
-            return False
-        if request.sender is None:
-            if self._routing.runs_user_code:
-                return False
-            self._choose_or_fail(request)
-        return True
-
     async def _resolve_first(self, request: SendRequest) -> None:
         try:
             await self._routing.learn(self._routes, request.topic)
         except Exception as error:  # noqa: BLE001 - raised where the receipt is read
             request.fail(error)
         else:
-            if self._routing.runs_user_code:
-                await asyncio.to_thread(self._choose_or_fail, request)
+            if self._routing.runs_user_code:  # it may be slow: every client shares this thread
+                await asyncio.to_thread(self._choose, request)
             else:
-                self._choose_or_fail(request)
+                self._choose(request)
         self._enter_first()
 
     def _resolved(self, task: asyncio.Task[None]) -> None:
         self._resolving = None
         if not task.cancelled():
             self._drain()
-
-    def _choose_or_fail(self, request: SendRequest) -> None:
-        try:
-            self._choose(request)
-        except Exception as error:  # noqa: BLE001 - raised where the receipt is read
-            request.fail(error)
 
     def _enter_first(self) -> None:
         # Under the lock, or its caller's next message could overtake it.

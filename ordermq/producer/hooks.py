@@ -97,7 +97,7 @@ class SendHooks:
                     hook.before(call)
                 except Exception:  # noqa: BLE001 - the user's; logged, and the send continues
                     self._count(call, call.message.topic)
-        pending.is_watched = True
+        pending.is_watched = True  # the broker's header is kept for hooks only
         pending.on_done = partial(self._after, calls, pending.on_done)
 
     def _after(

@@ -35,24 +35,17 @@ class Requirement(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingMessage:
-    """A message waiting for its receipt, or several that stay together (`send_batch`).
-
-    Args:
-        properties: the property text of each; its id of `unique_ids` is part of it.
-        size: bytes of bodies and properties.
-        key: the sharding key, None for unordered messages.
-        is_alone: it shares no request, being delayed, half of a transaction or a request.
-        on_done: called once, when `receipts` or `error` is set: on the I/O thread, or on the
-            caller's if no queue could be chosen. An exception it raises is logged.
-    """
+    """A message waiting for its receipt, or several that stay together (`send_batch`)."""
 
     bodies: Sequence[bytes]
-    properties: Sequence[str]
+    properties: Sequence[str]  # the encoded text of each, with its unique id
     unique_ids: Sequence[str]
     flags: Sequence[int]
-    size: int
-    key: ShardingKey | None
-    is_alone: bool
+    size: int  # bytes of bodies and properties
+    key: ShardingKey | None  # None for an unordered message
+    is_alone: bool  # shares no request: it is delayed, half of a transaction, or a request
+    # Called once, with `receipts` or `error` set: on the I/O thread, or on the caller's if no
+    # queue could be chosen.
     on_done: Callable[[PendingMessage], None] = field(repr=False)
     sys_flag: int = 0  # bits besides those of compression
     fallbacks_left: int = 0  # how many more other brokers may be tried
@@ -105,7 +98,7 @@ def is_single(batch: Sequence[PendingMessage]) -> bool:
 
 def batch_body(batch: Sequence[PendingMessage]) -> bytes:
     """Return the body of SEND_BATCH_MESSAGE."""
-    if len(batch) == 1:
+    if len(batch) == 1:  # a `send_batch`: its lists are encoded as they are
         return core.encode_batch(batch[0].bodies, batch[0].properties, batch[0].flags)
     every = chain.from_iterable
     return core.encode_batch(
@@ -117,6 +110,7 @@ def batch_body(batch: Sequence[PendingMessage]) -> bytes:
 
 def take_batch(waiting: deque[PendingMessage], max_bytes: int) -> list[PendingMessage]:
     """Remove the next messages that may share a request, in order; at least one."""
+    # The first one even if it is too big by itself: then the broker refuses it, with a reason.
     batch = [waiting.popleft()]
     size = batch[0].size
     while waiting and not batch[0].is_alone and not waiting[0].is_alone:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ordermq.client.name_server_api import parse_name_servers
@@ -24,12 +26,7 @@ from ordermq.model.status import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
 from ordermq.producer.pending_message import PendingMessage
-from ordermq.producer.queue_selector import (
-    LatencyFaults,
-    QueueRouting,
-    QueueSelector,
-    ShardingKey,
-)
+from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, QueueSelector, ShardingKey
 from ordermq.producer.queue_sender import FailedKeys, QueueSender
 from ordermq.producer.request_reply import (
     BrokerRegistration,
@@ -39,7 +36,7 @@ from ordermq.producer.request_reply import (
     reply_message,
 )
 from ordermq.producer.send_protocol import SendProtocol
-from ordermq.producer.waiters import AsyncWaiter, BatchWaiter, SendWindow, UnawaitedSend
+from ordermq.producer.waiters import AsyncWaiter, BatchWaiter, SendWindow
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import RecallHeader
@@ -92,10 +89,10 @@ class Producer(Starting):
             LatencyFaults(self._clock) if self.config.send.send_latency_fault else None
         )
         self._routing = QueueRouting(selector, self.config.send, self._latency_faults)
-        self._client: ClientSession | None = None
+        self._client: ClientSession | None = None  # from `start` on, as what else is optional
         self._closed = False
         self._senders: dict[MessageQueue, QueueSender] = {}
-        self._senders_in_flight: set[QueueSender] = set()
+        self._senders_in_flight: set[QueueSender] = set()  # also those of replies
         self._failed_keys = FailedKeys()
         self._accumulator: Accumulator | None = None
         self._hooks = SendHooks(self.group, self._clock)
@@ -177,11 +174,14 @@ class Producer(Starting):
         client = self._client
         if client is None or self._closed:
             return
-        self._closed = True
+        self._closed = True  # first: what is handed in from now on is refused
         try:
             client.runtime.call(self._flush(), timeout_s)
         except TimeoutError:
-            _log.error("closed after %.0f s with messages not acknowledged", timeout_s)
+            _log.error(
+                "group %s: closed after %.0f s with messages not acknowledged",
+                self.group, timeout_s,
+            )  # fmt: skip
         client.runtime.call(self._leave(client))
         if self._traces is not None:
             self._traces.close()
@@ -221,7 +221,7 @@ class Producer(Starting):
         """`send` for asyncio code, on any loop; keep the order by awaiting in order."""
         waiter = AsyncWaiter()
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
-        self._hand_in(SendRequest(message.topic, message, sharding_key, queue, [pending]))
+        self._hand_in(message, sharding_key, queue, [pending])
         return await waiter.receipt
 
     def send_batch(
@@ -246,10 +246,7 @@ class Producer(Starting):
         return self._send_and_wait(messages, sharding_key, queue)
 
     def send_many(
-        self,
-        events: Iterable[tuple[Message, ShardingKey | None]],
-        *,
-        max_in_flight: int = 256,
+        self, events: Iterable[tuple[Message, ShardingKey | None]], *, max_in_flight: int = 256
     ) -> Iterator[SendReceipt]:
         """Send (message, sharding key) pairs, in order within a key, pipelined across keys.
 
@@ -272,9 +269,7 @@ class Producer(Starting):
                 refused = error  # after the receipts of those before it
                 break
             in_flight.append(pending)
-            self._hand_in(
-                SendRequest(message.topic, message, key, None, [pending]), is_awaited=False
-            )
+            self._hand_in(message, key, None, [pending], is_awaited=False)
             while in_flight and (len(in_flight) >= max_in_flight or in_flight[0].is_done):
                 yield window.receipt(in_flight.popleft())
         while in_flight:
@@ -303,47 +298,52 @@ class Producer(Starting):
         self._live()
         if (failed := self._failed_keys.error_of(message.topic, sharding_key)) is not None:
             raise failed
-        outcome = UnawaitedSend(self._oneway_failed)
-        pending = self._preparation.one(message, sharding_key, outcome.on_done)
+        on_done = partial(self._oneway_done, threading.get_ident())
+        pending = self._preparation.one(message, sharding_key, on_done)
         pending.is_oneway = sharding_key is None and queue is None
-        self._hand_in(
-            SendRequest(message.topic, message, sharding_key, queue, [pending]), is_awaited=False
-        )
-        outcome.end_call()
+        self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
+        if pending.error is not None:
+            raise pending.error
 
-    def _oneway_failed(self, pending: PendingMessage) -> None:
-        self._oneway_failures += 1  # on the I/O thread only
-        _log.warning("one-way message %s failed: %s", pending.unique_ids[0], pending.error)
+    def _oneway_done(self, caller: int, pending: PendingMessage) -> None:
+        if pending.error is None:
+            return
+        assert self._client is not None
+        # What the caller's own thread finds, it raises; no caller is left for a later failure.
+        if threading.get_ident() != caller or self._client.runtime.is_io_thread:
+            self._oneway_failures += 1
+            _log.warning("one-way message %s failed: %s", pending.unique_ids[0], pending.error)
 
     def _send_and_wait(
-        self,
-        messages: Sequence[Message],
-        key: ShardingKey | None,
-        queue: MessageQueue | None,
+        self, messages: Sequence[Message], key: ShardingKey | None, queue: MessageQueue | None
     ) -> Sequence[SendReceipt]:
         self._live_for_blocking()
         waiter = BatchWaiter(len(messages))
         made = self._preparation.batch(messages, key, waiter.on_done)
-        self._hand_in(SendRequest(messages[0].topic, messages[0], key, queue, made))
+        self._hand_in(messages[0], key, queue, made)
         waiter.wait()
         if len(made) == 1:
             return made[0].all_receipts()
         return [receipt for pending in made for receipt in pending.all_receipts()]
 
     def _hand_in(
-        self, request: SendRequest, *, is_awaited: bool = True, may_use_fallback: bool = True
+        self,
+        message: Message,
+        key: ShardingKey | None,
+        queue: MessageQueue | None,
+        pending: Sequence[PendingMessage],
+        *,
+        is_awaited: bool = True,
+        fallbacks: int = _FALLBACKS,
     ) -> None:
         self._live()
-        # Any queue will do for an unordered message, so another broker's may store it, too.
-        if (
-            may_use_fallback
-            and request.key is None
-            and request.queue is None
-            and len(request.pending) == 1
-            and self.config.send.retry_another_broker
-        ):
-            request.pending[0].fallbacks_left = _FALLBACKS
+        # Any queue will do for an unordered message, so another broker's may store it, too. Not
+        # for a batch of several requests: its messages lie in one queue.
+        is_unordered = key is None and queue is None and len(pending) == 1
+        if is_unordered and self.config.send.retry_another_broker:
+            pending[0].fallbacks_left = fallbacks
         assert self._accumulator is not None
+        request = SendRequest(message.topic, message, key, queue, pending)
         self._accumulator.hand_in(request, is_awaited=is_awaited)
 
     # Requests and replies.
@@ -382,20 +382,15 @@ class Producer(Starting):
         """`request` for asyncio code, on any loop; keep the order by awaiting in order."""
         client = self._live()
         requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
-        reply = asyncio.wrap_future(client.runtime.submit(requests.reply_to(request)))
         try:
-            return await reply
+            return await client.acall(requests.reply_to(request))
         except asyncio.CancelledError as error:
             # `reply_to` may not have begun yet, and then cannot clean up itself.
             client.runtime.post(requests.give_up, request, error)
             raise
 
     def _begin_request(
-        self,
-        message: Message,
-        timeout_ms: int,
-        key: ShardingKey | None,
-        queue: MessageQueue | None,
+        self, message: Message, timeout_ms: int, key: ShardingKey | None, queue: MessageQueue | None
     ) -> tuple[Requests, Request]:
         requests = self._requests
         assert requests is not None
@@ -405,7 +400,11 @@ class Producer(Starting):
         pending.requirement = request
         request.pending = pending
         requests.add(request)
-        self._hand_in(SendRequest(message.topic, message, key, queue, [pending]))
+        try:
+            self._hand_in(message, key, queue, [pending])
+        except BaseException as error:  # closed meanwhile, or called by a selector
+            requests.give_up(request, error)
+            raise
         return requests, request
 
     def reply(
@@ -430,7 +429,8 @@ class Producer(Starting):
         """
         self._live_for_blocking()
         waiter = BatchWaiter(1)
-        pending = self._begin_reply(request, body, tags, keys, properties, waiter.on_done)
+        message, added = reply_message(request, body, tags, keys, properties)
+        pending = self._begin_reply(request, message, added, waiter.on_done)
         waiter.wait()
         return pending.receipt()
 
@@ -445,29 +445,27 @@ class Producer(Starting):
     ) -> SendReceipt:
         """`reply` for asyncio code, on any loop."""
         waiter = AsyncWaiter()
-        self._begin_reply(request, body, tags, keys, properties, waiter.on_done)
+        message, added = reply_message(request, body, tags, keys, properties)
+        self._begin_reply(request, message, added, waiter.on_done)
         return await waiter.receipt
 
     def _begin_reply(
         self,
         request: MessageView,
-        body: bytes,
-        tags: str | None,
-        keys: Sequence[str],
-        properties: Mapping[str, str] | None,
+        message: Message,
+        added: Mapping[str, str],
         on_done: Callable[[PendingMessage], None],
     ) -> PendingMessage:
         client = self._live()
-        message, added = reply_message(request, body, tags, keys, properties or {})
+        assert self._accumulator is not None
         pending = self._preparation.one(message, None, on_done, added)
         protocol = ReplyProtocol(client, self.group, request, message.topic, self.config.send)
         # A sender of its own: a reply belongs to no queue, and one requester that does not
         # answer must not hold up the replies to others.
         sender = self._new_sender(protocol)
-        self._hand_in(
-            SendRequest(request.topic, message, None, None, [pending], sender),
-            may_use_fallback=False,
-        )
+        # The route of the request's topic: it names the brokers that know the requester.
+        reply = SendRequest(request.topic, message, None, None, [pending], sender)
+        self._accumulator.hand_in(reply, is_awaited=True)
         return pending
 
     # Other requests to brokers.

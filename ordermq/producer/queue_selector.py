@@ -176,15 +176,12 @@ class QueueRouting:
         # (docs/internals/semantics.md#ordered-sends).
         self._pinned: dict[str, tuple[MessageQueue, ...]] = {}
         self._pinning = threading.Lock()
+        # The queues made of a topic's latest route; a route that changed is another object.
         self._latest: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}
-        self._turns = itertools.count()
+        self._turns = itertools.count()  # `next` of it is atomic
 
     def choose(
-        self,
-        routes: Routes,
-        message: Message,
-        key: ShardingKey | None,
-        queue: MessageQueue | None,
+        self, routes: Routes, message: Message, key: ShardingKey | None, queue: MessageQueue | None
     ) -> MessageQueue:
         """Return the queue for a message of a topic with a known route (`learn`).
 
@@ -210,7 +207,7 @@ class QueueRouting:
             target = self._selector(queues, message, key)
         finally:
             self._selecting.is_active = False
-        if target not in queues:
+        if target not in queues:  # another topic's, or one that no consumer would read
             raise ConfigError(
                 f"the selector returned {target!r}: expected one of the queues it was given",
                 topic=message.topic,
@@ -218,14 +215,10 @@ class QueueRouting:
         return target
 
     def check_not_selecting(self, topic: str) -> None:
-        """Refuse a send that the producer's own selector makes while it selects.
-
-        Before a topic's route is known, the message that is being selected for stands in front
-        of the selector's own: both would wait for each other.
-
-        Raises: StateError: it does.
-        """
-        if getattr(self._selecting, "is_active", False):
+        """Raise StateError if the producer's own selector sends while it selects."""
+        # While the route is unknown, the message whose queue is being selected stands in front
+        # of the selector's own: they would wait for each other.
+        if self.runs_user_code and getattr(self._selecting, "is_active", False):
             raise StateError(
                 "a queue selector sent a message with its own producer: a selector may only "
                 "choose a queue; send before or after",
@@ -262,7 +255,7 @@ class QueueRouting:
             OrderingError: they changed since a key was first sent, and keys would move.
         """
         queues = self._latest_of(routes, topic)
-        if queues is self._pinned.get(topic):
+        if queues is self._pinned.get(topic):  # nearly always: no lock, no comparison
             return queues
         # Only here, after a change: two threads that meet it together must not pin two sets.
         with self._pinning:
@@ -276,7 +269,7 @@ class QueueRouting:
         if not queues:  # there is no queue to move to
             return pinned
         if pinned != queues and not self._config.allow_queue_change:
-            if are_brokers_away(queues, pinned):
+            if are_brokers_away(queues, pinned):  # they come back with the same queues
                 return pinned
             raise OrderingError(
                 f"the topic had {len(pinned)} queues when a key was first sent and has "

@@ -20,12 +20,7 @@ from ordermq.config import SendConfig
 from ordermq.errors import KeyFailed, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
-from ordermq.producer.pending_message import (
-    PendingMessage,
-    batch_body,
-    is_single,
-    take_batch,
-)
+from ordermq.producer.pending_message import PendingMessage, batch_body, is_single, take_batch
 from ordermq.producer.queue_selector import ShardingKey
 from ordermq.producer.retry_policy import (
     AfterFailure,
@@ -81,13 +76,7 @@ def _no_fallback(queue: MessageQueue, message: PendingMessage) -> bool:
 
 
 class QueueSender:
-    """Sends the messages of one queue in the order they come; on the I/O thread, except `send`.
-
-    Args:
-        failed_keys: of the producer.
-        fallback: hands a failed message to another broker's sender; False if it stays here.
-        in_flight: the producer's senders with a request in flight, kept up to date here.
-    """
+    """Sends the messages of one queue in the order they come; on the I/O thread, except `send`."""
 
     def __init__(
         self,
@@ -101,10 +90,11 @@ class QueueSender:
         self._client = client
         self._protocol = protocol
         self._config = config
-        self._failed_keys = failed_keys
-        self._fallback = fallback
-        self._senders_in_flight = set() if in_flight is None else in_flight
+        self._failed_keys = failed_keys  # of the producer
+        self._fallback = fallback  # hands a message to another broker's sender; False if none
+        self._senders_in_flight = set() if in_flight is None else in_flight  # of the producer
         # Guards what follows; a caller that sends itself holds it while it writes the request.
+        # Reentrant: a request that fails where it starts ends, and begins the next one, there.
         self._lock = threading.RLock()
         self._waiting: deque[PendingMessage] = deque()
         self._in_flight: InFlightBatch | None = None
@@ -148,14 +138,14 @@ class QueueSender:
                 self._begin_next(InFlightBatch.start_from_caller)
 
     def _begin_next(self, start: Callable[[InFlightBatch], None]) -> None:
-        batch: Sequence[PendingMessage] = ()
+        batch: Sequence[PendingMessage] = ()  # whom to notify if no request can be made of it
         try:
             batch = take_batch(self._waiting, self._config.max_batch_bytes)
             sendable = self._without_failed_keys(batch) if self._failed_keys else batch
             if sendable:
                 self._in_flight = in_flight = InFlightBatch(self, sendable)
                 self._senders_in_flight.add(self)
-                start(in_flight)
+                start(in_flight)  # raises nothing: the batch handles its own errors
         except Exception:  # noqa: BLE001 - a defect: callers must not wait for ever
             _log.exception("%s: internal error (please report), messages fail", self.queue)
             self._in_flight = None
@@ -178,7 +168,7 @@ class QueueSender:
                 return
             if is_sound:
                 self.begin()
-            else:
+            else:  # after a defect, or `stop`: nothing may be sent behind an abandoned batch
                 self._fail_waiting()
 
     def _fail_waiting(self) -> None:
@@ -187,6 +177,7 @@ class QueueSender:
                 self._waiting.popleft().finish(None, stopped(self.queue, "it was not sent"))
 
     def _without_failed_keys(self, batch: Sequence[PendingMessage]) -> list[PendingMessage]:
+        # Checked when a batch leaves, not when its messages come: a key may fail meanwhile.
         passed = []
         for message in batch:
             error = self._failed_keys.error_of(self.queue.topic, message.key, self.queue)
@@ -252,6 +243,7 @@ class InFlightBatch(ResponseFuture):
 
     async def stop(self) -> None:
         """Give up now; whether the batch was stored is unknown."""
+        # Abandoned before the task is cancelled, or the task would report its cancellation.
         task, self._task = self._task, None
         self._abandon("the producer was closed")
         await cancelled(task)
@@ -267,7 +259,7 @@ class InFlightBatch(ResponseFuture):
 
     def _is_body_made(self) -> bool:
         # False if the body has to be compressed, which is awaited.
-        if self._body is None:
+        if self._body is None:  # a retry sends the same bytes
             first = self._batch[0]
             if not is_single(self._batch):
                 self._body, self._sys_flag = batch_body(self._batch), 0  # never compressed
@@ -353,12 +345,14 @@ class InFlightBatch(ResponseFuture):
         self._attempts += 1
         self._protocol.record_failure(error)
         staying = self._without_fallbacks(error)
-        if len(staying) < len(self._batch):
+        if len(staying) < len(self._batch):  # the body holds messages that left
             self._batch, self._body = staying, None
         if not staying:
             self._is_over = True
             self._sender._ended(True)
             return
+        # Decided before this failure counts as one with an unknown outcome: `decide` looks at it
+        # itself, and at those before.
         step, reason = self._protocol.after_failure(error, self._attempts, self._is_outcome_unknown)
         self._is_outcome_unknown = self._is_outcome_unknown or is_outcome_unknown(error)
         if step is AfterFailure.SEND_AGAIN:

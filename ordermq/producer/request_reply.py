@@ -69,8 +69,7 @@ class BrokerRegistration:
         """
         if not await self._heartbeats.register_with(address):
             raise ConnectFailed(
-                "the broker accepted no heartbeat, which must precede this message",
-                address=address,
+                "the broker accepted no heartbeat, which must precede this message", address=address
             )
 
 
@@ -99,8 +98,8 @@ class Request:
         }
         self.pending: PendingMessage | None = None
         self.reply = requests.new_future()
-        self._is_sent = False
-        self._is_withdrawn = False
+        self._is_sent = False  # or is being sent at this moment
+        self._is_withdrawn = False  # its caller waits no more
 
     def on_done(self, pending: PendingMessage) -> None:
         """End a request that was not stored; one that was keeps waiting for its reply."""
@@ -186,7 +185,7 @@ class Requests:
         self._routing = routing
         self._registration = registration
         self._namespace = namespace
-        self._waiting: dict[str, Request] = {}
+        self._waiting: dict[str, Request] = {}  # by correlation id
         # Topics whose brokers know this client, as of this route; None for a topic that its
         # first request is to create.
         self._reachable: dict[str, TopicRoute | None] = {}
@@ -195,7 +194,7 @@ class Requests:
         return self._client.runtime.loop.create_future()
 
     def add(self, request: Request) -> None:
-        """Wait for replies to `request`; before it is sent, from any thread."""
+        """Accept replies to `request`; before it is sent, from any thread."""
         self._waiting[request.correlation_id] = request
 
     def fail(self, request: Request, error: BaseException) -> None:
@@ -241,6 +240,7 @@ class Requests:
         except ProtocolError as error:
             _log.warning("%s: reply dropped, it cannot be decoded: %s", address, error)
             return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        # The broker does not tell whose reply it is; the id among its properties does.
         correlation_id = found.get(props.CORRELATION_ID, "")
         request = self._waiting.get(correlation_id)
         if request is None or request.reply.done():
@@ -318,7 +318,7 @@ def reply_message(
     body: bytes,
     tags: str | None,
     keys: Sequence[str],
-    properties: Mapping[str, str],
+    properties: Mapping[str, str] | None,
 ) -> tuple[Message, dict[str, str]]:
     """Return the reply to a request, and the properties that tell the broker where it goes.
 
@@ -342,7 +342,7 @@ def reply_message(
             topic=request.topic,
             broker=request.message_queue.broker_name,
         )
-    message = Message(reply_topic(cluster), body, tags, keys, properties)
+    message = Message(reply_topic(cluster), body, tags, keys, properties or {})
     _require_unreserved(message)
     return message, {
         props.MESSAGE_TYPE: "reply",
@@ -371,7 +371,7 @@ class ReplyProtocol(SendProtocol):
             client, group, MessageQueue(topic, request.message_queue.broker_name, 0), config
         )
         self._request_topic = request.topic
-        self._tried = [self.queue.broker_name]
+        self._tried = [self.queue.broker_name]  # each broker once
         self._first_error: OrderMQError | None = None
 
     def _write(self, address: str, body: bytes, answer: ResponseFuture | None) -> bool:
@@ -386,6 +386,7 @@ class ReplyProtocol(SendProtocol):
         self, error: OrderMQError, attempts: int, outcome_unknown: bool
     ) -> tuple[AfterFailure, OrderMQError]:
         """Try the topic's next broker; if none is left, report what the first one answered."""
+        # The first broker's error is the useful one: the others may never have seen the requester.
         self._first_error = self._first_error or error
         route = self._client.routes.known(self._request_topic)
         brokers = {b.broker_name for b in route.brokers if b.master} if route else set[str]()

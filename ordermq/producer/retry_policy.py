@@ -64,6 +64,7 @@ def decide(
         outcome_unknown: an earlier attempt of this message may have been stored; no later
             refusal settles that.
     """
+    # A ProtocolError is not retried: the broker did answer, so a copy would be stored again.
     unanswered = isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)
     busy = isinstance(error, BrokerError) and error.response_code in _BUSY
     if (unanswered or busy) and attempts <= config.retry_times:
@@ -74,6 +75,8 @@ def decide(
 
 def may_use_fallback_broker(error: OrderMQError) -> bool:
     """Return True if another broker may store an unordered message that failed with `error`."""
+    # After a time-out this may duplicate the message, as Java's retry does; nothing is overtaken,
+    # because unordered messages have no place to keep.
     if isinstance(error, BrokerError):
         return error.response_code in _BUSY or error.response_code in _THIS_BROKER
     return isinstance(error, RequestTimeout | ConnectionLost | ConnectFailed)

@@ -55,11 +55,7 @@ async def compressed(body: bytes, config: SendConfig) -> tuple[bytes, int]:
 
 
 class SendProtocol:
-    """Requests to one queue, one at a time.
-
-    Args:
-        latency_faults: records the broker's latency; None measures nothing.
-    """
+    """Requests to one queue, one at a time."""
 
     def __init__(
         self,
@@ -72,7 +68,7 @@ class SendProtocol:
         self.queue = queue
         self._client = client
         self._config = config
-        self._latency_faults = latency_faults
+        self._latency_faults = latency_faults  # records latencies; None measures nothing
         # The header of the last request; filled anew for each, because making one cost 2 us.
         self._header = SendHeader(
             producer_group=group,
@@ -82,7 +78,7 @@ class SendProtocol:
             default_topic_queue_nums=config.default_topic_queue_nums,
             broker_name=queue.broker_name,
         )
-        self._address = ""
+        self._address = ""  # of the last request, for the errors of its answer
         self._sent_ms = 0
         self._version: int | None = None  # of the broker; asked for by the first timed message
         self._is_fallback_logged = False  # since the broker's last answer
@@ -145,8 +141,10 @@ class SendProtocol:
         if self._latency_faults is not None:
             latency_ms = self._client.clock.now_ms() - self._sent_ms
             self._latency_faults.record(broker_name, latency_ms)
+        # The ids of a batch are joined with commas. With fewer ids than messages, nobody could
+        # tell whose offset is whose.
         offset_ids = reply.message_id.split(",")
-        count = sum([len(message.bodies) for message in batch])
+        count = sum([len(message.bodies) for message in batch])  # a list: quicker than a generator
         if len(offset_ids) != count:
             raise ProtocolError(
                 f"the broker acknowledged {len(offset_ids)} messages of {count}",
@@ -154,7 +152,7 @@ class SendProtocol:
                 broker=broker_name,
             )
         queue = self.queue
-        if reply.queue_id != queue.queue_id:
+        if reply.queue_id != queue.queue_id:  # the broker names the queue it chose
             queue = MessageQueue(queue.topic, broker_name, reply.queue_id)
         status, handle = _STATUS[code], reply.recall_handle
         receipts, at = [], 0
@@ -198,7 +196,7 @@ class SendProtocol:
         if is_single(batch):
             header.flag, header.batch = first.flags[0], None
             header.properties = first.properties[0]
-        else:
+        else:  # the messages of a batch carry their own flags and properties
             header.flag, header.properties, header.batch = 0, "", True
 
     def _has_timers(self, address: str) -> bool:

@@ -21,7 +21,6 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
 from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
 from ordermq.model.stored_message import StoredMessage
-from ordermq.producer.accumulator import SendRequest
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import ShardingKey
@@ -224,9 +223,7 @@ class TransactionProducer(Producer):
         # The broker must know the group before it can ask about this message. No other broker
         # is tried for it: a copy there would be a second transaction.
         pending.requirement = self._registration
-        self._hand_in(
-            SendRequest(message.topic, message, key, queue, [pending]), may_use_fallback=False
-        )
+        self._hand_in(message, key, queue, [pending], fallbacks=0)
         return pending
 
     # On the I/O thread.
@@ -247,10 +244,12 @@ class TransactionProducer(Producer):
             _FLAGS[state],
             half.message_id,
             message.topic,
-            False,
+            False,  # not from a check
             half.message_id,
             half.message_queue.broker_name,
         )
+        # One-way, as in Java's client: a lost one is asked about. But a key's next commit must
+        # not be stored first, so a commit with a key waits for the broker's answer.
         is_awaited = key is not None and header.commit_or_rollback == TransactionFlag.COMMIT
         timeout_ms = self.config.send.send_timeout_ms if is_awaited else None
         try:
@@ -267,6 +266,7 @@ class TransactionProducer(Producer):
     def _on_request(self, address: str, request: Command) -> Command | None:
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
             return super()._on_request(address, request)
+        # Bounded, because `check` may be slower than brokers ask; they ask again later.
         hold_max = self.config.transaction.check_request_hold_max
         if len(self._checking) >= hold_max:
             _log.warning("%s: check refused, %d checks are waiting", address, hold_max)
@@ -299,13 +299,12 @@ class TransactionProducer(Producer):
             _FLAGS[state],
             message.message_id,
             header.topic,
-            True,
+            True,  # from a check
             header.transaction_id,
             header.broker_name,
         )
         client = self._client
-        if client is None:
-            return
+        assert client is not None
         try:
             client.runtime.call(client.api.end_transaction(address, ended, None, remark))
         except OrderMQError as error:
@@ -356,8 +355,8 @@ async def _executed(
 ) -> _Outcome:
     """Run the local transaction: on this loop if it is `async def`, else on a thread."""
     try:
-        is_async = inspect.iscoroutinefunction(execute)
-        if is_async:
+        answer: Any
+        if inspect.iscoroutinefunction(execute):
             answer = execute(message, argument)
         else:
             answer = await asyncio.to_thread(execute, message, argument)

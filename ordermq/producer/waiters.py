@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
 
 from ordermq.model.status import SendReceipt
 from ordermq.producer.pending_message import PendingMessage
@@ -58,7 +57,7 @@ class ThreadEvent:
         A caller that was interrupted, for example by a signal, leaves its event set for the
         next wait.
         """
-        os.read(self._reader, 512)
+        os.read(self._reader, 512)  # releases the GIL; a pipe may hold many bytes
 
 
 class _Own(threading.local):
@@ -103,14 +102,10 @@ class SendWindow:
 
 
 class BatchWaiter:
-    """Lets a thread wait until all messages of one call are done.
-
-    Args:
-        count: number of messages.
-    """
+    """Lets a thread wait until all `count` messages of one call are done."""
 
     def __init__(self, count: int) -> None:
-        self._left = count
+        self._left = count  # changed by one thread at a time: a batch goes to one queue
         self._event = ThreadEvent.of_thread()
 
     def on_done(self, message: PendingMessage) -> None:
@@ -143,30 +138,3 @@ class AsyncWaiter:
             self.receipt.set_exception(message.error)
         else:
             self.receipt.set_result(message.receipt())
-
-
-class UnawaitedSend:
-    """Outcome of a one-way send: a refusal during the call is raised, a later failure reported.
-
-    Args:
-        report: called with a message that failed after its caller had gone on.
-    """
-
-    def __init__(self, report: Callable[[PendingMessage], None]) -> None:
-        self._report = report
-        self._caller: int | None = threading.get_ident()
-        self._refusal: BaseException | None = None
-
-    def on_done(self, message: PendingMessage) -> None:
-        if message.error is None:
-            return
-        if threading.get_ident() == self._caller:
-            self._refusal = message.error
-        else:
-            self._report(message)
-
-    def end_call(self) -> None:
-        """Raise what the caller's own thread found wrong."""
-        self._caller = None
-        if self._refusal is not None:
-            raise self._refusal
