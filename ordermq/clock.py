@@ -16,7 +16,7 @@ CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What the client and the broker know of time."""
+    """Time, as client and broker use it."""
 
     def now_ms(self) -> int:
         """Milliseconds on a clock that never jumps; only differences mean anything."""

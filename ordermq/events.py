@@ -41,7 +41,7 @@ from ordermq.errors import ConfigError
 
 
 class EventType(StrEnum):
-    """What happened (docs/internals/semantics.md#invariants)."""
+    """Type of an event (docs/internals/semantics.md#invariants)."""
 
     OPEN = "OPEN"  # first line of a process incarnation
     CLOSE = "CLOSE"  # last line of one that ended in order; without it, it crashed
@@ -60,7 +60,7 @@ class EventType(StrEnum):
 
 
 class Recorder(Protocol):
-    """Where events go."""
+    """A sink of events."""
 
     @property
     def enabled(self) -> bool:
@@ -84,7 +84,7 @@ class Recorder(Protocol):
 
 
 class NoHistory:
-    """The recorder of a run nobody audits."""
+    """The recorder of a run without a history."""
 
     enabled = False
 

@@ -1,4 +1,4 @@
-"""The names programs import from `rocketmq.client`, of `rocketmq-client-python` and `rocketmq`."""
+"""Names that programs import from `rocketmq.client`, of `rocketmq-client-python` and `rocketmq`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every old client is told before it starts, under both clients' names."""
+"""Settings of every old client before its start, under the names of both packages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _warned: set[str] = set()
 
 
 def warn_once(what: str) -> None:
-    """Say what has no effect here, once a process."""
+    """Warn about a setting without effect, once per process."""
     if what not in _warned:
         _warned.add(what)
         _log.warning("%s", what)
 
 
 class ClientSettings:
-    """Settings gather here; the engine's client is made of them at `start`.
+    """Collects settings; `start` creates the client of ordermq from them.
 
     Setting anything on a running client raises RocketMQException: the C++ library ignored it.
     """
@@ -56,24 +56,24 @@ class ClientSettings:
         self._group = text_of(group, "group")
 
     def set_instance_name(self, name: Text) -> None:
-        """A part of the client id; the rest of the id is unique, as the process id was."""
+        """Set a part of the client id; the rest of the id is unique, as the process id was."""
         self._require_not_running()
         self._instance_name = text_of(name, "instance name")
 
     def set_name_server_address(self, addr: Text) -> None:
-        """`host:port`, several joined by `;`."""
+        """Set the name servers: `host:port`, several joined by `;`."""
         self._set_address(addr, False)
 
     def set_namesrv_addr(self, addr: Text) -> None:
-        """`host:port`, several joined by `;`."""
+        """Set the name servers: `host:port`, several joined by `;`."""
         self._set_address(addr, True)
 
     def set_name_server_domain(self, domain: Text) -> None:
-        """A web page that lists the addresses; read once, at the start."""
+        """Set a web page that lists the name servers; it is read once, at the start."""
         self._set_domain(domain, False)
 
     def set_namesrv_domain(self, domain: Text) -> None:
-        """A web page that lists the addresses; read once, at the start."""
+        """Set a web page that lists the name servers; it is read once, at the start."""
         self._set_domain(domain, True)
 
     def _set_address(self, addr: Text, speaks_044: bool) -> None:
@@ -89,7 +89,7 @@ class ClientSettings:
     def set_session_credentials(
         self, access_key: Text, access_secret: Text, channel: Text = ""
     ) -> None:
-        """The account that signs requests. `channel` is not sent; no Apache broker looks at it."""
+        """Set the account that signs requests. `channel` is not sent: Apache brokers ignore it."""
         self._require_not_running()
         self._credentials = {
             "access_key": text_of(access_key, "access key"),
@@ -99,9 +99,9 @@ class ClientSettings:
             warn_once("set_session_credentials: the channel is not sent; brokers do not use it")
 
     def _endpoint(self) -> dict[str, Any]:
-        """The arguments every client of ordermq takes.
+        """Return the arguments that every client of ordermq accepts.
 
-        Raises: ConfigError: no address, or no legal one. ConnectFailed: the domain is silent.
+        Raises: ConfigError: no valid address. ConnectFailed: the domain does not answer.
         """
         addresses = self._name_servers or (name_servers_at(self._domain) if self._domain else "")
         addresses = addresses or os.environ.get("NAMESRV_ADDR", "")
@@ -140,7 +140,7 @@ class ClientSettings:
 
 
 def shut_down_unreferenced(client: ClientSettings) -> None:
-    """What `__del__` does: `shutdown` on a thread of its own.
+    """Run `shutdown` on a separate thread; for `__del__`.
 
     The collector runs on any thread, the I/O thread too, where waiting would hang for ever. While
     the interpreter ends no thread begins any more, so the client goes with the process.
@@ -150,7 +150,7 @@ def shut_down_unreferenced(client: ClientSettings) -> None:
 
 
 def positive(value: int, what: str) -> int:
-    """A count as the C library took it.
+    """Return a count that the C library would have accepted.
 
     Raises: NullPointerException: 0 or less.
     """

@@ -1,4 +1,4 @@
-"""Names of message properties, as both old clients spelled them."""
+"""Names of message properties, as in both old clients."""
 
 from __future__ import annotations
 

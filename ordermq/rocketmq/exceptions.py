@@ -1,4 +1,4 @@
-"""The old clients' exceptions; ours become them at the adapters' edge.
+"""Exceptions of the old clients; the adapters translate errors of ordermq into them.
 
 Each has the error of ordermq that caused it as `__cause__`, and its where-fields (topic, broker,
 ...). They are part of the one tree, so `except OrderMQError` catches them too. `ffi_check` is
@@ -14,7 +14,7 @@ from ordermq.errors import OrderMQError
 
 
 class RocketMQException(OrderMQError):
-    """The root of what `ordermq.rocketmq` raises."""
+    """The base of all errors of `ordermq.rocketmq`."""
 
     code = "rocketmq"
 
@@ -28,7 +28,7 @@ class RocketMQException(OrderMQError):
 
 
 class NullPointerException(RocketMQException):
-    """An argument that must be there is missing."""
+    """A required argument is missing."""
 
     code = "rocketmq-null-pointer"
 
@@ -52,7 +52,7 @@ class ProducerStartFailed(ProducerException):
 
 
 class ProducerSendSyncFailed(ProducerException):
-    """The message was refused, or nobody knows whether it arrived; see `__cause__`."""
+    """The message was refused, or its outcome is unknown; see `__cause__`."""
 
     code = "rocketmq-send-sync"
 
@@ -70,7 +70,7 @@ class ProducerSendOrderlyFailed(ProducerException):
 
 
 class ProducerSendAsyncFailed(ProducerException):
-    """What an exception callback gets.
+    """The error that an exception callback gets.
 
     Args:
         error: the broker's response code, else -1.
@@ -120,7 +120,7 @@ class PullConsumerFetchMessageFailed(ConsumerException):
 
 @contextmanager
 def raised_as(kind: type[RocketMQException]) -> Iterator[None]:
-    """Raise what ordermq raises inside as `kind`, with the same text and where-fields."""
+    """Raise what ordermq raises inside as `kind`, with the same text and place."""
     try:
         yield
     except RocketMQException:
@@ -130,13 +130,13 @@ def raised_as(kind: type[RocketMQException]) -> Iterator[None]:
 
 
 def translated(old: RocketMQException, error: OrderMQError) -> RocketMQException:
-    """`old`, with the where-fields of `error`."""
+    """Return `old` with the topic, queue and broker of `error`."""
     old.__dict__.update(error.__dict__)
     return old
 
 
 def async_failure(error: BaseException) -> ProducerSendAsyncFailed:
-    """What an exception callback is given for `error`."""
+    """Return the error that an exception callback gets for `error`."""
     old = ProducerSendAsyncFailed(
         str(error) or type(error).__name__,
         getattr(error, "response_code", -1),

@@ -1,4 +1,4 @@
-"""What is left of the old clients' door to the C++ library: its enumeration, and the reasons.
+"""The old clients' interface to the C++ library: its enumeration; other names raise.
 
 There is no `librocketmq` underneath, so its handles, structures and callback types have no
 counterpart; asking for one says so instead of failing later.

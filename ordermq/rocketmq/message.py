@@ -1,4 +1,4 @@
-"""Messages with the old clients' setters, and with their properties of bytes."""
+"""Messages with the setters of the old clients, and with properties as bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Text = str | bytes
 
 
 def text_of(value: Text, what: str) -> str:
-    """A text given as str or as UTF-8.
+    """Return a text given as str or as UTF-8.
 
     Raises: NullPointerException: None. TypeError: anything else.
     """
@@ -38,15 +38,15 @@ class Message:
         self._properties: dict[str, str] = {}
 
     def set_keys(self, keys: Text) -> None:
-        """Words to find it by, with blanks between them."""
+        """Set the index keys, separated by blanks."""
         self._properties[props.KEYS] = text_of(keys, "keys")
 
     def set_tags(self, tags: Text) -> None:
-        """One tag to filter by."""
+        """Set the tag."""
         self._properties[props.TAGS] = text_of(tags, "tags")
 
     def set_body(self, body: Text) -> None:
-        """The body; a str goes as UTF-8. All of it is sent, zero bytes too."""
+        """Set the body; a str is encoded as UTF-8. Zero bytes are sent, too."""
         if isinstance(body, str):
             self._body = body.encode()
         elif isinstance(body, bytes | bytearray | memoryview):
@@ -55,7 +55,7 @@ class Message:
             raise TypeError(f"body is a {type(body).__name__}: expected str or bytes")
 
     def set_property(self, key: Text, value: Text) -> None:
-        """A property of your own, or TAGS, KEYS or DELAY."""
+        """Set a property of your own, or TAGS, KEYS or DELAY."""
         name, text = text_of(key, "key"), text_of(value, "value")
         if name == props.DELAY:
             self.set_delay_time_level(int(text))
@@ -63,13 +63,13 @@ class Message:
             self._properties[name] = text
 
     def set_delay_time_level(self, delay_time_level: int) -> None:
-        """0 = now, 1..18 = the broker's levels, 1 s to 2 h."""
+        """Set the delay: 0 = none, 1..18 = the broker's levels, 1 s to 2 h."""
         self._delay_level = delay_time_level
 
     def to_send(self) -> SentMessage:
-        """The same for `ordermq.Producer`.
+        """Return the same message for `ordermq.Producer`.
 
-        Raises: ConfigError: something no broker would take.
+        Raises: ConfigError: no broker would accept it.
         """
         own = dict(self._properties)
         tags = own.pop(props.TAGS, "")
@@ -110,7 +110,7 @@ class UnsentView:
 
 
 class ReceivedMessage:
-    """What callbacks get: a view of a stored message, or, before a send, of the one to be sent.
+    """A view of a stored message, for callbacks; before a send, of the message to be sent.
 
     Texts are bytes, as they were; what a message does not have is b"". The view is valid for
     as long as it is kept, also after the callback.
@@ -134,7 +134,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body, whole; copied once, at the first look."""
+        """The complete body; copied once, at the first access."""
         if self._body is None:
             self._body = bytes(self._view.body)
         return self._body
@@ -167,12 +167,12 @@ class ReceivedMessage:
 
     @property
     def born_timestamp(self) -> int:
-        """When the producer made it, ms since 1970."""
+        """Time of its creation by the producer, ms since 1970."""
         return self._view.born_timestamp_ms
 
     @property
     def store_timestamp(self) -> int:
-        """When the broker stored it, ms since 1970."""
+        """Time of its storage by the broker, ms since 1970."""
         return self._view.store_timestamp_ms
 
     @property
@@ -188,7 +188,7 @@ class ReceivedMessage:
         return self._view.prepared_transaction_offset
 
     def get_property(self, prop: Text | MessageProperty) -> bytes:
-        """One property, b"" if there is none."""
+        """Return a property, b"" if there is none."""
         name = prop.value if isinstance(prop, MessageProperty) else text_of(prop, "property")
         return (self._view.get_property(name) or "").encode()
 

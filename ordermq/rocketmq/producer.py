@@ -84,21 +84,21 @@ class Producer(ClientSettings):
         return self._engine is not None
 
     def set_group(self, group_name: Text) -> None:
-        """Another group than the constructor was given."""
+        """Change the group."""
         self._set_group(group_name)
 
     def set_timeout(self, timeout: int) -> None:
-        """How long one try may take, ms."""
+        """Set the time-out of one attempt, ms."""
         self._require_not_running()
         self._settings["send_timeout_ms"] = positive(timeout, "timeout")
 
     def set_compress_level(self, level: int) -> None:
-        """How hard large bodies are compressed, 0..9."""
+        """Set the compression level of large bodies, 0..9."""
         self._require_not_running()
         self._settings["compress_level"] = level
 
     def set_max_message_size(self, max_size: int) -> None:
-        """Bytes a body may have."""
+        """Set the maximum size of a body, bytes."""
         self._require_not_running()
         self._settings["max_message_bytes"] = positive(max_size, "max_message_size")
 
@@ -126,7 +126,7 @@ class Producer(ClientSettings):
         }
 
     def shutdown(self) -> None:
-        """Send what is under way, tell its callbacks, disconnect. Again: no effect."""
+        """Finish sends in flight and their callbacks, then disconnect; at most once."""
         made, runtime = self._engine, self._runtime
         self._engine = self._runtime = None
         if made is None or runtime is None:
@@ -137,16 +137,16 @@ class Producer(ClientSettings):
         runtime.release()
 
     def send_sync(self, msg: Message) -> SendResult:
-        """Send and wait until the broker has it. Raises: ProducerSendSyncFailed."""
+        """Send and wait for the broker's reply. Raises: ProducerSendSyncFailed."""
         with raised_as(ProducerSendSyncFailed):
             return result_of([self._live().send(_to_send(msg))])
 
     def send_async(
         self, msg: Message, success_callback: OnSuccess, exception_callback: OnException
     ) -> None:
-        """Send; one of the callbacks is told how it ended, on a thread for callbacks.
+        """Send; one of the callbacks gets the outcome, on a thread for callbacks.
 
-        Raises: ProducerSendAsyncFailed: it cannot be sent at all; no callback is told.
+        Raises: ProducerSendAsyncFailed: it cannot be sent; no callback is called.
         """
         try:
             made, message = self._live(), _to_send(msg)
@@ -157,9 +157,9 @@ class Producer(ClientSettings):
         self._callbacks.expect(send, success_callback, exception_callback)
 
     def send_oneway(self, msg: Message) -> None:
-        """Send without an acknowledgement: it may be lost, and nobody is told.
+        """Send without a reply: a loss is not reported.
 
-        Raises: ProducerSendOnewayFailed: it did not even leave.
+        Raises: ProducerSendOnewayFailed: it was not sent.
         """
         with raised_as(ProducerSendOnewayFailed):
             self._live().send_oneway(_to_send(msg))
@@ -179,11 +179,11 @@ class Producer(ClientSettings):
         retry_times: int = _USUAL_RETRIES,
         queue_selector: OldSelector = hashing_queue_selector,
     ) -> SendResult:
-        """Send to the queue of `arg`, and to no other.
+        """Send to the queue of `arg` only.
 
         Args:
             arg: what the selector chooses by, a C int; the default one by `arg % queues`.
-            retry_times: no effect: re-sends are the producer's, always to the same queue.
+            retry_times: no effect: the producer retries, always at the same queue.
             queue_selector: (number of queues, message, address of arg) -> index.
         Raises: ProducerSendOrderlyFailed.
         """

@@ -1,4 +1,4 @@
-"""The pull consumer of 0.4.4: a generator over all that a topic holds and it has not given yet."""
+"""The pull consumer of 0.4.4: a generator over all messages of a topic not returned before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ordermq.rocketmq.message import ReceivedMessage, Text, text_of
 
 
 class PulledQueue(NamedTuple):
-    """A queue as `get_message_queue_offset` gets it; the names are those of the C structure."""
+    """A queue as passed to `get_message_queue_offset`; names are those of the C structure."""
 
     topic: bytes
     brokerName: bytes
@@ -48,7 +48,7 @@ class PullConsumer(ClientSettings):
         return self._engine is not None
 
     def set_group(self, group_id: Text) -> None:
-        """Another group than the constructor was given."""
+        """Change the group."""
         self._set_group(group_id)
 
     def start(self) -> None:
@@ -62,28 +62,28 @@ class PullConsumer(ClientSettings):
         self._engine = made
 
     def shutdown(self) -> None:
-        """Disconnect. Before a start, or again: no effect."""
+        """Disconnect. Before a start, or a second time, it has no effect."""
         made, self._engine = self._engine, None
         if made is not None:
             with raised_as(ConsumerException):
                 made.close()
 
     def get_message_queue_offset(self, mq: PulledQueue) -> int:
-        """Where the next pull of a queue begins."""
+        """Return the offset of the next pull of a queue."""
         return self.offset_table.get(mq, 0)
 
     def set_message_queue_offset(self, mq: PulledQueue, offset: int) -> None:
-        """Called with the offset after each message, once the generator is asked for another."""
+        """Store the offset after each message, once the generator is asked for the next one."""
         self.offset_table[mq] = offset
 
     def pull(
         self, topic: Text, expression: Text = "*", max_num: int = 32
     ) -> Iterator[ReceivedMessage]:
-        """Iterate over what is there, queue by queue, and end where there is no more.
+        """Iterate over all messages, queue by queue; end when there are no more.
 
         Args:
             expression: `*`, or tags joined by `||`.
-            max_num: messages a request.
+            max_num: messages per request.
         Raises: PullConsumerFetchMQFailed: no such topic. PullConsumerFetchMessageFailed.
         """
         name, tags = text_of(topic, "topic"), text_of(expression, "expression")

@@ -61,28 +61,28 @@ class PushConsumer(ClientSettings):
         return self._engine is not None
 
     def set_group(self, group_id: Text) -> None:
-        """Another group than the constructor was given."""
+        """Change the group."""
         self._set_group(group_id)
 
     def set_message_model(self, model: MessageModel) -> None:
-        """CLUSTERING or BROADCASTING."""
+        """Set CLUSTERING or BROADCASTING."""
         self._require_not_running()
         self._model = MessageModel(model)
 
     def set_thread_count(self, thread_count: int) -> None:
-        """How many callbacks may run at once; default: as many as the machine has cores."""
+        """Set the maximum number of concurrent callbacks; default: the number of cores."""
         self._require_not_running()
         self._settings["consume_thread_count"] = positive(thread_count, "thread count")
 
     def set_message_batch_max_size(self, max_size: int) -> None:
-        """How many messages are handed to a thread at once; the callback still gets one."""
+        """Set the number of messages per thread and turn; a callback still gets one."""
         self._require_not_running()
         self._settings["consume_message_batch_max_size"] = positive(max_size, "batch size")
 
     def subscribe(
         self, topic: Text, callback: Callable[[ReceivedMessage], object], expression: Text = "*"
     ) -> None:
-        """Have `callback` called with the messages of `topic`.
+        """Call `callback` with the messages of `topic`.
 
         Args:
             expression: `*`, or tags joined by `||`.
@@ -123,7 +123,7 @@ class PushConsumer(ClientSettings):
         return made
 
     def shutdown(self) -> None:
-        """Hand every queue over, then leave. Before a start, or again: no effect."""
+        """Hand every queue over, then leave. Before a start, or a second time, it has no effect."""
         made, self._engine = self._engine, None
         if made is not None:
             with raised_as(ConsumerException):

@@ -1,4 +1,4 @@
-"""The thread that tells callbacks how their sends ended; callbacks may block, the I/O may not."""
+"""The thread that runs callbacks of sends; they may block, which the I/O thread may not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("ordermq.rocketmq")
 
 
 class SendCallbacks:
-    """Tells callbacks, one after the other, in the order the sends ended."""
+    """Runs callbacks one after the other, in the order in which the sends ended."""
 
     def __init__(self) -> None:
         # A simple queue: the I/O thread puts into it, and must never wait.
@@ -35,7 +35,7 @@ class SendCallbacks:
         on_success: OnSuccess,
         on_exception: OnException,
     ) -> None:
-        """Tell one of the two when `send` has ended."""
+        """Run one of the two callbacks when `send` has ended."""
         with self._lock:
             self._awaited += 1
             if self._thread is None:
@@ -46,7 +46,7 @@ class SendCallbacks:
         send.add_done_callback(lambda ended: self._ended.put((ended, on_success, on_exception)))
 
     def close(self) -> None:
-        """Return when every callback was told; at once on their own thread."""
+        """Wait until every callback has run; return at once on their own thread."""
         thread = self._thread
         if thread is None:
             return

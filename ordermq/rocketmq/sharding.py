@@ -1,4 +1,4 @@
-"""Which queue the old clients chose, so that a key stays where it was while programs move over."""
+"""Queue selection of the old clients, so that keys stay in their queues during a migration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHIFT = 47
 
 
 def string_hash(data: bytes) -> int:
-    """`std::hash<std::string>` of GCC's library on 64 bits, which chose a key's queue in 2.0.0."""
+    """Return `std::hash<std::string>` of GCC's library on 64 bits, as used by 2.0.0."""
     state = _SEED ^ len(data) * _MULTIPLIER & _MASK
     whole = len(data) & ~7
     for start in range(0, whole, 8):
@@ -38,12 +38,12 @@ def string_hash(data: bytes) -> int:
 def by_sharding_key(
     queues: Sequence[MessageQueue], message: SentMessage, key: ShardingKey
 ) -> MessageQueue:
-    """The choice of `send_orderly_with_sharding_key`: hash of the key's UTF-8, modulo."""
+    """Select as `send_orderly_with_sharding_key`: hash of the key's UTF-8, modulo."""
     return queues[string_hash(str(key).encode()) % len(queues)]
 
 
 def hashing_queue_selector(mq_size: int, msg: ReceivedMessage, arg: int) -> int:
-    """The default of `send_orderly`: its number, modulo.
+    """Select as `send_orderly` by default: its number, modulo.
 
     Args:
         arg: the address of a C int that holds the number, as 0.4.4 gave its selectors.
@@ -57,7 +57,7 @@ def chosen_queue(
 ) -> MessageQueue:
     """Ask an old selector.
 
-    Raises: IndexError: it named a queue there is not.
+    Raises: IndexError: it returned a queue that does not exist.
     """
     # Old selectors cast their argument from an address; this int lives as long as the call.
     place = ctypes.c_int(number)

@@ -1,4 +1,4 @@
-"""Answers and outcomes, as the old clients numbered them."""
+"""Results and outcomes with the numbers of the old clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ordermq.model.status import SendStatus as Durable
 
 
 class SendStatus(IntEnum):
-    """How durable a stored message is."""
+    """Durability of a stored message."""
 
     OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -20,7 +20,7 @@ class SendStatus(IntEnum):
 
 
 class TransactionStatus(IntEnum):
-    """What a local transaction came to."""
+    """Outcome of a local transaction."""
 
     COMMIT = 0
     ROLLBACK = 1
@@ -28,21 +28,21 @@ class TransactionStatus(IntEnum):
 
 
 class ConsumeStatus(IntEnum):
-    """What a consumer's callback answers for its message."""
+    """Result of a consumer's callback for its message."""
 
     CONSUME_SUCCESS = 0
     RECONSUME_LATER = 1
 
 
 class MessageModel(IntEnum):
-    """Who gets a message: every member of the group, or one."""
+    """Delivery to every member of the group, or to one."""
 
     BROADCASTING = 0
     CLUSTERING = 1
 
 
 class SendResult(NamedTuple):
-    """An acknowledged send: how durable, the message's id, its offset in its queue."""
+    """An acknowledged send: durability, message id, offset in its queue."""
 
     status: SendStatus
     msg_id: str
@@ -58,7 +58,7 @@ _STATUS = {
 
 
 def result_of(receipts: Sequence[SendReceipt]) -> SendResult:
-    """One result for a send; for a batch the least durable status, all ids, the first offset."""
+    """Return one result for a send; of a batch the least durable status, all ids, first offset."""
     return SendResult(
         max(_STATUS[receipt.status] for receipt in receipts),
         ",".join(receipt.message_id for receipt in receipts),

@@ -22,7 +22,7 @@ _STATES = {
 
 
 class TransactionMQProducer(Producer):
-    """Sends messages that consumers get only once a local transaction is committed.
+    """Sends messages that consumers get only after a local transaction is committed.
 
     Args:
         group_id: the producer group; any live member of it is asked how a transaction stands.
@@ -52,7 +52,7 @@ class TransactionMQProducer(Producer):
         local_execute: Callable[[ReceivedMessage, Any], object],
         user_args: Any = None,
     ) -> SendResult:
-        """Send half of a transaction, execute the local half, tell the broker how it went.
+        """Send a half message, execute the local transaction, report its outcome to the broker.
 
         Args:
             local_execute: called with the message and `user_args`, answers a TransactionStatus;

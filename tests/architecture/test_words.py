@@ -18,15 +18,12 @@ _SHARE_PERCENT = 2
 _STILL = {
     "audit": 14,
     "client": 9,
-    "clock": 1,
     "config": 12,
     "consumer": 71,
     "core": 19,
-    "events": 2,
     "model": 20,
     "producer": 31,
     "remoting": 28,
-    "rocketmq": 18,
     "spark": 39,
 }
 # Names nobody outside this project would search for, and what is said instead.
