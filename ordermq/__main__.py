@@ -1,4 +1,4 @@
-"""`python -m ordermq` is `ordermq`."""
+"""Entry point of `python -m ordermq`, which is the command `ordermq`."""
 
 from ordermq.cli.main import main
 

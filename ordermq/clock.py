@@ -1,4 +1,4 @@
-"""Time as an argument: the clocks that everything else is handed."""
+"""Clocks: time is an argument everywhere, so that tests can move it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """Time, as client and broker use it."""
+    """Source of time of clients and broker."""
 
     def now_ms(self) -> int:
-        """Milliseconds on a clock that never jumps; only differences mean anything."""
+        """Return milliseconds of a monotonic clock; only differences have a meaning."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, for timestamps people read; decides nothing."""
+        """Return milliseconds since 1970, for timestamps only; it may jump."""
 
     async def sleep_ms(self, delay_ms: int) -> None:
         """Return once `delay_ms` have passed on this clock."""
 
 
 class SystemClock:
-    """The machine's own time."""
+    """Time of the operating system."""
 
     def now_ms(self) -> int:
         return time.clock_gettime_ns(CLOCK_ID) // 1_000_000
@@ -42,11 +42,11 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until `advance` moves it; for tests, from any thread.
+    """Clock for tests that moves only by `advance`; from any thread.
 
     Args:
-        now_ms: where the monotonic reading starts, ms.
-        wall_ms: where the wall reading starts, ms since 1970.
+        now_ms: start of the monotonic time.
+        wall_ms: start of the wall time, ms since 1970.
     """
 
     def __init__(self, now_ms: int = 1_000_000, wall_ms: int = 1_700_000_000_000) -> None:
@@ -74,9 +74,9 @@ class ManualClock:
         await woken
 
     def advance(self, delta_ms: int) -> None:
-        """Move both readings forward by `delta_ms` and wake every sleeper that is due."""
+        """Move both times forward by `delta_ms` and wake every sleeper that is due."""
         if delta_ms < 0:
-            raise ValueError("a monotonic clock does not go back; use jump_wall")
+            raise ValueError("a monotonic clock cannot go back: use jump_wall")
         due: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         with self._lock:
             self._now_ms += delta_ms
@@ -85,11 +85,12 @@ class ManualClock:
                 _, _, loop, woken = heapq.heappop(self._sleepers)
                 due.append((loop, woken))
         for loop, woken in due:
+            # Sleepers belong to several loops, and a test may have closed one of them already.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_wake, woken)
 
     def jump_wall(self, delta_ms: int) -> None:
-        """Move only the wall reading, either way, as an operator's clock change does."""
+        """Move only the wall time, forwards or backwards, as a change of the system clock does."""
         self._wall_ms += delta_ms
 
 

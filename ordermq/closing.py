@@ -1,4 +1,4 @@
-"""`with` for what closes, and for what starts there too."""
+"""Context managers for objects with `close`, or with `start` and `close`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Self
 
 
 class Closing:
-    """Has a `close`, which the end of a `with` block calls."""
+    """Base of classes whose `close` is called at the end of a `with` block."""
 
     def close(self) -> object:
+        """Release everything."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -25,9 +26,10 @@ class Closing:
 
 
 class Starting(Closing):
-    """Has a `start`, too, which the beginning of the block calls."""
+    """Base of classes whose `start` is also called, at the beginning of the block."""
 
     def start(self) -> object:
+        """Begin to work."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""The error tree: what went wrong, where, and what to do next.
+"""Errors: one tree under `OrderMQError`.
 
-Every class has a stable `code`, says by `retriable` whether the same call may succeed
-later, and takes where-fields that are kept as attributes and appended to the text.
+Every class has a stable `code` and a flag `retriable`, which is true if the same call may succeed
+later. Topic, queue, group and the like are attributes, and are appended to the message.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ _WHERE = ("topic", "broker", "queue_id", "group", "offset", "epoch", "address")
 
 
 class OrderMQError(Exception):
-    """The root of everything ordermq raises.
+    """Base of all errors of ordermq.
 
     Args:
-        message: what happened and what to do, one sentence each.
-        topic, broker, queue_id, group, offset, epoch, address: where, as far as known.
+        message: the failure, and what to do about it.
+        topic, broker, queue_id, group, offset, epoch, address: place of it, as far as known.
     """
 
     code: ClassVar[str] = "ordermq"
@@ -27,7 +27,7 @@ class OrderMQError(Exception):
         super().__init_subclass__()
         code = cls.__dict__.get("code")
         if code is None or code in OrderMQError._codes:
-            raise TypeError(f"{cls.__name__} needs an error code of its own, not {code!r}")
+            raise TypeError(f"{cls.__name__} needs a unique error code, got {code!r}")
         OrderMQError._codes[code] = cls
 
     def __init__(
@@ -55,12 +55,12 @@ class OrderMQError(Exception):
         super().__init__(f"{message} [{where}]" if where else message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By its members: keyword-only arguments do not survive the default way, and errors
-        # travel between processes (Spark, multiprocessing).
-        return _revive, (type(self), self.args, self.__dict__)
+        # Errors are pickled between processes (Spark, multiprocessing), and the default would call
+        # the constructor without its keyword-only arguments.
+        return _unpickle, (type(self), self.args, self.__dict__)
 
 
-def _revive(
+def _unpickle(
     kind: type[OrderMQError], arguments: tuple[Any, ...], members: dict[str, Any]
 ) -> OrderMQError:
     error = kind.__new__(kind, *arguments)
@@ -69,63 +69,63 @@ def _revive(
 
 
 class ConfigError(OrderMQError, ValueError):
-    """A setting, name or argument is out of its range."""
+    """A setting, name or argument is invalid."""
 
     code = "config"
 
 
 class StateError(OrderMQError, RuntimeError):
-    """The call does not fit the object's state, as sending on a closed producer."""
+    """The call does not fit the object's state, such as a send on a closed producer."""
 
     code = "state"
 
 
 class RemotingError(OrderMQError):
-    """Something between us and the peer failed."""
+    """A request to a broker or name server failed."""
 
     code = "remoting"
     retriable = True
 
 
 class ConnectFailed(RemotingError, ConnectionError):
-    """The peer could not be reached: nothing was sent."""
+    """The server could not be reached; nothing was sent."""
 
     code = "connect-failed"
     retriable = True
 
 
 class ConnectionLost(RemotingError, ConnectionError):
-    """The connection broke with the request under way: its outcome is unknown."""
+    """The connection broke before the response; the outcome of the request is unknown."""
 
     code = "connection-lost"
     retriable = True
 
 
 class RequestTimeout(RemotingError, TimeoutError):
-    """No answer in time: the outcome at the peer is unknown."""
+    """No response in time; the outcome of the request is unknown."""
 
     code = "request-timeout"
     retriable = True
 
 
 class ReplyTimeout(OrderMQError, TimeoutError):
-    """No reply to a request in time; the request may yet be carried out."""
+    """No consumer replied to a request in time; one may still process it."""
 
     code = "reply-timeout"
 
 
 class ProtocolError(RemotingError):
-    """The peer's bytes do not follow the protocol."""
+    """Received bytes do not follow the protocol."""
 
     code = "protocol"
     retriable = False
 
 
 class BrokerError(RemotingError):
-    """The peer answered with a code other than success.
+    """A broker or name server answered with a code other than success.
 
     Args:
-        message: the peer's remark, in our words.
+        message: the request that failed, and the server's remark.
         response_code: docs/internals/protocol.md#response-codes.
     """
 
@@ -157,40 +157,42 @@ class BrokerError(RemotingError):
 
 
 class RouteError(OrderMQError):
-    """No name server knows a broker for this topic."""
+    """No broker is known for the topic, or no name server answers."""
 
     code = "route"
     retriable = True
 
 
 class OrderingError(OrderMQError):
-    """Going on would break the order; the operation was refused."""
+    """The operation was refused because it would break the order."""
 
     code = "ordering"
 
 
 class Fenced(OrderingError):
-    """The broker refused an operation of an older lock epoch
-    (docs/internals/semantics.md#fencing)."""
+    """The broker refused an operation of an outdated lock epoch
+    (docs/internals/semantics.md#fencing).
+    """
 
     code = "fenced"
 
 
 class KeyFailed(OrderingError):
     """An earlier send of this sharding key has an unknown outcome
-    (docs/internals/semantics.md#ordered-sends)."""
+    (docs/internals/semantics.md#ordered-sends).
+    """
 
     code = "key-failed"
 
 
 class LockLost(OrderingError):
-    """A queue's lock is another member's now: going on would be beside it."""
+    """Another member holds the queue's lock now; continuing would process it twice."""
 
     code = "lock-lost"
 
 
 class FunctionFailed(OrderMQError):
-    """A user's function raised on messages; what it raised is the cause."""
+    """A user's function raised an exception, which is the cause."""
 
     code = "function-failed"
 
@@ -202,12 +204,12 @@ class StoreError(OrderMQError):
 
 
 class DataLoss(OrderMQError):
-    """Messages that were to be read are not there any more: they expired, or were lost."""
+    """Messages to be read no longer exist: they expired or were lost."""
 
     code = "data-loss"
 
 
 class LockRefused(OrderingError):
-    """A queue's lock is another member's, and was not given up in the time we may wait."""
+    """Another member holds the queue's lock and did not release it in time."""
 
     code = "lock-refused"

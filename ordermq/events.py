@@ -1,15 +1,15 @@
-"""The history of a run: the events of docs/internals/semantics.md#invariants, as JSON lines.
+"""Event history of a run, as JSON lines, for the audit (docs/internals/semantics.md#invariants).
 
-Consumers and the embedded broker record into a `History`; `audit.py` checks the union of
-their files against I1-I9. Recording is off unless a path is given. A line reaches the
-operating system before the call returns, so a killed process leaves a true prefix.
+Consumers and the embedded broker record into a `History`; `ordermq audit` checks the files of all
+processes together. Recording is off unless a path is given. A line reaches the operating system
+before the call returns, so the file of a killed process lacks nothing but its last moments.
 
-One line is one event, its members:
+One line is one event with these members:
 
 | member | meaning |
 |---|---|
-| p, seq | process incarnation, and its own counter from 0: program order |
-| t | CLOCK_BOOTTIME in ns: orders events of different processes of one host |
+| p, seq | process, and its counter from 0: program order |
+| t | CLOCK_BOOTTIME in ns: order of events of different processes of one host |
 | type | an `EventType` |
 | group, topic, broker, queue | the message queue, where the event has one |
 | epoch | lock epoch, 0 where there is none |
@@ -18,10 +18,10 @@ One line is one event, its members:
 | tags | STORE: the tag of each of `offs`, null where there is none |
 | done | END: how many of `offs`, from the first, succeeded |
 | attempt | START: 0 at the first try of the first offset |
-| lane | START by key: how many messages of the queue may have listeners at once |
-| client, lease_ms | LOCK_OK: to whom and for how long the broker granted it |
-| sent | LOCK_OK at the client: `t` of the granting request's send, ns |
-| detail | free text: why; PARKED in a DIVERT to a parking topic, which holds its key |
+| lane | START by key: most messages of the queue in listeners at the same time |
+| client, lease_ms | LOCK_OK: client id and life of the granted lock |
+| sent | LOCK_OK at the client: `t` at the send of the granted request, ns |
+| detail | the reason; PARKED in a DIVERT to a parking topic, which holds the key back |
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from ordermq.errors import ConfigError
 
 
 class EventType(StrEnum):
-    """Type of an event (docs/internals/semantics.md#invariants)."""
+    """Kind of an event (docs/internals/semantics.md#invariants)."""
 
-    OPEN = "OPEN"  # first line of a process incarnation
-    CLOSE = "CLOSE"  # last line of one that ended in order; without it, it crashed
+    OPEN = "OPEN"  # first line of a process
+    CLOSE = "CLOSE"  # last line of a process that was closed; one without it crashed
     LOCK_OK = "LOCK_OK"
     LOCK_LOST = "LOCK_LOST"
     UNLOCK = "UNLOCK"
@@ -56,15 +56,15 @@ class EventType(StrEnum):
     ROLLBACK = "ROLLBACK"
     STORE = "STORE"
     DIVERT = "DIVERT"
-    CRASH = "CRASH"  # written by whoever killed `client`
+    CRASH = "CRASH"  # written by the test that killed `client`
 
 
 class Recorder(Protocol):
-    """A sink of events."""
+    """Receiver of events."""
 
     @property
     def enabled(self) -> bool:
-        """False if recording does nothing; callers skip building expensive members."""
+        """False if recording does nothing, so that callers need not collect the members."""
 
     def record(
         self,
@@ -77,14 +77,14 @@ class Recorder(Protocol):
         epoch: int = 0,
         **members: int | str | Sequence[int] | Sequence[str | None],
     ) -> None:
-        """Append one event; returns after the line is with the operating system."""
+        """Append one event; return when the operating system has the line."""
 
     def close(self) -> None:
         """Write CLOSE and release the file; a second call does nothing."""
 
 
 class NoHistory:
-    """The recorder of a run without a history."""
+    """Recorder that drops all events."""
 
     enabled = False
 
@@ -109,8 +109,8 @@ class History(Closing):
     """Append events to a JSONL file.
 
     Args:
-        path: the file; created, or appended to by a later incarnation.
-        process: name of this incarnation, unique in the run (the client id).
+        path: the file; created, or appended to by a later process.
+        process: name of this process, unique in the run (the client id).
     Raises: ConfigError: the file cannot be written.
 
     Any thread may record; lines are whole and in program order.
@@ -127,8 +127,8 @@ class History(Closing):
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise ConfigError(
-                f"history={str(path)!r} cannot be written ({error.strerror}): give a file in a "
-                "folder that exists"
+                f"history={str(path)!r} cannot be written ({error.strerror}): give a file in an "
+                "existing folder"
             ) from error
         self.record(EventType.OPEN)
 
@@ -154,7 +154,7 @@ class History(Closing):
             line["seq"] = self._sequence
             line["t"] = time.clock_gettime_ns(CLOCK_ID)
             self._sequence += 1
-            # One write call a line: a kill -9 between lines loses nothing already returned.
+            # One write per line: after kill -9 every event whose `record` returned is there.
             os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:

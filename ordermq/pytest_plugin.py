@@ -1,4 +1,4 @@
-"""A fixture for the tests of applications: a broker of their own, in memory, on a free port."""
+"""pytest fixture for applications: an embedded broker in memory, on a free port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ordermq_broker() -> Iterator[EmbeddedBroker]:
-    """An `EmbeddedBroker` for one test; `ordermq_broker.name_servers` goes to any client."""
+    """Run an `EmbeddedBroker` for one test; pass `ordermq_broker.name_servers` to any client."""
     # Imported here: pytest loads plugins for every run, also where no test asks for this.
     from ordermq.broker import EmbeddedBroker
 

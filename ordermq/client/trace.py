@@ -13,8 +13,7 @@ from ordermq.client.routes import publish_queues
 from ordermq.client.runtime import cancelled, wait_until_set
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
-from ordermq.config import RemotingConfig
-from ordermq.config.trace import TraceConfig
+from ordermq.config import RemotingConfig, TraceConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import Message

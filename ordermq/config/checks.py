@@ -1,4 +1,4 @@
-"""What every group of settings does alike: checks of values, building from flat settings."""
+"""Checks of values, and construction from flat settings, for all groups of settings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, Self
 
 from ordermq.errors import ConfigError
 
+DAY_MS = 86_400_000
+
 
 def require_range(config: object, **ranges: tuple[int, int]) -> None:
     """Raise ConfigError unless each of these fields is a number within its range."""
@@ -20,7 +22,8 @@ def require_range(config: object, **ranges: tuple[int, int]) -> None:
 
 
 def require_flags(config: object) -> None:
-    """Raise ConfigError unless each field declared as bool is one: "no" would count as yes."""
+    """Raise ConfigError unless each field declared as bool is one."""
+    # The string "no", from a file or an environment variable, would count as true.
     for each in fields(config):  # type: ignore[arg-type]
         value = getattr(config, each.name)
         if each.type == "bool" and not isinstance(value, bool):
@@ -30,7 +33,7 @@ def require_flags(config: object) -> None:
 
 
 def require_choice(config: object, **choices: type[StrEnum]) -> None:
-    """Make each of these fields a member of its enumeration, or raise ConfigError."""
+    """Convert each of these fields to a member of its enumeration, or raise ConfigError."""
     for name, choice in choices.items():
         value = getattr(config, name)
         try:
@@ -43,7 +46,8 @@ def require_choice(config: object, **choices: type[StrEnum]) -> None:
 
 
 def require_names(config: object, *names: str) -> None:
-    """Raise ConfigError unless each of these fields is a text topics may hold, but for `%`."""
+    """Raise ConfigError unless each of these fields is a str of letters, digits, | _ and -."""
+    # The characters of topic names without `%`, which separates a namespace from the name.
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, str) or not re.fullmatch(r"[|a-zA-Z0-9_-]*", value):
@@ -53,15 +57,16 @@ def require_names(config: object, *names: str) -> None:
 
 
 class Flat:
-    """Settings in groups, which may be given without their groups too."""
+    """Base of configurations whose groups of settings may also be given flat."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, **settings: Any) -> Self:
-        """Build from flat settings, as `ConsumerConfig.of(pull_batch_size=64)`.
+        """Create a configuration from flat settings: `ConsumerConfig.of(pull_batch_size=64)`.
 
-        Raises: ConfigError: a name no group knows (with the nearest one), a value out of range.
+        Raises: ConfigError: unknown setting (with the most similar name), or a value out of its
+            range.
         """
         own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
         parts: dict[str, Any] = {}
@@ -83,20 +88,22 @@ class Flat:
         for name, values in parts.items():
             factory = own[name].default_factory
             if name in direct and values:
-                raise ConfigError(f"{cls.__name__}: give {name!r} whole or its settings, not both")
+                raise ConfigError(
+                    f"{cls.__name__}: give {name!r} or its settings {', '.join(values)}, not both"
+                )
             if name not in direct and callable(factory):
                 direct[name] = factory(**values)
         return cls(**direct)
 
     @classmethod
     def given(cls, config: Self | None, settings: dict[str, Any]) -> Self:
-        """What a user gave: `config`, or flat settings.
+        """Return `config`, or a configuration of flat settings.
 
-        Raises: ConfigError: both, or as `of`.
+        Raises: ConfigError: both are given, or as `of`.
         """
         if config is None:
             return cls.of(**settings)
         if settings:
             names = ", ".join(settings)
-            raise ConfigError(f"give `config` or flat settings, not both: {names} beside `config`")
+            raise ConfigError(f"give `config` or flat settings, not both: config and {names}")
         return config

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ordermq.config import (
-    DAY_MS,
-    LeaseConfig,
-    MessageModel,
-    PullConfig,
-    RebalanceConfig,
-    RemotingConfig,
-)
-from ordermq.config.checks import Flat, require_choice, require_flags, require_range
+from ordermq.config.checks import DAY_MS, Flat, require_choice, require_flags, require_range
+from ordermq.config.consumer import LeaseConfig, MessageModel, PullConfig, RebalanceConfig
+from ordermq.config.remoting import RemotingConfig
 from ordermq.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectPullConfig:
-    """Single pulls, asked for one by one (docs/internals/protocol.md#pulling); Java's defaults."""
+    """Single pulls of the classic pull consumer (docs/internals/protocol.md#pulling).
 
-    pull_timeout_ms: int = 10_000  # when an unanswered pull is given up
-    broker_suspend_ms: int = 20_000  # how long the broker may hold a pull that waits
-    suspended_pull_timeout_ms: int = 30_000  # when one of those is given up
-    max_reconsume_times: int = 16  # how often a message is sent back, then dead letter
+    The defaults are Java's.
+    """
+
+    # Time for the response to a pull that does not wait. 1 ms..1 day.
+    pull_timeout_ms: int = 10_000
+    # Time the broker may hold a pull that waits for a message. 1 ms..1 day.
+    broker_suspend_ms: int = 20_000
+    # Time for the response to such a pull; must exceed broker_suspend_ms. 1 ms..1 day.
+    suspended_pull_timeout_ms: int = 30_000
+    # Retries of a message sent back, before the dead-letter topic. 0..2^31 - 1.
+    max_reconsume_times: int = 16
 
     def __post_init__(self) -> None:
         require_range(
@@ -43,7 +44,7 @@ class DirectPullConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullConsumerConfig(Flat):
-    """Everything a classic pull consumer can be told, by duty."""
+    """All settings of a classic pull consumer, in groups."""
 
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     direct: DirectPullConfig = field(default_factory=DirectPullConfig)
@@ -51,24 +52,38 @@ class PullConsumerConfig(Flat):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitePullConfig:
-    """What a lite pull consumer buffers, hands out and commits
-    (docs/internals/protocol.md#pulling)."""
+    """Polling, buffering and commits of a lite pull consumer
+    (docs/internals/protocol.md#pulling).
+    """
 
+    # Commit polled messages periodically.
     auto_commit: bool = True
+    # Time between these commits. 1 ms..1 day.
     auto_commit_interval_ms: int = 5_000
-    poll_timeout_ms: int = 5_000  # how long a poll waits that is not told
-    poll_batch_size: int = 1_024  # messages, of one queue, handed out at once
-    pull_batch_size: int = 32  # messages, asked for in one pull
-    pull_batch_bytes: int = 262_144  # asked for; RocketMQ's broker does not read it
-    pull_threshold_for_all: int = 10_000  # messages buffered; pulling pauses above it
-    pull_threshold_for_queue: int = 1_000  # of one queue, likewise
-    pull_threshold_size_for_queue_mib: int = 100  # MiB of one queue, likewise
-    pull_delay_on_error_ms: int = 1_000  # pause after a failed pull
-    broker_suspend_ms: int = 20_000  # how long the broker may hold an empty pull
-    pull_timeout_ms: int = 30_000  # when an unanswered pull is given up
-    # in order: hold queues under queue locks, and hand one batch per queue out at a time
+    # Longest wait of a poll without its own time-out; 0: do not wait. 0 ms..1 day.
+    poll_timeout_ms: int = 5_000
+    # Most messages of one poll; they are of one queue. 1..2^20.
+    poll_batch_size: int = 1_024
+    # Messages per pull request. 1..1024.
+    pull_batch_size: int = 32
+    # Bytes per pull request; RocketMQ's broker ignores it. 1..16000000.
+    pull_batch_bytes: int = 262_144
+    # Buffered messages of all queues above which pulling pauses. 1..2^30.
+    pull_threshold_for_all: int = 10_000
+    # Buffered messages of a queue above which pulling pauses. 1..65535.
+    pull_threshold_for_queue: int = 1_000
+    # MiB of buffered bodies of a queue above which pulling pauses. 1..1024.
+    pull_threshold_size_for_queue_mib: int = 100
+    # Pause after a failed pull. 1 ms..1 day.
+    pull_delay_on_error_ms: int = 1_000
+    # Time the broker may hold a pull request while there is no message. 1 ms..1 day.
+    broker_suspend_ms: int = 20_000
+    # Time for the response to a pull; must exceed broker_suspend_ms. 1 ms..1 day.
+    pull_timeout_ms: int = 30_000
+    # Hold queues under queue locks, and hand out one batch per queue at a time.
     ordered: bool = False
-    drain_timeout_ms: int = 30_000  # in order: a revoked queue that drains for longer is reported
+    # Ordered: time after which a revoked queue whose batch is still out is reported. 1 ms..1 day.
+    drain_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:
         require_flags(self)
@@ -108,10 +123,12 @@ class LitePullConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LitePullConsumerConfig(Flat):
-    """Everything a lite pull consumer can be told, by duty."""
+    """All settings of a lite pull consumer, in groups."""
 
+    # "clustering": one member gets a message; "broadcasting": every member does.
     message_model: MessageModel = MessageModel.CLUSTERING
-    local_offset_store_dir: str = "~/.rocketmq_offsets"  # of broadcasting members; as in Java
+    # Folder for the offsets of broadcasting members, as in Java.
+    local_offset_store_dir: str = "~/.rocketmq_offsets"
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
     lite: LitePullConfig = field(default_factory=LitePullConfig)
     lease: LeaseConfig = field(default_factory=LeaseConfig)

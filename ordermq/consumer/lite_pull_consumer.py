@@ -23,8 +23,7 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
-from ordermq.config import MessageModel
-from ordermq.config.pull import LitePullConsumerConfig
+from ordermq.config import LitePullConsumerConfig, MessageModel
 from ordermq.consumer.fetch.single_pull import choice
 from ordermq.consumer.group.group_member import (
     GroupMember,

@@ -10,7 +10,7 @@ from ordermq.client.routes import PullSource
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
-from ordermq.config.pull import PullConsumerConfig
+from ordermq.config import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.fetch.single_pull import PullResult, choice, pull_once
 from ordermq.consumer.offsets.offset_store import BrokerOffsets

@@ -1,14 +1,16 @@
-"""Messages, queues and subscriptions: what the other rooms talk about.
+"""Messages, queues, subscriptions and results: the data that all other packages exchange.
 
-| question | file |
+| subject | file |
 |---|---|
-| what is sent, what a listener reads | message.py |
-| the unit of order | message_queue.py |
-| tag expressions | subscription.py |
-| result codes of consuming and sending | status.py |
-| property names and their text form | properties.py |
-| legal topic and group names | names.py |
+| messages to send and received messages | message.py |
+| message queues | message_queue.py |
+| tag and SQL subscriptions | subscription.py |
+| results of listeners, receipts of sends | status.py |
+| message properties and their encoding | properties.py |
+| topic and group names | names.py |
 | ids of messages and clients | identifiers.py |
-| Java's hashes | hashing.py |
-| the stored record, read | stored_message.py |
+| Java's hash codes | hashing.py |
+| records as the broker stores them | stored_message.py |
+| handles that recall timed messages | recall_handle.py |
+| messages as Arrow columns | arrow.py |
 """

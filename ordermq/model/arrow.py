@@ -1,6 +1,6 @@
-"""Messages as Arrow columns: one native pass a column, no Python object a message.
+"""Messages as Arrow columns: one native pass per column, no Python object per message.
 
-Only what needs Arrow imports this (extra `arrow`); the rest of the package runs without.
+Needs the extra `arrow`, without which the rest of the package runs.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ordermq.model.message import MessageBatch, MessageView
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _COMPRESSED: Final = 0x1  # of sysFlag (docs/internals/protocol.md#system-flags)
 
-# Every column there is, in this order. Texts are null where a message has none.
+# All columns, in this order. Strings are null where a message has none.
 FIELDS: Final[dict[str, pa.DataType]] = {
-    "topic": pa.string(),  # of the queue: of a retried message the group's retry topic
+    "topic": pa.string(),  # of the queue; for a retried message the group's retry topic
     "broker": pa.string(),
     "queue_id": pa.int32(),
     "offset": pa.int64(),
     "sharding_key": pa.string(),
-    "keys": pa.string(),  # its words, with blanks between
+    "keys": pa.string(),  # separated by blanks
     "tags": pa.string(),
     "body": pa.binary(),  # decompressed
-    "properties": pa.map_(pa.string(), pa.string()),  # all of them, the ones above too
+    "properties": pa.map_(pa.string(), pa.string()),  # including the ones above
     "born_timestamp": _INSTANT,
     "store_timestamp": _INSTANT,
     "message_id": pa.string(),
@@ -39,20 +39,20 @@ COLUMNS: Final = tuple(FIELDS)
 
 
 def checked_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns as a tuple.
+    """Return the columns as a tuple.
 
-    Raises: ConfigError: there is no such column, one comes twice, or none is asked for.
+    Raises: ConfigError: an unknown column, a repeated one, or none at all.
     """
     wrong = [name for name in columns if name not in FIELDS]
     if wrong or not columns or len(set(columns)) < len(columns):
-        what = f"no column {wrong[0]!r}" if wrong else "each once, and at least one"
+        what = f"no column {wrong[0]!r}" if wrong else "give each once, and at least one"
         raise ConfigError(f"columns={','.join(columns)}: {what}; expected of {', '.join(COLUMNS)}")
     return tuple(columns)
 
 
 @cache
 def arrow_schema(columns: tuple[str, ...] = COLUMNS) -> pa.Schema:
-    """The schema of these columns.
+    """Return the schema of these columns.
 
     Raises: ConfigError: see `checked_columns`.
     """
@@ -66,15 +66,15 @@ def record_batch(
     start: int = 0,
     end: int | None = None,
 ) -> pa.RecordBatch:
-    """Messages of a batch as an Arrow record batch with the schema `arrow_schema(columns)`.
+    """Return messages of a batch as an Arrow record batch of schema `arrow_schema(columns)`.
 
-    Bodies and texts are copied, natively; a compressed body costs what decompressing costs.
+    Bodies and strings are copied in native code; compressed bodies are decompressed one by one.
 
     Args:
-        columns: which, and in which order.
-        start, end: rows of the batch, as of a slice.
-    Raises: ConfigError: see `checked_columns`. ProtocolError: a message's text is not UTF-8,
-        or its body cannot be decompressed; says which. O(property bytes of the whole batch).
+        columns: the columns in their order.
+        start, end: rows of the batch, as in a slice.
+    Raises: ConfigError: see `checked_columns`. ProtocolError: a string is not UTF-8, or a body
+        cannot be decompressed; names the message. O(property bytes of the whole batch).
     """
     schema = arrow_schema(tuple(columns))
     first, last, _ = slice(start, end).indices(len(batch))
@@ -87,7 +87,7 @@ def record_batch(
 
 
 class _Rows:
-    """Messages first .. last - 1 of a batch, and the columns of the index they need."""
+    """Messages first..last - 1 of a batch, and the columns of its index."""
 
     def __init__(self, batch: MessageBatch, first: int, last: int) -> None:
         self.batch = batch
@@ -109,7 +109,7 @@ class _Rows:
         return self._cut(positions), self._cut(sizes)
 
     def entries(self) -> list[np.ndarray[Any, Any]]:
-        """Starts of these rows' properties, from 0; name positions, name sizes, value sizes."""
+        """Return the starts of the rows' properties, name positions, name sizes, value sizes."""
         starts, *columns = (np.asarray(one) for one in self.batch.property_entries())
         begin, end = starts[self.first], starts[self.last]
         cut = starts[self.first : self.last + 1] - begin
@@ -137,7 +137,7 @@ def _gathered(
 
 def _property(name: str) -> Callable[[_Rows], pa.Array]:
     def made(rows: _Rows) -> pa.Array:
-        # What has no value is no property: size 0 is none.
+        # Size 0 means null: a property without a value does not exist.
         return _gathered(rows, pa.string(), *rows.values_of(name), has_nulls=True)
 
     return made
@@ -147,7 +147,7 @@ def _message_ids(rows: _Rows) -> pa.Array:
     positions, sizes = rows.values_of(props.UNIQ_KEY)
     if sizes.all():
         return _gathered(rows, pa.string(), positions, sizes, has_nulls=False)
-    # No producer of today leaves it out; the broker's id is made of host and position.
+    # Slow, but rare: every current producer sets it. The broker's id takes host and position.
     return pa.array([view.message_id for view in rows.views()], pa.string())
 
 
@@ -215,9 +215,10 @@ _MAKERS: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
 
 
 def _named(rows: _Rows, error: ProtocolError) -> ProtocolError:
-    """The error of the first message at fault, with its queue and offset."""
+    """Return the error of the first malformed message, with its queue and offset."""
     queue = rows.batch.queue
-    found, offset = str(error), rows.batch.offset_at(rows.first)  # no error: it has this frame
+    # The native pass does not say which message it failed at, so decode them one by one.
+    found, offset = str(error), rows.batch.offset_at(rows.first)
     for view in rows.views():
         try:
             _ = view.properties, view.body
@@ -225,7 +226,7 @@ def _named(rows: _Rows, error: ProtocolError) -> ProtocolError:
             found, offset = str(own), view.queue_offset
             break
     return ProtocolError(
-        f"{found}; choose columns without it, or skip the message",
+        f"{found}; leave the column out, or skip the message",
         topic=queue.topic,
         broker=queue.broker_name,
         queue_id=queue.queue_id,

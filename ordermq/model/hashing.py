@@ -1,5 +1,6 @@
-"""Java's hashes, because queue choice and tag filters depend on them
-(docs/internals/protocol.md#tags)."""
+"""Java's hash codes, on which the choice of queues and tag filters depend
+(docs/internals/protocol.md#tags).
+"""
 
 from __future__ import annotations
 
@@ -10,18 +11,18 @@ _WRAP = 1 << 32
 
 
 def string_hash(text: str) -> int:
-    """Java's `String.hashCode`: 31 * h + unit over UTF-16 code units, signed 32 bits. O(n).
+    """Return Java's `String.hashCode`: 31 * h + unit over UTF-16 units, signed 32 bits. O(n).
 
-    Raises: ConfigError: a text no message can carry.
+    Raises: ConfigError: the text cannot be encoded as UTF-8, so that no message can hold it.
     """
     try:
         return core.java_hash(text)
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{text!r} cannot be written as UTF-8: {error}") from None
+        raise ConfigError(f"{text!r} cannot be encoded as UTF-8: {error}") from None
 
 
 def long_hash(number: int) -> int:
-    """Java's `Long.hashCode`: both halves of the 64 bits, folded by exclusive or.
+    """Return Java's `Long.hashCode`: the exclusive or of both halves of the 64 bits.
 
     Raises: OverflowError: the number does not fit into 64 bits.
     """
@@ -33,15 +34,17 @@ def long_hash(number: int) -> int:
 
 
 def key_hash(key: str | int | bool) -> int:
-    """The hash Java's selector takes of a sharding key (docs/internals/semantics.md#ordered-sends).
+    """Return the hash code that Java's selector uses for a sharding key
+    (docs/internals/semantics.md#ordered-sends).
 
-    A number within 32 bits counts as an `Integer`, which is its own hash; a wider one can
-    only be a `Long`. For small `Long` keys of a Java producer give `long_hash(key)` instead.
+    A number within 32 bits is taken as an `Integer`, which is its own hash code, a larger one as a
+    `Long`. For small `Long` keys of a Java producer pass `long_hash(key)` as the key.
 
-    Raises: ConfigError: neither a text nor a number. OverflowError: as `long_hash`.
+    Raises: ConfigError: neither a str nor an int. OverflowError: as `long_hash`.
     """
     if isinstance(key, str):
         return string_hash(key)
+    # Before int, of which bool is a subclass. The numbers are those of Java's Boolean.hashCode.
     if isinstance(key, bool):
         return 1231 if key else 1237
     if isinstance(key, int):

@@ -1,4 +1,4 @@
-"""Messages: what a producer sends, and the lazy view a listener reads."""
+"""Messages to send, and received messages as lazy views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
 
-_BODIES = (bytes, bytearray, memoryview)  # a tuple: a union is made, and searched, each time
+_BODIES = (bytes, bytearray, memoryview)  # as a union it would be built anew for each message
 
 
 @dataclass(slots=True)
@@ -24,14 +24,14 @@ class Message:
     Args:
         topic: letters, digits and `% | _ -`, at most 127.
         body: 1 byte to 4 MiB (the producer checks the upper limit).
-        tags: one tag to filter by.
-        keys: words to find it by; joined with blanks, so none may hold one.
-        properties: your own; names the protocol uses are refused.
+        tags: one tag, for filters.
+        keys: keys for queries; without blanks, which separate them.
+        properties: user properties; names used by the protocol are refused.
         flag: 32 bits for your own use, signed.
         delay_level: 0 = now, 1..18 = the broker's levels, 1 s to 2 h; breaks order.
-        deliver_at_ms: when consumers may have it, ms since 1970; 0 = now; breaks order.
-        delay_ms: how long after the broker got it, likewise. Brokers since 5.0 know both, those
-            of RocketMQ to the second and up to three days ahead.
+        deliver_at_ms: time of delivery, ms since 1970; 0 = now; breaks order.
+        delay_ms: time of delivery, in ms after the broker stored it; 0 = now; breaks order.
+            Both need a broker since 5.0; RocketMQ's rounds to seconds, up to three days ahead.
     """
 
     topic: str
@@ -43,7 +43,7 @@ class Message:
     delay_level: int = 0
     deliver_at_ms: int = 0
     delay_ms: int = 0
-    # Its id at the broker, for whoever executes its transaction (TransactionProducer).
+    # Set by TransactionProducer, for the listener that executes the local transaction.
     transaction_id: str | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,10 +54,10 @@ class Message:
                 topic=self.topic,
             )
         if len(self.body) == 0:
-            raise ConfigError("message body is empty: brokers refuse that", topic=self.topic)
+            raise ConfigError("message body is empty: brokers refuse it", topic=self.topic)
         if self.keys:
             self._check_keys()
-        # Most have none of these; each is checked for every message sent.
+        # One test for the common case, in which none is set: this runs for every message sent.
         if self.flag or self.delay_level or self.deliver_at_ms or self.delay_ms:
             self._check_numbers()
 
@@ -66,7 +66,7 @@ class Message:
             self.keys = (self.keys,)
         if any(not isinstance(key, str) or " " in key for key in self.keys):
             raise ConfigError(
-                f"message keys {list(self.keys)!r}: expected texts without blanks",
+                f"message keys {list(self.keys)!r}: expected str without blanks",
                 topic=self.topic,
             )
 
@@ -88,28 +88,30 @@ class Message:
                 )
         if bool(self.delay_level) + bool(self.deliver_at_ms) + bool(self.delay_ms) > 1:
             raise ConfigError(
-                "a message has one of delay_level, deliver_at_ms and delay_ms", topic=self.topic
+                "message has several delivery times: set one of delay_level, deliver_at_ms and "
+                "delay_ms",
+                topic=self.topic,
             )
 
     @property
     def is_timed(self) -> bool:
-        """Whether consumers get it at a time, which old brokers do not know."""
+        """True if it has a time of delivery, which brokers before 5.0 ignore."""
         return bool(self.deliver_at_ms or self.delay_ms)
 
     @property
     def is_delayed(self) -> bool:
-        """Whether consumers get it later than the broker."""
+        """True if it is delivered later than it is stored."""
         return bool(self.delay_level or self.deliver_at_ms or self.delay_ms)
 
     def wire_properties(
         self, sharding_key: str | None, unique_id: str, added: Mapping[str, str] | None = None
     ) -> str:
-        """The property text of one send.
+        """Return the encoded properties of one send.
 
         Args:
-            added: what the protocol wants besides.
+            added: further properties of the protocol.
 
-        Raises: ConfigError: a reserved name, a separator inside, or more than 32767 bytes.
+        Raises: ConfigError: a reserved name, a separator, or more than 32767 bytes.
         """
         text = f"{_ID_BEGIN}{unique_id}{_ID_END}"
         if self.properties or self.tags or self.keys or self.is_delayed or sharding_key or added:
@@ -127,8 +129,8 @@ class Message:
         for name, value in self.properties.items():
             if name in RESERVED_PROPERTIES:
                 raise ConfigError(
-                    f"property {name!r} belongs to the protocol: use another name or the "
-                    "argument made for it",
+                    f"property {name!r} is reserved by the protocol: use another name, or the "
+                    "argument of Message or send for it",
                     topic=self.topic,
                 )
             own[name] = value
@@ -146,7 +148,7 @@ class Message:
 
 
 def marked(messages: Sequence[Message]) -> list[Message]:
-    """Those with properties of their own; delayed ones are among them."""
+    """Return the messages that have properties besides their id."""
     return [
         message
         for message in messages
@@ -160,7 +162,7 @@ def marked(messages: Sequence[Message]) -> list[Message]:
 
 
 def plain_texts(topic: str, sharding_key: str | None, unique_ids: Sequence[str]) -> list[str]:
-    """`Message.wire_properties` of messages of which none is `marked`.
+    """Return `Message.wire_properties` of messages of which none is `marked`.
 
     Raises: ConfigError: as there.
     """
@@ -172,6 +174,7 @@ def plain_texts(topic: str, sharding_key: str | None, unique_ids: Sequence[str])
 
 
 def _require_short(text: str, topic: str) -> None:
+    # A character has at most four bytes, so most texts need not be encoded to be measured.
     if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
         raise ConfigError(
             f"message properties take {len(text.encode())} bytes: expected at most "
@@ -180,7 +183,8 @@ def _require_short(text: str, topic: str) -> None:
         )
 
 
-# What every send has; put together once, for it was a third of a message's own cost.
+# Properties of every message, encoded once: encoding them each time was a third of the cost of a
+# message.
 _ID_BEGIN, _ID_END = props.encode_plain(props.UNIQ_KEY, "?").split("?")
 _ID_END += props.encode_plain(props.WAIT, "true")
 
@@ -214,17 +218,16 @@ RESERVED_PROPERTIES = frozenset(
 
 
 class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
-    """The messages of one pull answer: the bytes as they came, indexed once, natively.
+    """Messages of one pull response: its bytes, indexed once in native code.
 
-    A view is made when someone looks at a message, not before.
+    A view of a message is created when the message is read.
 
     Args:
-        queue: where they were pulled from.
-        body: concatenated stored records (docs/internals/protocol.md#stored-message); kept, not
-        copied.
+        queue: the queue they were pulled from.
+        body: consecutive records (docs/internals/protocol.md#stored-message); kept, not copied.
         tags: keep only messages with one of these tags; empty keeps all.
-        namespace: of the client, which `MessageView.topic` leaves out; empty for none.
-    Raises: ProtocolError: a record is torn. O(n) native at construction.
+        namespace: the client's, which `MessageView.topic` removes; empty for none.
+    Raises: ProtocolError: a record is truncated or malformed. O(n) native at construction.
     """
 
     __slots__ = ("namespace", "queue")
@@ -256,7 +259,7 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
 
 
 class MessageRun(core.MessageRun, Sequence["MessageView"]):
-    """What a listener is called with: runs of batches, ascending in offset, views on demand."""
+    """Messages of one listener call, in order of their offsets; views are created on demand."""
 
     __slots__ = ()
 
@@ -275,16 +278,15 @@ class MessageRun(core.MessageRun, Sequence["MessageView"]):
         return view
 
     def parts(self, size: int) -> Iterator[MessageRun]:
-        """Cut into runs of `size` messages, the last one perhaps shorter; makes no view."""
+        """Split into runs of `size` messages, the last one perhaps shorter; creates no view."""
         return self.cut(MessageRun, size)
 
 
 class MessageView(core.MessageView):
-    """One received message: a position in a batch; fields are decoded when read.
+    """One received message: batch and position; fields are decoded when they are read.
 
-    The fields of the record are those of `core.interface.MessageView`; here is what needs the
-    queue, or a form of its own. The view keeps its batch's bytes alive; copy
-    `bytes(view.body)` to keep less.
+    The fields of the record are those of `core.interface.MessageView`. The view keeps the bytes of
+    its whole batch alive; copy `bytes(view.body)` to keep less.
     """
 
     __slots__ = ()
@@ -296,29 +298,30 @@ class MessageView(core.MessageView):
 
     @property
     def message_queue(self) -> MessageQueue:
-        """Where it was pulled from."""
+        """Queue that it was pulled from."""
         return self.index.queue
 
     @property
     def stored_topic(self) -> str:
-        """The topic it lies in, which for a retried message is the group's retry topic."""
+        """Topic it is stored in; for a retried message the group's retry topic."""
         return self.index.queue.topic
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to; restored for a retried message
-        (docs/internals/semantics.md#consume-loop)."""
+        """Topic it was sent to, also for a retried message
+        (docs/internals/semantics.md#consume-loop).
+        """
         sent_to = self.get_property(props.RETRY_TOPIC)
         return unwrapped(self.index.namespace, sent_to) if sent_to else self.index.queue.topic
 
     @property
     def message_id(self) -> str:
-        """The producer's id (UNIQ_KEY), or the broker's where there is none."""
+        """The producer's id (UNIQ_KEY), or the broker's id if it has none."""
         return self.get_property(props.UNIQ_KEY) or self.offset_message_id
 
     @property
     def wants_reply(self) -> bool:
-        """Whether whoever sent it waits for `Producer.reply`."""
+        """True if the sender waits for a reply (`Producer.reply`)."""
         return bool(self.get_property(props.REPLY_TO_CLIENT))
 
     @property
@@ -333,7 +336,7 @@ class MessageView(core.MessageView):
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id: where the record is stored (docs/internals/protocol.md#identifiers)."""
+        """The broker's id: position of the record (docs/internals/protocol.md#identifiers)."""
         host = self.store_host_bytes
         port = int.from_bytes(host[-4:], "big", signed=True)
         return offset_message_id(host[:-4], port, self.physical_offset)

@@ -1,4 +1,4 @@
-"""The unit of order, assignment and lock."""
+"""Message queue: the unit of ordering, allocation and locking."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic; ordered by (topic, broker name, queue id) as in Java.
+    """One queue of a topic; sorted by topic, broker name and queue id, as in Java."""
 
-    A tuple, because it is the key of most tables: hash and equality stay out of Python code,
-    a quarter of what a dataclass's take.
-    """
+    # A tuple, because it is the key of most tables: hash and equality run without Python code, in
+    # a quarter of the time of a dataclass.
 
     topic: str
     broker_name: str

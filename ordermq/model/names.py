@@ -1,4 +1,6 @@
-"""Which topic and group names a broker takes (docs/internals/protocol.md#names-and-permissions)."""
+"""Names of topics and groups: rules, prefixes, reserved names, namespaces
+(docs/internals/protocol.md#names-and-permissions).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # halves of transactions
-UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # halves whose producers never said how they ended
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # half messages of transactions
+UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages after the last inconclusive check
 _REPLY_SUFFIX = "_REPLY_TOPIC"
 MAX_TOPIC_LENGTH = 127
-MAX_GROUP_LENGTH = 120  # longer ones make a retry topic nobody may send to
+MAX_GROUP_LENGTH = 120  # with %RETRY% before it, a longer one is no legal topic
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEND_FORBIDDEN = frozenset(
@@ -42,58 +44,61 @@ _RESERVED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 
 def check_topic(name: str) -> str:
-    """Return `name` if a broker takes it as a topic.
+    """Return `name` if it is a legal topic.
 
-    Raises: ConfigError: empty, longer than 127, or a character out of `%|a-zA-Z0-9_-`.
+    Raises: ConfigError: empty, longer than 127, or a character other than `%|a-zA-Z0-9_-`.
     """
     return _check(name, "topic", MAX_TOPIC_LENGTH)
 
 
-@functools.lru_cache(1024)  # one producer sends to few topics, and asks for each message
+@functools.lru_cache(1024)  # called for each message, and a producer sends to few topics
 def check_sendable_topic(name: str) -> str:
-    """Return `name` if a client may send to it: a topic that is not the broker's own."""
+    """Return `name` if clients may send to this topic.
+
+    Raises: ConfigError: a system topic of the broker, or as `check_topic`.
+    """
     if name in _SEND_FORBIDDEN:
-        raise ConfigError(f"topic {name!r} belongs to the broker: send to a topic of your own")
+        raise ConfigError(f"topic {name!r} is a system topic of the broker: send to another topic")
     return check_topic(name)
 
 
 def check_group(name: str) -> str:
-    """Return `name` if a client may use it as its group.
+    """Return `name` if it is a legal group.
 
-    Raises: ConfigError: as `check_topic`, at most 120 long, or reserved.
+    Raises: ConfigError: as `check_topic` with at most 120 characters, or reserved.
     """
     if name in _RESERVED_GROUPS:
-        raise ConfigError(f"group {name!r} is reserved: choose a name of your own")
+        raise ConfigError(f"group {name!r} is reserved: choose another name")
     return _check(name, "group", MAX_GROUP_LENGTH)
 
 
 def retry_topic(group: str) -> str:
-    """Where messages of `group` wait for another try."""
+    """Return the topic in which messages of `group` wait for a retry."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where messages go that `group` gave up."""
+    """Return the topic of messages that `group` failed to process."""
     return DEAD_LETTER_PREFIX + group
 
 
 def reply_topic(cluster: str) -> str:
-    """Where replies to requests are sent; each broker of the cluster has it."""
+    """Return the topic of replies to requests, which each broker of the cluster has."""
     return cluster + _REPLY_SUFFIX
 
 
 def is_system_name(name: str) -> bool:
-    """Whether a topic or group is the broker's own, the same in every namespace."""
+    """Return True for a topic or group of the broker, which no namespace changes."""
     return (
         name in _SYSTEM_TOPICS or name == INNER_PRODUCER_GROUP or name.startswith(_SYSTEM_PREFIXES)
     )
 
 
 def wrapped(namespace: str, name: str) -> str:
-    """A topic or group as brokers know it: `ns%orders`, `%RETRY%ns%group`
+    """Add the namespace to a topic or group: `ns%orders`, `%RETRY%ns%group`
     (docs/internals/protocol.md#names-and-permissions).
 
-    What is wrapped already stays as it is.
+    A name that has the namespace already is returned unchanged.
     """
     prefix, own = _without_prefix(name)
     if not namespace or not own or is_system_name(name) or own.startswith(f"{namespace}%"):
@@ -102,7 +107,7 @@ def wrapped(namespace: str, name: str) -> str:
 
 
 def unwrapped(namespace: str, name: str) -> str:
-    """The reverse of `wrapped`; names of other namespaces stay as they are."""
+    """Remove the namespace from a topic or group; other names are returned unchanged."""
     prefix, own = _without_prefix(name)
     if not namespace or not own.startswith(f"{namespace}%"):
         return name

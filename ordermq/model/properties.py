@@ -1,5 +1,6 @@
-"""Message properties: their names, and the text form they travel in
-(docs/internals/protocol.md#stored-message)."""
+"""Message properties: names, and the encoding in records and requests
+(docs/internals/protocol.md#stored-message).
+"""
 
 from __future__ import annotations
 
@@ -27,59 +28,62 @@ TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 TIMER_OUT_MS = "TIMER_OUT_MS"  # set by brokers: when a timed message is due
 CORRELATION_ID = "CORRELATION_ID"  # of a request and its reply
-REPLY_TO_CLIENT = "REPLY_TO_CLIENT"  # the client id of who asks
-TTL = "TTL"  # ms the asker waits
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"  # client id of the requester
+TTL = "TTL"  # ms that the requester waits
 MESSAGE_TYPE = "MSG_TYPE"
-CLUSTER = "CLUSTER"  # noted by brokers
-PUSH_REPLY_TIME = "PUSH_REPLY_TIME"  # noted by brokers
+CLUSTER = "CLUSTER"  # set by brokers
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"  # set by brokers
 REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
 CHECK_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
-MAX_BYTES = 32_767  # the length travels as a signed 16-bit number
+MAX_BYTES = 32_767  # a record stores the length as a signed 16-bit number
 _NAME_END = "\x01"
 _VALUE_END = "\x02"
 
 
 def encode(properties: Mapping[str, str]) -> str:
-    """Join properties into their text form; empty values are left out, as readers drop them.
+    """Encode properties; empty values are left out, because readers drop them.
 
-    Raises: ConfigError: a name or value that is no text, or would tear the list apart.
+    Raises: ConfigError: a name or value is not a str, or contains a separator.
     """
     parts: list[str] = []
     for name, value in properties.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigError(f"property {name!r}={value!r}: expected texts")
+        if not isinstance(name, str):
+            raise ConfigError(f"property name {name!r} must be a str, got {type(name).__name__}")
+        if not isinstance(value, str):
+            raise ConfigError(f"property {name!r} must be a str, got {type(value).__name__}")
         if not value:
             continue
-        if not name or _torn(name) or _torn(value):
+        if not name or _has_separator(name) or _has_separator(value):
             raise ConfigError(
-                f"property {name!r}={value!r}: names must not be empty, and neither names nor "
-                "values may hold the characters U+0001 and U+0002"
+                f"property {name!r}={value!r}: the name must not be empty, and name and value must "
+                "not contain the separators U+0001 and U+0002"
             )
         parts.append(name + _NAME_END + value + _VALUE_END)
     text = "".join(parts)
+    # Only surrogates can fail; checked here, where the caller still is, not on the I/O thread.
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(f"message properties cannot be written as UTF-8: {error}") from None
+            raise ConfigError(f"message properties cannot be encoded as UTF-8: {error}") from None
     return text
 
 
 def encode_plain(name: str, value: str) -> str:
-    """One property of ours, whose name and value are known to be fit."""
+    """Encode one property without checks, for names and values made by this package."""
     return f"{name}{_NAME_END}{value}{_VALUE_END}"
 
 
-def _torn(text: str) -> bool:
+def _has_separator(text: str) -> bool:
     return _NAME_END in text or _VALUE_END in text
 
 
 def decode(text: str) -> dict[str, str]:
-    """Parse the text form as Java does: pieces without a name or a value vanish."""
+    """Decode properties as Java does: pieces without a name or value are dropped."""
     found: dict[str, str] = {}
     for piece in text.split(_VALUE_END):
         name, separator, value = piece.partition(_NAME_END)
@@ -89,7 +93,7 @@ def decode(text: str) -> dict[str, str]:
 
 
 def decode_bytes(data: bytes) -> dict[str, str]:
-    """Parse the stored form.
+    """Decode the properties of a record.
 
     Raises: ProtocolError: not UTF-8.
     """

@@ -1,4 +1,4 @@
-"""What a broker gives back for a timed message, to take it back by (protocol: RECALL_MESSAGE)."""
+"""Handles of timed messages, by which they are recalled (docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VERSION = "v1"
 
 
 class RecallHandle(NamedTuple):
-    """`v1 topic broker time id`, joined by blanks, in URL-safe base64."""
+    """Contents of a handle: `v1 topic broker time id`, joined by blanks, in URL-safe base64."""
 
     topic: str
     broker_name: str
@@ -20,18 +20,19 @@ class RecallHandle(NamedTuple):
     message_id: str
 
     def to_text(self) -> str:
-        """As it travels."""
+        """Encode the handle."""
         words = (_VERSION, self.topic, self.broker_name, str(self.deliver_at_ms), self.message_id)
         return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
 
     @classmethod
     def of_text(cls, text: str) -> Self:
-        """Read a handle.
+        """Decode a handle.
 
-        Raises: ConfigError: it is none.
+        Raises: ConfigError: the text is not a handle.
         """
         try:
-            # Decoders of the standard library drop what is no base64; a handle has no such thing.
+            # Without `validate` the decoder skips foreign characters, and a damaged handle would
+            # recall another message.
             words = base64.b64decode(text.encode(), b"-_", validate=True).decode().split(" ")
             version, topic, broker_name, deliver_at_ms, message_id = words[:5]
             if version != _VERSION:
@@ -39,5 +40,5 @@ class RecallHandle(NamedTuple):
             return cls(topic, broker_name, int(deliver_at_ms), message_id)
         except (ValueError, binascii.Error) as error:
             raise ConfigError(
-                f"recall handle {text!r} is none: give the one of the receipt ({error})"
+                f"invalid recall handle {text!r}: pass SendReceipt.recall_handle ({error})"
             ) from None

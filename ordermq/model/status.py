@@ -1,4 +1,4 @@
-"""What a listener may answer, and what a producer gets back."""
+"""Results: of listeners, of sends, of transactions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from ordermq.model.message_queue import MessageQueue
 
 
 class ConsumeResult(StrEnum):
-    """A listener's answer for its batch (docs/internals/semantics.md#listener-results)."""
+    """Result of a listener call (docs/internals/semantics.md#listener-results)."""
 
     SUCCESS = "SUCCESS"
-    SUSPEND = "SUSPEND"  # try the batch again after a pause
-    COMMIT = "COMMIT"  # manual mode: everything handed out so far is done
-    ROLLBACK = "ROLLBACK"  # manual mode: everything not committed comes again
+    SUSPEND = "SUSPEND"  # retry the batch after a pause
+    COMMIT = "COMMIT"  # auto_commit=False: commit everything delivered so far
+    ROLLBACK = "ROLLBACK"  # auto_commit=False: redeliver everything not committed
 
 
 class SendStatus(StrEnum):
-    """How durable the broker says a stored message is
-    (docs/internals/protocol.md#response-codes)."""
+    """Durability of a stored message (docs/internals/protocol.md#response-codes)."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -30,20 +29,20 @@ class SendStatus(StrEnum):
 
 
 class TransactionState(StrEnum):
-    """How the local half of a transaction stands, says who executed or checked it."""
+    """State of a local transaction, returned by its listener."""
 
-    COMMIT = "COMMIT"  # consumers may have the message
-    ROLLBACK = "ROLLBACK"  # it is dropped
-    UNKNOWN = "UNKNOWN"  # the broker will ask
+    COMMIT = "COMMIT"  # deliver the message
+    ROLLBACK = "ROLLBACK"  # drop the message
+    UNKNOWN = "UNKNOWN"  # the broker asks again later
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: that made it the dearest part of a send
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that was the slowest part of a send
 class SendReceipt:
-    """An acknowledged send.
+    """Receipt of an acknowledged send.
 
-    `message_id` is ours (UNIQ_KEY), `offset_message_id` the broker's; `queue_offset` is where
-    the message lies in `message_queue`. A timed message can be taken back by `recall_handle`,
-    if the broker gave one (`Producer.recall`).
+    `message_id` is the producer's id (UNIQ_KEY), `offset_message_id` the broker's; `queue_offset`
+    is the message's offset in `message_queue`. `recall_handle` cancels a timed message
+    (`Producer.recall`), if the broker returned one.
     """
 
     message_queue: MessageQueue
@@ -55,11 +54,11 @@ class SendReceipt:
 
 
 class SendReceipts(Sequence[SendReceipt]):
-    """Those of messages that lie back to back; each is made when someone looks at it.
+    """Receipts of messages with consecutive offsets; each is created when it is read.
 
     Args:
-        queue_offset: of the first.
-        message_ids, offset_message_ids: one of each a message.
+        queue_offset: offset of the first message.
+        message_ids, offset_message_ids: one each per message.
     """
 
     __slots__ = (
@@ -115,15 +114,15 @@ class SendReceipts(Sequence[SendReceipt]):
 
 @dataclass(slots=True, unsafe_hash=True)
 class TransactionReceipt(SendReceipt):
-    """A half message the broker has, and what it was told of its transaction.
+    """Receipt of a half message, with the state that was reported to the broker.
 
-    `queue_offset` and `offset_message_id` are of the half message; `message_queue` is where the
-    message goes once it is committed.
+    `queue_offset` and `offset_message_id` are those of the half message; `message_queue` is the
+    queue of the message once it is committed.
     """
 
     state: TransactionState = TransactionState.UNKNOWN
 
     @property
     def transaction_id(self) -> str:
-        """The id the broker knows the transaction by: the message's own."""
+        """Id of the transaction at the broker, equal to the message's id."""
         return self.message_id

@@ -1,7 +1,6 @@
-"""The stored record, read whole, and the hosts it names
-(docs/internals/protocol.md#stored-message).
+"""Records as the broker stores and sends them (docs/internals/protocol.md#stored-message).
 
-A record is wire-ready: a pull answer is records joined. `core.RecordWriter` writes them.
+The body of a pull response is a sequence of records. `core.RecordWriter` writes them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from ordermq.errors import ProtocolError
 
-MAGIC_LONG_TOPIC = -626_843_477  # v2: two bytes, for topics over 127 bytes
+MAGIC_LONG_TOPIC = -626_843_477  # version 2: two bytes of topic length, for more than 127 bytes
 BORN_HOST_IPV6 = 0x10
 STORE_HOST_IPV6 = 0x20
 
@@ -24,7 +23,7 @@ _SHORT = struct.Struct(">h")
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """The 8 (IPv4) or 20 (IPv6) bytes of a host.
+    """Encode a host as 8 (IPv4) or 20 (IPv6) bytes.
 
     Raises: ValueError: not an IP address.
     """
@@ -32,14 +31,15 @@ def host_bytes(address: str, port: int) -> bytes:
 
 
 def stored_at(record: bytes) -> int:
-    """When the record was stored, ms since 1970.  O(1)."""
+    """Return the store time of a record, ms since 1970. O(1)."""
+    # Byte 39 is the lowest of sysFlag.
     born_size = 20 if record[39] & BORN_HOST_IPV6 else 8
     return int(_STORED.unpack_from(record, _HEAD.size + born_size)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A stored record, read whole; for the broker's own re-storing."""
+    """A record with all fields decoded, for messages that the broker stores again."""
 
     topic: str
     queue_id: int
@@ -57,9 +57,9 @@ class StoredMessage:
 
     @classmethod
     def read(cls, record: bytes) -> StoredMessage:
-        """Read one record.
+        """Decode one record.
 
-        Raises: ProtocolError: it is torn.
+        Raises: ProtocolError: it is truncated or malformed.
         """
         try:
             _, magic, _, queue_id, flag, offset, physical, sys_flag, born = _HEAD.unpack_from(
@@ -82,7 +82,9 @@ class StoredMessage:
             (size,) = _SHORT.unpack_from(record, at)
             properties = record[at + 2 : at + 2 + size]
         except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"stored record of {len(record)} bytes is torn: {error}") from None
+            raise ProtocolError(
+                f"stored record is truncated ({len(record)} bytes): {error}"
+            ) from None
         return cls(
             topic, queue_id, flag, offset, physical, sys_flag, born, bytes(born_host), stored,
             bytes(store_host), times, bytes(body), bytes(properties),

@@ -1,4 +1,4 @@
-"""What a group wants of a topic (docs/internals/protocol.md#tags)."""
+"""Subscription of a consumer group to a topic, by tags or SQL (docs/internals/protocol.md#tags)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SQL92 = "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic and the tags of it; `version` grows whenever it or its queues change.
+    """Topic and filter expression; `version` grows whenever the subscription changes.
 
-    The broker filters by `tag_hashes`, which collide; the client again by `tags`. What is
-    chosen by a condition on properties, in SQL92, is the broker's business alone.
+    The broker filters by `tag_hashes`, which may collide, and the client again by `tags`. An SQL
+    condition is evaluated by the broker only.
     """
 
     topic: str
@@ -28,13 +28,13 @@ class Subscription:
 
     @classmethod
     def parse(cls, topic: str, expression: str | None, version: int) -> Subscription:
-        """Read a tag expression, `*` or `a || b`.
+        """Parse a tag expression: `*`, or tags as `a || b`.
 
-        Raises: ConfigError: nothing but separators.
+        Raises: ConfigError: not a str, or no tag in it.
         """
         if not isinstance(expression, str | None):
             raise ConfigError(
-                f"tag expression {expression!r} of topic {topic!r}: expected a text, '*' or tags "
+                f"tag expression {expression!r} of topic {topic!r}: expected a str, '*' or tags "
                 "joined by '||'"
             )
         text = (expression or EVERYTHING).strip()
@@ -43,7 +43,7 @@ class Subscription:
         tags = tuple(dict.fromkeys(tag for part in text.split("||") if (tag := part.strip())))
         if not tags:
             raise ConfigError(
-                f"tag expression {expression!r} of topic {topic!r} names no tag: "
+                f"tag expression {expression!r} of topic {topic!r} contains no tag: "
                 "write '*' or tags joined by '||'"
             )
         if EVERYTHING in tags:
@@ -52,9 +52,9 @@ class Subscription:
 
     @classmethod
     def sql(cls, topic: str, condition: str, version: int) -> Subscription:
-        """Those messages whose properties satisfy a condition, as `a > 5 AND region = 'x'`.
+        """Create a subscription by a condition on properties: `a > 5 AND region = 'x'`.
 
-        Raises: ConfigError: it is empty.
+        Raises: ConfigError: the condition is empty.
         """
         if not condition.strip():
             raise ConfigError(f"the SQL condition on topic {topic!r} is empty")
@@ -62,9 +62,10 @@ class Subscription:
 
     @property
     def is_sql(self) -> bool:
+        """True for an SQL condition, False for tags."""
         return self.expression_type == SQL92
 
     @property
     def tag_hashes(self) -> tuple[int, ...]:
-        """What the broker compares; empty for everything."""
+        """Hash codes of the tags, which the broker compares; empty for all messages."""
         return tuple(string_hash(tag) for tag in self.tags)

@@ -244,7 +244,7 @@ def test_a_message_that_fails_in_send_many_raises_where_its_receipt_is_read(
     events[3] = (Message("orders", b"x", properties={"TAGS": "mine"}), "k")
     receipts = producer.send_many(events)
     assert [next(receipts).queue_offset for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ConfigError, match="belongs to the protocol"):
+    with pytest.raises(ConfigError, match="is reserved by the protocol"):
         next(receipts)
 
 

@@ -182,7 +182,7 @@ def test_wrong_arguments_and_states_say_what_is_wrong(
     for offset, count in ((-1, 32), (0, 0), (0, 1025)):
         with pytest.raises(ConfigError, match=r"expected 1\.\.1024, from 0 on"):
             consumer.pull(ORDERS, "*", offset, count)
-    with pytest.raises(ConfigError, match="names no tag"):
+    with pytest.raises(ConfigError, match="contains no tag"):
         consumer.pull(ORDERS, "||", 0, 32)
     with pytest.raises(ConfigError, match="not both"):
         consumer.pull(ORDERS, "paid", 0, 32, sql="a > 5")

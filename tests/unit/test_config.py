@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import pytest
@@ -14,17 +15,18 @@ from ordermq.config import (
     ConsumeConfig,
     ConsumeFromWhere,
     ConsumerConfig,
+    DirectPullConfig,
     Durability,
     LeaseConfig,
+    LitePullConfig,
     ProducerConfig,
     PullConfig,
     RebalanceConfig,
     RemotingConfig,
     SendConfig,
+    TraceConfig,
     TransactionConfig,
 )
-from ordermq.config.pull import DirectPullConfig, LitePullConfig
-from ordermq.config.trace import TraceConfig
 from ordermq.errors import ConfigError
 
 FLAGS = (
@@ -68,6 +70,7 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "pull_delay_on_error_ms": (1, DAY_MS),
         "broker_suspend_ms": (1, DAY_MS),
         "pull_timeout_ms": (1, DAY_MS),
+        "drain_timeout_ms": (1, DAY_MS),
     },
     DirectPullConfig: {
         "pull_timeout_ms": (1, DAY_MS),
@@ -223,7 +226,7 @@ def test_flat_settings_find_their_groups() -> None:
 def test_a_group_may_be_given_whole_beside_flat_settings_of_others() -> None:
     config = ConsumerConfig.of(pull=PullConfig(pull_batch_size=8), lock_retry_ms=50)
     assert (config.pull.pull_batch_size, config.lease.lock_retry_ms) == (8, 50)
-    with pytest.raises(ConfigError, match="give 'pull' whole or its settings, not both"):
+    with pytest.raises(ConfigError, match="give 'pull' or its settings pull_batch_size, not both"):
         ConsumerConfig.of(pull=PullConfig(), pull_batch_size=8)
 
 
@@ -231,7 +234,7 @@ def test_a_config_is_given_whole_or_by_flat_settings() -> None:
     whole = ProducerConfig.of(retry_times=0)
     assert ProducerConfig.given(whole, {}) is whole
     assert ProducerConfig.given(None, {"retry_times": 0}) == whole
-    with pytest.raises(ConfigError, match="not both: retry_times beside `config`"):
+    with pytest.raises(ConfigError, match="not both: config and retry_times"):
         ProducerConfig.given(whole, {"retry_times": 0})
 
 
@@ -279,7 +282,7 @@ def test_the_compression_level_has_the_range_of_its_type() -> None:
         ({"access_key": "a"}, "secret_key is missing"),
         ({"secret_key": "s"}, "access_key is missing"),
         ({"security_token": "t"}, "security_token needs"),
-        ({"access_key": "a", "secret_key": b"s"}, "expected texts"),
+        ({"access_key": "a", "secret_key": b"s"}, "secret_key: expected a str, got bytes"),
     ],
 )
 def test_an_account_is_given_whole(given: dict[str, Any], missing: str) -> None:
@@ -342,3 +345,31 @@ def test_the_old_name_of_new_groups_start_at_zero_still_works_and_warns() -> Non
         config = BrokerConfig(young_queues_from_zero=True)
     assert config == BrokerConfig(new_groups_start_at_zero=True)
     assert dataclasses.replace(config) == config
+
+
+# -- the comments above the fields ---------------------------------------------------------
+
+
+def shown(number: int) -> str:
+    """A bound as the comments write it: days, or a power of two."""
+    if number >= DAY_MS and number % DAY_MS == 0:
+        days = number // DAY_MS
+        return "1 day" if days == 1 else f"{days} days"
+    if number >= 1 << 20 and number.bit_count() == 1:
+        return f"2^{number.bit_length() - 1}"
+    return "2^31 - 1" if number == (1 << 31) - 1 else str(number)
+
+
+@pytest.mark.parametrize("kind", BOUNDS, ids=lambda kind: kind.__name__)
+def test_the_comment_above_each_number_gives_its_range(kind: type) -> None:
+    lines = inspect.getsource(kind).splitlines()
+    for name, (low, high) in BOUNDS[kind].items():
+        at = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{name}: int"))
+        comment = ""
+        while lines[at - 1].strip().startswith("#"):
+            at -= 1
+            comment = lines[at].strip().removeprefix("#") + comment
+        if high >= DAY_MS and high % DAY_MS == 0:
+            assert f"{low} ms..{shown(high)}" in comment, (name, comment)
+        else:
+            assert f"{low}..{shown(high)}" in comment, (name, comment)

@@ -34,7 +34,7 @@ def test_every_error_has_a_code_of_its_own() -> None:
 
 
 def test_a_new_error_without_a_code_of_its_own_cannot_be_defined() -> None:
-    with pytest.raises(TypeError, match="needs an error code"):
+    with pytest.raises(TypeError, match="needs a unique error code"):
 
         class Nameless(OrderMQError):
             pass

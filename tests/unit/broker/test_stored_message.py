@@ -73,8 +73,8 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4, 50, 88, 95, 100])
-def test_a_torn_record_is_refused(size: int) -> None:
-    with pytest.raises(ProtocolError, match="torn"):
+def test_a_truncated_record_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError, match="stored record is truncated"):
         StoredMessage.read(bytes.fromhex(V4)[:size])
 
 

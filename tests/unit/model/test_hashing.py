@@ -63,7 +63,7 @@ def test_a_boolean_key_is_a_boolean_not_a_number() -> None:
 
 
 def test_a_text_no_message_can_carry_has_no_hash() -> None:
-    with pytest.raises(ConfigError, match="cannot be written as UTF-8"):
+    with pytest.raises(ConfigError, match="cannot be encoded as UTF-8"):
         string_hash("\ud83d")
 
 

@@ -213,11 +213,11 @@ def test_one_key_may_be_given_as_a_text() -> None:
     ("fields", "reason"),
     [
         ({"topic": "a b"}, "topic name"),
-        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "belongs to the broker"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "is a system topic of the broker"),
         ({"body": b""}, "body is empty"),
         ({"body": "text"}, "encode text first"),
         ({"keys": ["a b"]}, "without blanks"),
-        ({"keys": [5]}, "expected texts"),
+        ({"keys": [5]}, "expected str without blanks"),
         ({"delay_level": 19}, r"delay_level=19: expected 0\.\.18"),
         ({"delay_level": -1}, "delay_level=-1"),
         ({"delay_ms": -1}, "delay_ms=-1"),
@@ -236,7 +236,7 @@ def test_a_message_no_broker_would_take_is_refused_when_it_is_made(
 
 @pytest.mark.parametrize("name", ["TAGS", "KEYS", "UNIQ_KEY", "__SHARDINGKEY", "DELAY", "PGROUP"])
 def test_a_property_of_the_protocol_cannot_be_set_by_hand(name: str) -> None:
-    with pytest.raises(ConfigError, match="belongs to the protocol"):
+    with pytest.raises(ConfigError, match="is reserved by the protocol"):
         Message("T", b"x", properties={name: "v"}).wire_properties(None, "ID")
 
 

@@ -36,5 +36,5 @@ def test_the_broker_is_given_the_hashes_of_the_tags() -> None:
 
 @pytest.mark.parametrize("expression", ["||", " || || "])
 def test_an_expression_of_nothing_but_separators_is_refused(expression: str) -> None:
-    with pytest.raises(ConfigError, match="names no tag"):
+    with pytest.raises(ConfigError, match="contains no tag"):
         Subscription.parse("T", expression, 0)

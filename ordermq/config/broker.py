@@ -1,0 +1,128 @@
+"""Settings of the embedded broker."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
+from ordermq.errors import ConfigError
+
+
+class Durability(StrEnum):
+    """Point at which the embedded broker acknowledges a write."""
+
+    FSYNC = "fsync"  # on disk
+    OS = "os"  # with the operating system: survives kill -9, not a power failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The embedded broker."""
+
+    # Name of the broker in routes and message queues.
+    broker_name: str = "embedded"
+    # Name of its cluster, for admin tools.
+    cluster_name: str = "DefaultCluster"
+    # Acknowledge a write after "fsync", or already when the "os" has it.
+    durability: Durability = Durability.FSYNC
+    # A queue lock that is not renewed for this long may be taken by another member.
+    # 100 ms..1 day.
+    lock_max_live_ms: int = 60_000
+    # Create a topic with the first message sent to it.
+    auto_create_topics: bool = True
+    # Most queues of a topic created by its first message. 1..65535.
+    default_queue_count: int = 8
+    # Time without heartbeat after which a member is removed. 10 ms..1 day.
+    client_expiry_ms: int = 120_000
+    # Time between checks for expired members and locks. 10 ms..1 day.
+    client_scan_interval_ms: int = 10_000
+    # Time between checks of held pull requests. 10 ms..1 day.
+    pull_recheck_interval_ms: int = 5_000
+    # Largest message body in bytes. 1..16000000.
+    max_message_bytes: int = 4_194_304
+    # Longest frame in bytes; a longer one closes the connection. 1024..2^30.
+    max_frame_bytes: int = 16_777_216
+    # Most messages in one pull response, whatever the client asks for. 1..65535.
+    max_pull_messages: int = 1_024
+    # Most bytes in one pull response, likewise. 1..16000000.
+    max_pull_bytes: int = 1_048_576
+    # Writes joined into one transaction of the store. 1..2^20.
+    group_commit_max: int = 4_096
+    # Retries of a message by a group before its dead-letter topic. 0..2^31.
+    retry_max_times: int = 16
+    # Age at which messages are deleted; 0: never (RocketMQ: 72 hours). 0 ms..3650 days.
+    retention_ms: int = 0
+    # Size of the store above which the oldest messages are deleted; 0: no limit. 0..2^62.
+    retention_bytes: int = 0
+    # Time between checks of both limits. 10 ms..1 day.
+    retention_interval_ms: int = 60_000
+    # Longest delay of a timed message. 1000 ms..3650 days.
+    timer_max_delay_ms: int = 3 * DAY_MS
+    # Age of a half message at which its producer is first asked for its state. 1 ms..1 day.
+    transaction_timeout_ms: int = 6_000
+    # Time between such checks. 10 ms..1 day.
+    transaction_check_interval_ms: int = 30_000
+    # Inconclusive checks after which the broker stops asking. 1..1000.
+    transaction_check_max: int = 15
+    # Age at which it also stops if no producer was there to be asked. 1 ms..365 days.
+    transaction_max_age_ms: int = 3 * DAY_MS
+    # A group without committed offset starts at offset 0 in a queue that still has its first
+    # message, as with RocketMQ's broker (rmq#9083). False: consume_from_where alone decides.
+    new_groups_start_at_zero: bool = False
+    # Deprecated name of new_groups_start_at_zero.
+    young_queues_from_zero: bool = False
+    # Secret keys by access key; not empty: only requests signed by one of these accounts are
+    # served (docs/internals/protocol.md#signed-requests).
+    accounts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Server certificate (PEM). Enables TLS: other connections are refused.
+    tls_certificate: str = ""
+    # Key (PEM) of tls_certificate; empty: it is in the same file.
+    tls_key: str = ""
+    # CA bundle (PEM). Requires client certificates that it verifies.
+    tls_client_ca_file: str = ""
+
+    def __post_init__(self) -> None:
+        require_flags(self)
+        if self.young_queues_from_zero:
+            warnings.warn(
+                "BrokerConfig.young_queues_from_zero is deprecated: use new_groups_start_at_zero",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            object.__setattr__(self, "new_groups_start_at_zero", True)
+            # Taken back: else `replace` of this config would warn again, and two configs that
+            # mean the same would differ.
+            object.__setattr__(self, "young_queues_from_zero", False)
+        for name in ("tls_key", "tls_client_ca_file"):
+            if getattr(self, name) and not self.tls_certificate:
+                raise ConfigError(f"BrokerConfig.{name} is given without tls_certificate")
+        if not all(
+            isinstance(text, str) and text for pair in self.accounts.items() for text in pair
+        ):
+            raise ConfigError("BrokerConfig.accounts: expected access keys and their secret keys")
+        require_choice(self, durability=Durability)
+        require_range(
+            self,
+            lock_max_live_ms=(100, DAY_MS),
+            default_queue_count=(1, 65_535),
+            client_expiry_ms=(10, DAY_MS),
+            client_scan_interval_ms=(10, DAY_MS),
+            pull_recheck_interval_ms=(10, DAY_MS),
+            max_message_bytes=(1, 16_000_000),
+            max_frame_bytes=(1_024, 1 << 30),
+            max_pull_messages=(1, 65_535),
+            max_pull_bytes=(1, 16_000_000),
+            group_commit_max=(1, 1 << 20),
+            retry_max_times=(0, 1 << 31),
+            retention_ms=(0, 3_650 * DAY_MS),
+            retention_bytes=(0, 1 << 62),
+            retention_interval_ms=(10, DAY_MS),
+            timer_max_delay_ms=(1_000, 3_650 * DAY_MS),
+            transaction_timeout_ms=(1, DAY_MS),
+            transaction_check_interval_ms=(10, DAY_MS),
+            transaction_check_max=(1, 1_000),
+            transaction_max_age_ms=(1, 365 * DAY_MS),
+        )

@@ -1,0 +1,262 @@
+"""Settings of push consumers, and what they share with lite pull consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from ordermq.config.checks import DAY_MS, Flat, require_choice, require_flags, require_range
+from ordermq.config.remoting import RemotingConfig
+from ordermq.config.trace import TraceConfig
+from ordermq.errors import ConfigError
+
+
+class MessageModel(StrEnum):
+    """Delivery of each message to one member of the group, or to every member."""
+
+    CLUSTERING = "clustering"
+    BROADCASTING = "broadcasting"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Start of a group without a committed offset (docs/internals/semantics.md#rebalance)."""
+
+    LAST_OFFSET = "last_offset"
+    FIRST_OFFSET = "first_offset"
+    TIMESTAMP = "timestamp"
+
+
+class Allocation(StrEnum):
+    """Allocation of a topic's queues to the members (docs/internals/semantics.md#rebalance).
+
+    Strategies with parameters are in `ordermq.consumer.group.allocation`.
+    """
+
+    AVG = "avg"
+    AVG_BY_CIRCLE = "avg_by_circle"
+    CONSISTENT_HASH = "consistent_hash"
+
+
+# (sorted queues of a topic, sorted client ids of the members, own client id) -> own queues.
+AllocationStrategy = Callable[[Sequence[Any], Sequence[str], str], list[Any]]
+
+
+class Keyless(StrEnum):
+    """Order of messages without a sharding key in a key-ordered queue
+    (docs/internals/semantics.md#key-lanes).
+    """
+
+    LANE = "lane"  # in order among themselves, concurrent with the messages of keys
+    BARRIER = "barrier"  # each waits for all earlier messages and blocks all later ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullConfig:
+    """Flow control of the pull loop, per queue (docs/internals/semantics.md#pull-loop)."""
+
+    # Messages per pull request. 1..1024.
+    pull_batch_size: int = 32
+    # Bytes per pull request; RocketMQ's broker ignores it. 1..16000000.
+    pull_batch_bytes: int = 262_144
+    # Buffered messages of a queue above which pulling pauses. 1..65535.
+    pull_threshold_for_queue: int = 1_000
+    # MiB of buffered bodies of a queue above which pulling pauses. 1..1024.
+    pull_threshold_size_for_queue_mib: int = 100
+    # Buffered messages of a topic, divided by its assigned queues; -1: no limit. -1..6553500.
+    pull_threshold_for_topic: int = -1
+    # MiB of buffered bodies of a topic, divided likewise; -1: no limit. -1..102400.
+    pull_threshold_size_for_topic_mib: int = -1
+    # Pause in ms after a pull that returned messages. 0..65535.
+    pull_interval_ms: int = 0
+    # Offsets between the oldest unfinished and the newest buffered message above which pulling
+    # pauses. 1..65535.
+    consume_concurrently_max_span: int = 2_000
+    # Pause after a failed pull. 1 ms..1 day.
+    pull_delay_on_error_ms: int = 1_000
+    # Time the broker may hold a pull request while there is no message. 1 ms..1 day.
+    broker_suspend_ms: int = 15_000
+    # Time for the response to a pull; must exceed broker_suspend_ms. 1 ms..1 day.
+    pull_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        require_range(
+            self,
+            pull_batch_size=(1, 1_024),
+            pull_batch_bytes=(1, 16_000_000),
+            pull_threshold_for_queue=(1, 65_535),
+            pull_threshold_size_for_queue_mib=(1, 1_024),
+            pull_threshold_for_topic=(-1, 6_553_500),
+            pull_threshold_size_for_topic_mib=(-1, 102_400),
+            pull_interval_ms=(0, 65_535),
+            consume_concurrently_max_span=(1, 65_535),
+            pull_delay_on_error_ms=(1, DAY_MS),
+            broker_suspend_ms=(1, DAY_MS),
+            pull_timeout_ms=(1, DAY_MS),
+        )
+        if self.pull_timeout_ms <= self.broker_suspend_ms:
+            raise ConfigError(
+                f"PullConfig.pull_timeout_ms={self.pull_timeout_ms}: expected more than "
+                f"broker_suspend_ms={self.broker_suspend_ms}, or every idle pull times out"
+            )
+        for name in ("pull_threshold_for_topic", "pull_threshold_size_for_topic_mib"):
+            if getattr(self, name) == 0:
+                raise ConfigError(f"PullConfig.{name}=0: expected -1 (none) or more than 0")
+
+    def for_one_of(self, queues: int) -> PullConfig:
+        """Return the settings of one of `queues` queues: the topic's limits are divided
+        (docs/internals/semantics.md#pull-loop).
+        """
+        messages, mib = self.pull_threshold_for_topic, self.pull_threshold_size_for_topic_mib
+        changed: dict[str, int] = {}
+        # As in Java, a topic's limit replaces the queue's, and is at least 1: 0 would never pull.
+        if messages != -1:
+            changed["pull_threshold_for_queue"] = min(max(messages // queues, 1), 65_535)
+        if mib != -1:
+            changed["pull_threshold_size_for_queue_mib"] = min(max(mib // queues, 1), 1_024)
+        return replace(self, **changed) if changed else self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseConfig:
+    """Queue leases (docs/internals/semantics.md#leases-and-renewal,
+    docs/internals/semantics.md#fencing).
+
+    A broker that sends the life of its locks, as the embedded one does, shortens lease and renewal
+    to a half and a third of it, so that a member always stops before another one starts.
+    """
+
+    # End of a lease, counted from the send of its last granted request. 100 ms..1 day.
+    lock_max_live_ms: int = 30_000
+    # Time between renewals; must be less than lock_max_live_ms. 10 ms..1 day.
+    lock_interval_ms: int = 20_000
+    # Stop this long before the end of the lease; at most a fifth of it. 0 ms..1 day.
+    lease_margin_ms: int = 2_000
+    # Time between requests for a lock another member holds; brokers may notify us sooner.
+    # 10 ms..1 day.
+    lock_retry_ms: int = 200
+
+    def __post_init__(self) -> None:
+        require_range(
+            self,
+            lock_max_live_ms=(100, DAY_MS),
+            lock_interval_ms=(10, DAY_MS),
+            lease_margin_ms=(0, DAY_MS),
+            lock_retry_ms=(10, DAY_MS),
+        )
+        if self.lock_interval_ms >= self.lock_max_live_ms:
+            raise ConfigError(
+                f"LeaseConfig.lock_interval_ms={self.lock_interval_ms}: expected less than "
+                f"lock_max_live_ms={self.lock_max_live_ms}, or leases end between renewals"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeConfig:
+    """Listener calls: orderly (docs/internals/semantics.md#orderly-consumption), by key
+    (docs/internals/semantics.md#key-lanes) and concurrent
+    (docs/internals/semantics.md#concurrent-consumption).
+    """
+
+    # Threads that run listeners. 1..1000.
+    consume_thread_count: int = 20
+    # Largest number of messages per listener call. 1..1024.
+    consume_message_batch_max_size: int = 1
+    # Commit what a listener returned from; False: only what it commits itself.
+    auto_commit: bool = True
+    # Time between commits to the broker; 0: after every batch. 0 ms..1 day.
+    commit_interval_ms: int = 5_000
+    # Time after which a queue lets other queues use its thread. 1 ms..1 day.
+    max_time_consume_continuously_ms: int = 60_000
+    # Pause of a queue after SUSPEND or a listener's exception, in ms. 10..30000.
+    suspend_current_queue_time_ms: int = 1_000
+    # Attempts of one message before `on_failure`; 0: no limit. 0..2^31.
+    max_attempts: int = 0
+    # Time after which a revoked queue whose listener still runs is reported. 1 ms..1 day.
+    drain_timeout_ms: int = 30_000
+    # Concurrent: retries through the broker before the dead-letter topic. 0..2^31 - 1.
+    max_reconsume_times: int = 16
+    # Time after which a listener call is reported as slow; concurrent: the message is also sent
+    # back. 1 ms..1 day.
+    consume_timeout_ms: int = 900_000
+    # Concurrent: pause before a local retry, if no broker took the message back. 1 ms..1 day.
+    send_back_retry_ms: int = 5_000
+    # Process different sharding keys of one queue concurrently.
+    order_by_key: bool = False
+    # By key: messages of a queue in listeners at the same time. 1..10000.
+    max_in_flight_per_queue: int = 20
+    # By key: finished messages beyond the oldest unfinished one. 1..2^30.
+    max_ahead_per_queue: int = 2_000
+    # By key: order of messages without a sharding key, "lane" or "barrier".
+    keyless: Keyless = Keyless.LANE
+
+    def __post_init__(self) -> None:
+        require_flags(self)
+        require_choice(self, keyless=Keyless)
+        if self.order_by_key and not self.auto_commit:
+            raise ConfigError(
+                "ConsumeConfig.order_by_key=True needs auto_commit=True: a COMMIT of one message "
+                "would also commit those of other keys that are not finished"
+            )
+        require_range(
+            self,
+            consume_thread_count=(1, 1_000),
+            consume_message_batch_max_size=(1, 1_024),
+            commit_interval_ms=(0, DAY_MS),
+            max_time_consume_continuously_ms=(1, DAY_MS),
+            suspend_current_queue_time_ms=(10, 30_000),
+            max_attempts=(0, 1 << 31),
+            drain_timeout_ms=(1, DAY_MS),
+            max_reconsume_times=(0, (1 << 31) - 1),
+            consume_timeout_ms=(1, DAY_MS),
+            send_back_retry_ms=(1, DAY_MS),
+            max_in_flight_per_queue=(1, 10_000),
+            max_ahead_per_queue=(1, 1 << 30),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceConfig:
+    """Allocation of queues to the members (docs/internals/semantics.md#rebalance)."""
+
+    # Strategy: "avg", "avg_by_circle", "consistent_hash", or a function.
+    allocation: Allocation | AllocationStrategy = Allocation.AVG
+    # Start of a group without a committed offset: "last_offset", "first_offset" or "timestamp".
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    # Start in ms since 1970, with "timestamp"; 0: half an hour ago. 0..2^62.
+    consume_timestamp_ms: int = 0
+    # Time between rebalances while nothing changes. 10 ms..1 day.
+    rebalance_interval_ms: int = 20_000
+    # Least time between rebalances, so that many notifications cause one. 1 ms..1 day.
+    rebalance_min_interval_ms: int = 5
+
+    def __post_init__(self) -> None:
+        if not callable(self.allocation):
+            require_choice(self, allocation=Allocation)
+        require_choice(self, consume_from_where=ConsumeFromWhere)
+        require_range(
+            self,
+            consume_timestamp_ms=(0, 1 << 62),
+            rebalance_interval_ms=(10, DAY_MS),
+            rebalance_min_interval_ms=(1, DAY_MS),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(Flat):
+    """All settings of a push consumer, in groups."""
+
+    # "clustering": one member gets a message; "broadcasting": every member does.
+    message_model: MessageModel = MessageModel.CLUSTERING
+    # Folder for the offsets of broadcasting members, as in Java.
+    local_offset_store_dir: str = "~/.rocketmq_offsets"
+    remoting: RemotingConfig = field(default_factory=RemotingConfig)
+    pull: PullConfig = field(default_factory=PullConfig)
+    lease: LeaseConfig = field(default_factory=LeaseConfig)
+    consume: ConsumeConfig = field(default_factory=ConsumeConfig)
+    rebalance: RebalanceConfig = field(default_factory=RebalanceConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
+
+    def __post_init__(self) -> None:
+        require_choice(self, message_model=MessageModel)
