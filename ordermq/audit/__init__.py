@@ -1,26 +1,25 @@
-"""The history checker: did a run keep the promises of docs/internals/semantics.md#invariants?
+"""The history checker: tests a recorded run against docs/internals/semantics.md#invariants.
 
 | file | holds |
 |---|---|
-| history.py | reading JSONL files of many processes as one sequence of events |
-| ledger.py | what is remembered of a queue: arrays of ints, never an object a message |
-| checker.py | events in, report out: which rule follows which event |
-| tenures.py | who holds a queue: I6, I7, I9 |
-| batches.py | what listeners are given: I1, I2, I3, I5 |
-| commits.py | what is stored and committed: I4, I8 |
-| run.py | what all rules know of the run |
+| history.py | reads JSONL files of many processes as one sequence of events |
+| checker.py | calls the rules for each event, and makes the report |
+| ownership.py | the owner of each queue, its lease, changes of owner: I6, I7, I9 |
+| batches.py | batches given to listeners, their order, repeats: I1, I2, I3, I5 |
+| commits.py | stored messages and commits: I4, I8 |
+| delivered_offsets.py | what one group did with one queue: arrays of ints, no object per message |
+| run.py | state that all rules share: processes, queues, violations |
+| report.py | the result: violations, counts, duplicates by cause, changes of owner |
 
-| report.py | what came out: violations, counts, duplicates by cause, hand-offs |
+A START with a member `lane` belongs to a queue that is consumed by key
+(docs/internals/semantics.md#key-lanes). Then I1 does not apply, I2 applies to each key, at most
+`lane` messages of the queue may run at once, and messages above the committed offset may be
+redelivered after a change of owner.
 
-A START with a member `lane` says that its queue is consumed by key
-(docs/internals/semantics.md#key-lanes): I1 then
-falls away, I2 holds for each key, at most `lane` messages of the queue run at once, and what
-a lane did ahead of another may come twice.
-
-A START without an epoch is of a concurrent group
-(docs/internals/semantics.md#concurrent-consumption). What holds there is I4: a commit
-covers only what was finished or sent back (a DIVERT), and what was sent back is owed in the
-group's retry topic. Repeats are counted, not forbidden.
+A START without an epoch belongs to a concurrent group
+(docs/internals/semantics.md#concurrent-consumption). Only I4 applies: a commit covers only
+messages that were finished or sent back (DIVERT), and those sent back must be consumed from the
+group's retry topic. Redeliveries are counted, not forbidden.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ordermq.audit.checker import Checker
+from ordermq.audit.delivered_offsets import QueueName
 from ordermq.audit.history import Event, Histories, HistoryError, Path
-from ordermq.audit.ledger import QueueName
 from ordermq.audit.report import AuditReport, Evidence, HandOff, Holding, Violation
 
 __all__ = [
@@ -54,18 +53,20 @@ def audit(
     complete: bool = True,
     on_progress: Callable[[int], None] | None = None,
 ) -> AuditReport:
-    """Check a history against I1-I9 (docs/internals/semantics.md#invariants). O(events + messages).
+    """Check a history against I1-I9 (docs/internals/semantics.md#invariants).
+
+    O(events + messages).
 
     Args:
         history: one file, several files of one host (broker, consumers, harness), or events.
-        subscription_tags: tags the group asked for; None for all. Needs `tags` in STORE.
-        start_offsets: the first offset a group owes, for every queue or by
-            (group, topic, broker, queue); None takes a group's first commit before its
-            first START, else the oldest message.
-        complete: the run came to rest, so a message nobody finished is a loss (I4).
+        subscription_tags: tags the group subscribed to; None for all. Needs `tags` in STORE.
+        start_offsets: the first offset that the group must consume, for every queue or by
+            (group, topic, broker, queue). None: a group's first commit before its first
+            START, or else the oldest message.
+        complete: the run came to rest, so a message that was not finished is lost (I4).
         on_progress: called with the number of events checked, every 10,000.
-    Raises: HistoryError: a line that is no event, other than the cut last line of a killed
-        process.
+    Raises: HistoryError: a line is not an event; the cut last line of a killed process is
+        allowed.
     """
     histories = Histories(history)
     checker = Checker(

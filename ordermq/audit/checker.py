@@ -1,9 +1,9 @@
-"""The rules I1-I9 of docs/internals/semantics.md#invariants, fed one event after another.
+"""The checker: applies I1-I9 of docs/internals/semantics.md#invariants to each event.
 
-A violation is kept once for each invariant, the first time it happens; checking goes on,
-so one defect that breaks several promises names them all. Events of different processes
-are compared only where one caused the other or where a lease lies between them: the time
-stamp of a broker event and of its effect at a client are not taken at the same instant.
+The first violation of each invariant is kept, and checking continues, so one defect that
+breaks several invariants shows all of them. Events of different processes are compared only
+if one caused the other, or if a lease lies between them: the time stamps of a broker event and
+of its effect at a client are not taken at the same instant.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Mapping
 
 from ordermq.audit.batches import BatchRules
 from ordermq.audit.commits import CommitRules
+from ordermq.audit.delivered_offsets import QueueName
 from ordermq.audit.history import Event, Histories
-from ordermq.audit.ledger import QueueName
+from ordermq.audit.ownership import OwnershipRules
 from ordermq.audit.report import AuditReport, Cause, Violation
 from ordermq.audit.run import Process, Run
-from ordermq.audit.tenures import TenureRules
 from ordermq.events import EventType
 
 
 class Checker:
-    """See `ordermq.audit.audit` for the arguments."""
+    """Checks one history; `ordermq.audit.audit` describes the arguments."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Checker:
     ) -> None:
         self._complete = complete
         self._run = run = Run(subscription_tags, start_offsets)
-        self._tenures = tenures = TenureRules(run)
-        self._batches = batches = BatchRules(run, tenures)
-        self._commits = commits = CommitRules(run, tenures)
+        self._ownership = ownership = OwnershipRules(run)
+        self._batches = batches = BatchRules(run, ownership)
+        self._commits = commits = CommitRules(run, ownership)
         self._events: Counter[str] = Counter()
         self._incarnations = 0
         self._crashes = 0
@@ -43,9 +43,9 @@ class Checker:
             EventType.OPEN: self._on_open,
             EventType.CLOSE: self._on_close,
             EventType.CRASH: self._on_crash,
-            EventType.LOCK_OK: tenures.on_lock_ok,
-            EventType.LOCK_LOST: tenures.on_lock_lost,
-            EventType.UNLOCK: tenures.on_unlock,
+            EventType.LOCK_OK: ownership.on_lock_ok,
+            EventType.LOCK_LOST: ownership.on_lock_lost,
+            EventType.UNLOCK: ownership.on_unlock,
             EventType.START: batches.on_start,
             EventType.END: batches.on_end,
             EventType.ROLLBACK: batches.on_rollback,
@@ -64,13 +64,13 @@ class Checker:
         self._handlers[event["type"]](t, ref, event)
 
     def report(self, histories: Histories) -> AuditReport:
-        """What the whole history amounts to. O(messages)."""
+        """Return the report of everything fed so far. O(messages)."""
         if self._complete:
             self._commits.check_nothing_is_left()
         found = self._run.found
         refs = {ref for _, concerned in found.values() for ref in concerned if ref >= 0}
         evidence = histories.evidence(refs)
-        ledgers = self._run.ledgers.values()
+        progress_by_queue = self._run.progress_by_queue.values()
         return AuditReport(
             violations=tuple(
                 Violation(invariant, text, tuple(evidence[ref] for ref in concerned if ref >= 0))
@@ -82,14 +82,18 @@ class Checker:
             crashes=self._crashes,
             events=dict(self._events),
             stored=sum(stored.stored for stored in self._run.stored.values()),
-            delivered=sum(ledger.delivered for ledger in ledgers),
-            deliveries=sum(ledger.deliveries for ledger in ledgers),
-            diverted=sum(ledger.diverted for ledger in ledgers if not ledger.is_unlocked),
-            sent_back=sum(ledger.diverted for ledger in ledgers if ledger.is_unlocked),
-            committed=sum(self._commits.committed(ledger) for ledger in ledgers),
+            delivered=sum(progress.delivered for progress in progress_by_queue),
+            deliveries=sum(progress.deliveries for progress in progress_by_queue),
+            diverted=sum(
+                progress.diverted for progress in progress_by_queue if not progress.is_unlocked
+            ),
+            sent_back=sum(
+                progress.diverted for progress in progress_by_queue if progress.is_unlocked
+            ),
+            committed=sum(self._commits.committed(progress) for progress in progress_by_queue),
             duplicates={cause.value: self._batches.duplicates[cause] for cause in Cause},
-            hand_offs=self._tenures.hand_offs(),
-            holdings=self._tenures.holdings(),
+            hand_offs=self._ownership.hand_offs(),
+            holdings=self._ownership.holdings(),
         )
 
     def _on_open(self, t: int, ref: int, event: Event) -> None:
@@ -105,7 +109,7 @@ class Checker:
         client = event.get("client", "")
         process = self._run.processes.setdefault(client, Process())
         if process.crashed:
-            return  # told twice: by the missing CLOSE and by the harness
+            return  # recorded by the harness, and implied by the missing CLOSE
         process.crashed = True
         self._crashes += 1
-        self._tenures.crash(t, client, ref)
+        self._ownership.crash(t, client, ref)

@@ -1,7 +1,7 @@
-"""Read histories: JSON lines of many processes, merged into one sequence.
+"""Reading histories: JSON lines of many processes, merged into one sequence.
 
-Within a file the order of lines counts, between files `t`. A process whose file has its
-OPEN and no CLOSE crashed: a CRASH event is put after its last line.
+Within a file the order of lines counts, between files the time `t`. A process with an OPEN and no
+CLOSE crashed: a CRASH event is added after its last line.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _POSITIONS = frozenset({EventType.COMMIT_SENT, EventType.COMMIT_ACK, EventType.R
 
 
 class HistoryError(OrderMQError, ValueError):
-    """A line of a history is no event; says which."""
+    """A line of a history is not an event; the text names the file and line."""
 
     code = "history"
 
 
 class Histories:
-    """The union of some histories, oldest event first.
+    """The union of several histories, oldest event first.
 
     Args:
         source: a path, paths, or events (then line numbers count from 1).
@@ -69,7 +69,7 @@ class Histories:
         return heapq.merge(*streams, key=lambda item: item[0])
 
     def evidence(self, refs: Iterable[int]) -> dict[int, Evidence]:
-        """The events behind `refs`; reads each file again, up to the last line wanted."""
+        """Return the events of `refs`; reads each file again, up to the last line needed."""
         wanted: dict[int, set[int]] = {}
         for ref in refs:
             wanted.setdefault(ref >> _LINE_BITS, set()).add(ref & ((1 << _LINE_BITS) - 1))

@@ -1,4 +1,4 @@
-"""What an audit found."""
+"""The result of an audit."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ INVARIANTS: Mapping[str, str] = {
 
 
 class Cause(StrEnum):
-    """Why a message was finished twice."""
+    """Reasons for which a message was finished twice."""
 
     CRASH = "crash of a member"
     BROKER = "broker restart"
     LEASE = "lease lost"
     RESET = "reset"
     ROLLBACK = "rollback"
-    UNLOCKED = "group without locks"  # concurrent: around rebalances, nothing keeps them apart
+    UNLOCKED = "group without locks"  # concurrent: owners may overlap during a rebalance
     HAND_OFF = "hand-off without crash"  # must stay 0 (I5)
     NONE = "no reason"  # must stay 0 (I5)
 
 
 class HandOffKind(StrEnum):
-    """Why a queue changed its holder."""
+    """Reasons for which a queue changed its owner."""
 
-    JOIN = "join"  # the old holder lives on
-    LEAVE = "leave"  # the old holder closed
+    JOIN = "join"  # the old owner continues with other queues
+    LEAVE = "leave"  # the old owner closed
     CRASH = "crash"
     EXPIRY = "expiry"
     BROKER = "broker restart"
@@ -45,7 +45,7 @@ class HandOffKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One event of a history and where it stands."""
+    """One event of a history, with its file and line."""
 
     file: str
     line: int
@@ -67,7 +67,7 @@ _PLACE = frozenset({"p", "type", "group", "topic", "broker", "queue"})
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken invariant: the first time it happened."""
+    """The first violation of an invariant."""
 
     invariant: str
     sentence: str
@@ -84,7 +84,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class HandOff:
-    """A change of holder of one queue of one group; times in ms, None where unknown."""
+    """A change of owner of one queue of one group; times in ms, None if unknown."""
 
     group: str
     topic: str
@@ -101,7 +101,7 @@ class HandOff:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One member holding one queue under one epoch, from its grant to its end."""
+    """One member that holds one queue under one epoch, from its grant to its end."""
 
     group: str
     topic: str
@@ -115,7 +115,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The result of `audit`; `ok` if no invariant was broken."""
+    """The result of `audit`; `ok` if no invariant was violated."""
 
     violations: tuple[Violation, ...]  # the first of each invariant, by time
     files: tuple[str, ...]
@@ -143,7 +143,7 @@ class AuditReport:
         return self.violations[0] if self.violations else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "ok": self.ok,
             "violations": [

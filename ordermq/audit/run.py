@@ -1,4 +1,4 @@
-"""What the checker knows of the whole run: processes, queues, and what went wrong."""
+"""State that all rules share: processes, queues, and the violations found."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ordermq.audit.delivered_offsets import DeliveredOffsets, Ownership, QueueName, StoredQueue
 from ordermq.audit.history import Event
-from ordermq.audit.ledger import Ledger, QueueName, StoredQueue, Tenure
 
 MS = 1_000_000
 
 
 @dataclass(slots=True)
 class Process:
-    """One process incarnation after another, under one name."""
+    """A process, with all its incarnations under one name."""
 
     incarnation: int = 0
     closed: bool = False
@@ -24,7 +24,7 @@ class Process:
 
 
 class Run:
-    """The state all rules share; see `ordermq.audit.audit` for the arguments."""
+    """State of the whole run; `ordermq.audit.audit` describes the arguments."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Run:
         self.found: dict[str, tuple[str, tuple[int, ...]]] = {}  # first violation of each
         self.processes: dict[str, Process] = {}
         self.stored: dict[tuple[str, str, int], StoredQueue] = {}
-        self.ledgers: dict[QueueName, Ledger] = {}
+        self.progress_by_queue: dict[QueueName, DeliveredOffsets] = {}
         self.broker_life: Counter[str] = Counter()  # broker name -> incarnations seen
-        self.brokers_of: dict[str, set[str]] = {}  # broker process -> names it spoke for
+        self.brokers_of: dict[str, set[str]] = {}  # broker process -> its broker names
         self.last = 0  # time of the newest event
 
     def process(self, event: Event) -> Process:
@@ -49,7 +49,7 @@ class Run:
         return process
 
     def broker_speaks(self, event: Event) -> None:
-        """Note a broker's life: its lock table dies with it."""
+        """Note a new incarnation of a broker: its lock table may be lost."""
         process = self.process(event)
         life = f"{event.get('p', '')}#{process.incarnation}"
         names = self.brokers_of.setdefault(life, set())
@@ -59,8 +59,8 @@ class Run:
             names.add(name)
             self.broker_life[name] += 1
 
-    def lost_with_broker(self, tenure: Tenure, ledger: Ledger) -> bool:
-        return tenure.loss != self.broker_life[ledger.name[2]]
+    def lost_with_broker(self, ownership: Ownership, progress: DeliveredOffsets) -> bool:
+        return ownership.loss != self.broker_life[progress.name[2]]
 
     def stored_queue(self, place: tuple[str, str, int]) -> StoredQueue:
         stored = self.stored.get(place)
@@ -68,40 +68,40 @@ class Run:
             stored = self.stored[place] = StoredQueue()
         return stored
 
-    def ledger(self, event: Event) -> Ledger:
+    def progress(self, event: Event) -> DeliveredOffsets:
         name = (
             event.get("group", ""),
             event.get("topic", ""),
             event.get("broker", ""),
             event["queue"],
         )
-        return self.ledgers.get(name) or self.new_ledger(name)
+        return self.progress_by_queue.get(name) or self.new_progress(name)
 
-    def new_ledger(self, name: QueueName) -> Ledger:
-        ledger = self.ledgers[name] = Ledger(name)
+    def new_progress(self, name: QueueName) -> DeliveredOffsets:
+        progress = self.progress_by_queue[name] = DeliveredOffsets(name)
         if isinstance(self.starts, int):
-            ledger.start = self.starts
+            progress.start = self.starts
         elif self.starts is not None:
-            ledger.start = self.starts.get(name)
-        return ledger
+            progress.start = self.starts.get(name)
+        return progress
 
-    def both(self, event: Event) -> tuple[Ledger, StoredQueue]:
-        ledger = self.ledger(event)
-        return ledger, self.stored_queue(ledger.name[1:])
+    def both(self, event: Event) -> tuple[DeliveredOffsets, StoredQueue]:
+        progress = self.progress(event)
+        return progress, self.stored_queue(progress.name[1:])
 
-    def done_by(self, ledger: Ledger, offset: int) -> int:
-        i = offset - ledger.base
-        return ledger.done_by[i] if 0 <= i < len(ledger.done_by) else -1
+    def done_by(self, progress: DeliveredOffsets, offset: int) -> int:
+        i = offset - progress.base
+        return progress.done_by[i] if 0 <= i < len(progress.done_by) else -1
 
-    def violate(self, invariant: str, ledger: Ledger, text: str, *refs: int) -> None:
+    def violate(self, invariant: str, progress: DeliveredOffsets, text: str, *refs: int) -> None:
         if invariant not in self.found:
-            group, topic, broker, queue = ledger.name
+            group, topic, broker, queue = progress.name
             place = f"group {group!r}, {topic}@{broker}/{queue}"
             self.found[invariant] = (f"{text} [{place}]", tuple(dict.fromkeys(refs)))
 
 
 def named(offsets: Sequence[int]) -> str:
-    """Offsets in words."""
+    """Return offsets as text."""
     if len(offsets) == 1:
         return f"offset {offsets[0]}"
     return f"offsets {offsets[0]}..{offsets[-1]}"

@@ -1,8 +1,8 @@
-"""What the checker remembers of a queue: columns over its offsets, ints only.
+"""The checker's state of each queue: arrays indexed by offset, no object per message.
 
-`StoredQueue` is the broker's side (which messages exist, who precedes whom within a key);
-`Ledger` is one group's side (what was started, finished, committed); `Tenure` is one
-holding of a queue by one process under one lock epoch.
+`StoredQueue` has the messages that exist, and the order within each key. `DeliveredOffsets` has
+what one group started, finished and committed. `Ownership` is one process that holds the queue
+under one lock epoch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ QueueName = tuple[str, str, str, int]  # group, topic, broker, queue
 
 # StoredQueue.flags
 EXISTS = 1  # seen in a STORE or a START
-FOREIGN = 2  # its tags are not subscribed to: nobody owes it
-# Ledger.flags
+FOREIGN = 2  # its tags are not subscribed to: it need not be consumed
+# DeliveredOffsets.flags
 STARTED = 1
 DONE = 2  # successful END
 DIVERTED = 4
-PARKED = 8  # diverted to come again: its key waits for it
+PARKED = 8  # diverted for a later retry: its key waits for it
 
 _GRAIN = 4_096
 _WIDEST = 1 << 28  # offsets between the lowest and the highest of a queue
@@ -36,7 +36,7 @@ class _Columns:
         self.flags = bytearray()
 
     def cover(self, low: int, high: int) -> None:
-        """Make room for offsets low..high. Amortised O(1) an offset."""
+        """Make room for offsets low..high. Amortised O(1) per offset."""
         if not self.flags:
             self.base = low // _GRAIN * _GRAIN if low >= 1 << 16 else 0
         front = max(self.base - low, 0)
@@ -57,11 +57,11 @@ class _Columns:
 
 
 class StoredQueue(_Columns):
-    """The messages of one message queue, as far as the history knows them."""
+    """The messages of one message queue that the history mentions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.refs = array("q")  # the STORE, or the START that spoke of it first
+        self.refs = array("q")  # the STORE, or the first START that mentions it
         self.before = array("q")  # the offset before it with the same key, -1 if none
         self.stored = 0
         self._last_of_key: dict[str, int] = {}
@@ -79,7 +79,7 @@ class StoredQueue(_Columns):
         ref: int,
         foreign: Sequence[bool] | None = None,
     ) -> None:
-        """Note that messages exist; those known already stay as they are."""
+        """Note that messages exist; known ones do not change."""
         self.cover(offsets[0], max(offsets))
         base, flags, last = self.base, self.flags, self._last_of_key
         for place, offset in enumerate(offsets):
@@ -98,13 +98,9 @@ class StoredQueue(_Columns):
                     self.before[i] = before
                     last[key] = offset
 
-    def owed_from(self, low: int) -> range:
-        """The offsets the columns know, from `low`."""
-        return range(max(low, self.base), self.base + len(self.flags))
 
-
-class Tenure:
-    """One process holding one queue under one epoch."""
+class Ownership:
+    """One process that holds one queue under one epoch."""
 
     __slots__ = (
         "acked",
@@ -137,15 +133,15 @@ class Tenure:
     def __init__(self, client: str, epoch: int, generation: int, ref: int, t: int) -> None:
         self.client = client
         self.epoch = epoch
-        self.generation = generation  # of the ledger; frozen once another tenure begins
+        self.generation = generation  # of the progress; frozen once another ownership begins
         self.granted_by = ref
         self.since = t
         self.lease_end: int | None = None  # ns; None before any LOCK_OK
         self.lease_ns = 0
-        # A member that records no renewals is believed those that the broker recorded.
+        # For a member that records no renewals, those that the broker recorded count.
         self.tells_renewals = False
         self.open: dict[int, tuple[int, Sequence[int], Sequence[str | None]]] = {}
-        self.failed: set[int] = set()  # started, not done, to come again
+        self.failed: set[int] = set()  # started and failed, to be retried
         self.started = -1  # first offset of the next START must not lie below it
         self.started_by = ref
         self.started_first = -1  # highest first offset of a first attempt
@@ -163,21 +159,21 @@ class Tenure:
         self.loss = 0  # broker incarnation under which it was last granted
 
     def reopen(self, offset: int) -> None:
-        """Begin again, from `offset` on: what was started and failed counts no more."""
+        """Start again from `offset` on: earlier starts and failures no longer count."""
         self.reopened = 0
         self.started = self.started_first = -1
         self.failed.clear()
         self.done_next = offset
 
     def watermark(self) -> int:
-        """The offset a graceful release has to commit, -1 if it finished nothing."""
+        """Return the offset that a graceful release must commit, -1 if it finished nothing."""
         if self.failed:
             return min(self.done_next, *self.failed)
         return self.done_next
 
 
-class Ledger(_Columns):
-    """What one group did with one queue."""
+class DeliveredOffsets(_Columns):
+    """Messages of one queue that one group started, finished and committed."""
 
     def __init__(self, name: QueueName) -> None:
         super().__init__()
@@ -185,14 +181,14 @@ class Ledger(_Columns):
         self.done_by = array("q")  # ref of the newest successful END
         self.done_in = array("I")  # generation of it
         self.causes: list[Cause] = [Cause.NONE]  # what began each generation
-        self.start: int | None = None  # first offset owed
-        self.floor = 0  # everything owed below it is done
+        self.start: int | None = None  # first offset that must be consumed
+        self.floor = 0  # everything required below it is done
         self.skipped_to = -1  # a RESET went forward to here
         self.acked = -1
         self.acked_by = -1
-        self.tenures: dict[tuple[str, int], Tenure] = {}
-        self.current: Tenure | None = None
-        self.running: set[Tenure] = set()  # tenures with an open START
+        self.ownerships: dict[tuple[str, int], Ownership] = {}
+        self.current: Ownership | None = None
+        self.running: set[Ownership] = set()  # ownership with an open START
         self.started_any = False
         self.by_key = False
         self.is_unlocked = False  # of a concurrent group
@@ -218,12 +214,12 @@ class Ledger(_Columns):
         self.done_in.extend(array("I", [0]) * back)
 
     def begin_generation(self, cause: Cause) -> int:
-        """From here on a repeated START has a reason."""
+        """Begin a generation: from now on a repeated START has this cause."""
         self.causes.append(cause)
         return len(self.causes) - 1
 
     def cause_between(self, one: int, other: int) -> Cause:
-        """The strongest reason among the generations after the older, up to the newer."""
+        """Return the strongest cause among the generations after the older, up to the newer."""
         if one == other:
             return Cause.NONE
         pair = (one, other) if one < other else (other, one)
@@ -233,7 +229,7 @@ class Ledger(_Columns):
         return self._strongest[pair]
 
     def first_missing(self, stored: StoredQueue, end: int) -> int:
-        """The first message owed below `end` that nobody finished, -1 if none; moves floor."""
+        """Return the first required message below `end` that is not finished, -1 if none."""
         low = max(self.floor, self.start or 0, stored.base)
         for offset in range(low, min(end, stored.base + len(stored.flags))):
             if stored.flags[offset - stored.base] == EXISTS and not self.is_settled(offset):
@@ -243,20 +239,20 @@ class Ledger(_Columns):
         return -1
 
     def is_settled(self, offset: int) -> bool:
-        """Whether nothing has to happen with a message any more."""
+        """Return True if a message needs no more processing."""
         if offset < (self.start or 0) or offset < self.skipped_to:
             return True
         i = offset - self.base
         return 0 <= i < len(self.flags) and self.flags[i] & (DONE | DIVERTED) != 0
 
     def is_passed(self, stored: StoredQueue, offset: int, generation: int) -> bool:
-        """Whether a holder may commit beyond an offset: done by itself, or nobody's."""
+        """Return True if an owner may commit past an offset: it finished it, or need not."""
         i = offset - self.base
         if 0 <= i < len(self.flags) and self.flags[i] & DONE and self.done_in[i] == generation:
             return True
         if offset < self.skipped_to:
             return True
-        # Without the broker's file nobody knows whether a gap is a message that waits.
+        # Without the broker's history, a gap may be a message that still waits.
         place = offset - stored.base
         is_known = stored.stored > 0 and 0 <= place < len(stored.flags)
         return is_known and stored.flags[place] != EXISTS
