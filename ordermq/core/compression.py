@@ -1,5 +1,7 @@
-"""Compressed message bodies (docs/internals/protocol.md#system-flags); the broker keeps them as
-they came."""
+"""Compressed message bodies (docs/internals/protocol.md#system-flags).
+
+Producers compress and consumers decompress; the broker stores bodies as they arrive.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +12,26 @@ from typing import Any
 
 from ordermq.errors import ConfigError, ProtocolError
 
+# Bits of sysFlag: whether the body is compressed, and three bits for how.
 COMPRESSED = 0x1
 _TYPE = 0x700
 _LZ4 = 0x100
 _ZSTD = 0x200
-_ZLIB = (0x000, 0x300)  # old clients set no type
+_ZLIB = (0x000, 0x300)  # clients before RocketMQ 5 set no type, and know zlib only
 _SYS_FLAGS = {"zlib": COMPRESSED | 0x300, "lz4": COMPRESSED | _LZ4, "zstd": COMPRESSED | _ZSTD}
 _LIBRARIES = {"lz4": "lz4.frame", "zstd": "zstandard"}
 
 
 def compress(body: bytes, kind: str, level: int) -> tuple[bytes, int]:
-    """A body as it goes to the broker, and the bits of its message's sysFlag.
+    """Return a compressed body, and the bits to set in its message's sysFlag.
 
     Args:
         kind: "zlib", "lz4" or "zstd".
-        level: of zlib 0..9, of zstd 1..22; lz4 has none.
+        level: zlib 0..9, zstd 1..22; lz4 ignores it.
     Raises: ConfigError: the kind needs the `compression` extra, which is not installed.
     """
     if kind == "lz4":
-        # Java's reader knows independent blocks only.
+        # Java's LZ4FrameInputStream reads independent blocks only.
         packed = _library(kind).compress(body, block_linked=False, store_size=False)
     elif kind == "zstd":
         packed = _library(kind).ZstdCompressor(level, write_content_size=False).compress(body)
@@ -38,7 +41,7 @@ def compress(body: bytes, kind: str, level: int) -> tuple[bytes, int]:
 
 
 def require(kind: str) -> None:
-    """Make sure that bodies can be compressed so.
+    """Check that bodies can be compressed in this way: at construction, not at the first send.
 
     Raises: ConfigError: the kind needs the `compression` extra, which is not installed.
     """
@@ -47,12 +50,12 @@ def require(kind: str) -> None:
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The body as its sender had it.
+    """Return the body as its producer passed it.
 
     Args:
-        sys_flag: the stored message's; says that and how it is compressed.
+        sys_flag: of the stored message; it says how the body is compressed.
     Raises:
-        ProtocolError: damaged, or an unknown kind.
+        ProtocolError: the body is damaged, or the kind is unknown.
         ConfigError: the kind needs the `compression` extra, which is not installed.
     """
     kind = sys_flag & _TYPE
@@ -61,11 +64,12 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     if kind == _LZ4:
         return _run(_library("lz4").decompress, body, "lz4")
     if kind == _ZSTD:
-        # A stream: Java's frames do not tell the size of their content.
+        # As a stream: Java's frames do not contain the size of their content.
         return _run(_library("zstd").ZstdDecompressor().decompressobj().decompress, body, "zstd")
-    raise ProtocolError(f"message body compressed in an unknown way, sysFlag {sys_flag:#x}")
+    raise ProtocolError(f"message body has an unknown compression type, sysFlag {sys_flag:#x}")
 
 
+# Imported when first needed: most installations compress with zlib only.
 def _library(kind: str) -> Any:
     try:
         return importlib.import_module(_LIBRARIES[kind])

@@ -1,4 +1,4 @@
-"""Where the header of the C core is, for programs with C of their own."""
+"""The place of the C core's header, for programs with C of their own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def include_dir() -> Path:
     Raises: FileNotFoundError: neither is there.
     """
     here = Path(__file__).resolve()
+    # ext/build_steps.py packs the first into wheels; an editable install has only the second.
     folders = (here.parent / "c", here.parents[2] / "ext" / "core")
     for folder in folders:
         if (folder / HEADER).is_file():

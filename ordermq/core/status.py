@@ -1,7 +1,7 @@
-"""What the C core's numbers mean: omq_status -> exception, message fault -> text.
+"""The numbers of the C core in words: statuses and faults as exceptions, columns by name.
 
-The one table of both bindings. The reference raises through it too, so that the three
-cores fail alike.
+The bindings and the reference raise through this file only, so that the three cores fail alike.
+tests/architecture/test_declarations.py compares the numbers with ordermq.h.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Final
 
 from ordermq.errors import ProtocolError, StateError
 
+# omq_status: results of a call.
 OK: Final = 0
 NO_MEMORY: Final = 1
 OUT_OF_RANGE: Final = 2
@@ -18,8 +19,9 @@ DUPLICATE: Final = 4
 MALFORMED: Final = 5
 UNKNOWN_ID: Final = 6
 
-MAX_OFFSET: Final = 2**63 - 2  # the greatest offset: one more must still be an int64
+MAX_OFFSET: Final = 2**63 - 2  # one more, the next offset to commit, must still be an int64
 
+# OK and MALFORMED are missing: a malformed message has a fault, and says where.
 _EXCEPTIONS: Final[dict[int, tuple[type[Exception], str]]] = {
     NO_MEMORY: (MemoryError, "no memory; what was done stays done, the call may be repeated"),
     OUT_OF_RANGE: (ValueError, "an argument is out of its range"),
@@ -28,14 +30,14 @@ _EXCEPTIONS: Final[dict[int, tuple[type[Exception], str]]] = {
         "a queue holds either objects and batches or columns, as its first put chose; "
         "use the put and take of that shape, or another queue",
     ),
-    DUPLICATE: (ValueError, "an entry comes twice"),
+    DUPLICATE: (ValueError, "an entry occurs twice"),
     UNKNOWN_ID: (
         ValueError,
         "an id is not of this table, or was released and swept; intern its name again",
     ),
 }
 
-# omq_fault: what is wrong with a stored record
+# omq_fault: reasons why a stored record, or a message of a batch body, is malformed.
 TRAILING: Final = 1
 RECORD_SIZE: Final = 2
 TRUNCATED: Final = 3
@@ -53,10 +55,11 @@ INNER_PROPERTIES: Final = 14
 INNER_COMPRESSED: Final = 15
 INNER_DELAYED: Final = 16
 
+# Each text follows "record 3, byte 7: " and says what stands there.
 _FAULTS: Final[dict[int, str]] = {
-    TRAILING: "fewer bytes than a record size follow the last record",
+    TRAILING: "too few bytes for another record follow the last one",
     RECORD_SIZE: "its size field is below the smallest record",
-    TRUNCATED: "its size field reaches past the end of the body",
+    TRUNCATED: "stored record is truncated: its size reaches past the end of the body",
     MAGIC: "its magic code is neither v1 nor v2",
     FIXED_PART: "its hosts leave no room for the fixed fields",
     QUEUE_OFFSET: "its queue offset is negative or too great",
@@ -72,16 +75,15 @@ _FAULTS: Final[dict[int, str]] = {
     INNER_DELAYED: "a message of its inner batch is delayed or transactional",
 }
 
-# The same of a batch body on its way to the store.
+# The same for a batch body on its way to the store; the text follows "message 3, byte 7: ".
 _BATCH_FAULTS: Final[dict[int, str]] = {
-    INNER_SIZE: "it is smaller than any, or reaches past the batch",
-    INNER_BODY: "its body length is negative or reaches past it",
+    INNER_SIZE: "message is truncated: its size is too small, or reaches past the batch",
+    INNER_BODY: "its body length is negative or reaches past the message",
     INNER_PROPERTIES: "it does not end with its properties",
     INNER_DELAYED: "messages of a batch can be neither delayed nor transactional",
 }
 
-
-# omq_header_fault: what is wrong with a binary command header
+# omq_header_fault: reasons why a binary command header is malformed.
 HEADER_OK: Final = 0
 HEADER_END: Final = 1
 HEADER_REMARK: Final = 2
@@ -91,7 +93,7 @@ HEADER_VALUE: Final = 5
 HEADER_TEXT: Final = 6
 
 _HEADER_FAULTS: Final[dict[int, str]] = {
-    HEADER_END: "the header ends there, too early",
+    HEADER_END: "header is truncated: it ends there, too early",
     HEADER_REMARK: "a remark of {size} bytes, {left} left",
     HEADER_FIELDS: "{size} bytes of fields, {left} left",
     HEADER_NAME: "a field name of {size} bytes, {left} left",
@@ -119,9 +121,9 @@ COLUMNS: Final[dict[str, tuple[int, str]]] = {
 
 
 def failure(status: int, where: str) -> Exception:
-    """Return the exception for a status other than OK.
+    """Return the exception for a status other than OK and MALFORMED.
 
-    Args: where: the operation and its object, the start of the text.
+    Args: where: the operation and its object; the text starts with it.
     """
     kind, text = _EXCEPTIONS[status]
     return kind(f"{where}: {text}")
@@ -157,19 +159,19 @@ def malformed_batch(fault: int, message: int, position: int, size: int) -> Proto
 
 
 def not_text(error: UnicodeDecodeError) -> ProtocolError:
-    """Return the error for properties that cannot be read.
+    """Return the error for properties that are not UTF-8.
 
-    Args: error: what Python's decoder says of them.
+    Args: error: the one of Python's decoder, which names the byte.
     """
     return ProtocolError(f"message properties are not UTF-8: {error}")
 
 
 def piece_not_text(number: int, error: UnicodeDecodeError) -> ProtocolError:
-    """Return the error for a piece that was to be gathered as text.
+    """Return the error for a gathered piece that is not UTF-8.
 
     Args:
-        number: which of the pieces, from 0.
-        error: what Python's decoder says of it.
+        number: index of the piece, from 0.
+        error: the one of Python's decoder, which names the byte.
     """
     return ProtocolError(f"piece {number} is not UTF-8: {error}")
 
@@ -181,6 +183,7 @@ def malformed_header(fault: int, header: bytes, position: int) -> ProtocolError:
         fault: an omq_header_fault other than OK.
         position: bytes from the start of the header to the size or text at fault.
     """
+    # The size at fault is read again for the text: C tells only where it is.
     width = 2 if fault == HEADER_NAME else 4
     size = int.from_bytes(header[position : position + width], "big", signed=True)
     left = len(header) - position - width

@@ -1,4 +1,4 @@
-"""Every native core beside a model, step by step, `_check()` after each (I11, I12).
+"""Every native core compared with a model, step by step, with `_check()` after each step.
 
 The process queue's model is the reference core, the offset map's is a dict, the lock table's
 is written here once more from docs/internals/semantics.md#broker-lock-table, so that the reference
@@ -44,7 +44,7 @@ class Batch:
 
 
 def outcome(call, *arguments):
-    """What a call returns, or the type of what it raises."""
+    """Return the result of a call, or the type of its exception."""
     try:
         return call(*arguments)
     except (ValueError, KeyError, StateError) as failure:

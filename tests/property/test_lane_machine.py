@@ -1,4 +1,4 @@
-"""Every core's lane map beside the reference, step by step, and each start beside the rules.
+"""Every core's lane map compared with the reference, step by step, and each start with the rules.
 
 The rules (`Audit`) are written here once more from docs/internals/semantics.md#key-lanes and the
 key clauses of I2
@@ -82,7 +82,7 @@ class Audit:
         assert all(o != offset for o, _, _ in self.flights), "an old flight of the offset"
         if self.has_barriers:
             assert not any(self.keys[o] is None for o in before), "past a barrier"
-            assert all(k is not None for _, k, _ in self.flights), "beside a barrier"
+            assert all(k is not None for _, k, _ in self.flights), "while a barrier runs"
             assert key is not None or not (before or self.flights), "a barrier too early"
         assert offset - self.watermark <= self.max_ahead
         self.flights.append((offset, key, how))

@@ -1,4 +1,4 @@
-"""What the structures share: conversion of arguments and of a status."""
+"""Arguments of C calls: clamped numbers, buffers lent for one call; and the error of a status."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ INT32_MAX: Final = 2**31 - 1
 
 
 def raise_unless_ok(code: int, where: str) -> None:
+    """Raise the exception of a status; `where` names the operation and its object."""
     if code != status.OK:
         raise status.failure(code, where)
 
 
 def clamped(offset: int) -> int:
-    """The nearest int64, which is no offset, where it does not fit."""
+    """Return the nearest int64, which is never a valid offset if the argument does not fit."""
+    # C then answers as for any absent offset; cffi alone would raise OverflowError, and the three
+    # cores must fail alike.
     return min(max(offset, INT64_MIN), INT64_MAX)
 
 
 def at_least_one(n: int, owner: str, operation: str) -> int:
+    """Return a limit as an int64, or raise if it is below 1."""
     if n < 1:
         raise status.failure(status.OUT_OF_RANGE, f"{owner}: {operation} of {n}")
     return min(n, INT64_MAX)
@@ -60,9 +64,10 @@ class Lent:
         return self._buffers[-1]
 
     def column(self, column: ReadableBuffer, formats: str, ctype: str, what: str) -> Any:
-        """The buffer as a C array."""
+        """Return the buffer as a C array of these items."""
         view = memoryview(column)
         size = ffi.sizeof(ctype)
+        # Several formats are the same integer: "q" and "l" on 64-bit Linux, and NumPy says "l".
         is_right = view.ndim == 1 and view.contiguous and view.itemsize == size
         if not is_right or view.format not in tuple(formats):
             raise TypeError(
@@ -72,7 +77,7 @@ class Lent:
         return self._lend(column, ctype)
 
     def bytes_of(self, values: ReadableBuffer) -> Any:
-        """The buffer as C bytes, whatever its items are."""
+        """Return the buffer as C bytes, whatever its items are."""
         if not memoryview(values).c_contiguous:
             raise TypeError("expected a contiguous buffer")
         return self._lend(values, "uint8_t")

@@ -11,12 +11,14 @@ from ordermq.core.interface import Header
 
 def read_header(header: bytes) -> Header:
     """See interface.ReadHeader."""
+    # `data` must stay referenced to the end: the texts in `found` point into it.
     data = ffi.from_buffer("uint8_t[]", header)
     found = ffi.new("omq_header *")
     position = ffi.new("size_t *")
     fault = lib.omq_header_read(data, len(header), found, position)
     if fault != status.HEADER_OK:
         raise status.malformed_header(fault, header, position[0])
+    # The loop cannot fail: omq_header_read has checked every field.
     fields = {}
     at = ffi.new("size_t *")
     field = ffi.new("omq_property *")

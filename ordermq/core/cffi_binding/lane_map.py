@@ -23,10 +23,12 @@ from ordermq.core.interface import LaneKey
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+# From the system, so that a sender cannot guess it and choose keys that collide.
 _random_seed = random.SystemRandom().getrandbits
 
 
 def _bytes_of(key: LaneKey) -> bytes:
+    """Return a key's bytes; a str is the same key as its UTF-8."""
     if isinstance(key, str):
         return key.encode()
     if not isinstance(key, bytes):
@@ -35,7 +37,7 @@ def _bytes_of(key: LaneKey) -> bytes:
 
 
 class _Key:
-    """An omq_key, and the bytes it points at."""
+    """An omq_key, with the bytes that it points at kept alive."""
 
     def __init__(self, key: LaneKey) -> None:
         name = _bytes_of(key)
@@ -65,8 +67,9 @@ class LaneMap:
         self.name = name
         self.max_in_flight = max_in_flight
         self.max_ahead = max_ahead
-        self._lock = threading.RLock()  # a finalizer of a dropped message may come back in
-        self._messages: dict[int, Any] = {}  # by offset, of the objects shape
+        # Reentrant: dropping a message may run a finalizer that calls this map again.
+        self._lock = threading.RLock()
+        self._messages: dict[int, Any] = {}  # offset -> message, in a map of objects
         lanes = lib.omq_lane_map_new(
             max_in_flight, max_ahead, keyless == "barrier", _random_seed(64)
         )
@@ -82,6 +85,7 @@ class LaneMap:
         count = len(triples)
         offsets = array("q", [offset for offset, _, _ in triples])
         names = [None if key is None else _bytes_of(key) for _, key, _ in triples]
+        # `held` keeps the pointers valid during the call; C copies the keys that are new.
         held = [None if name is None else ffi.from_buffer("uint8_t[]", name) for name in names]
         keys = ffi.new("omq_key[]", count)
         for key, name, pointer in zip(keys, names, held, strict=True):
@@ -93,6 +97,7 @@ class LaneMap:
             code = lib.omq_lane_map_add(
                 self._map, ffi.from_buffer("int64_t[]", offsets), keys, count, ignored, added
             )
+            # Before raising: without memory a prefix was added.
             for offset, _, message in triples[ignored[0] : ignored[0] + added[0]]:
                 self._messages[offset] = message
         raise_unless_ok(code, f"{self.name}: add")
@@ -142,7 +147,7 @@ class LaneMap:
         return self._columns(lib.omq_lane_map_divert, (name.pointer,), n, "divert_columns")
 
     def _limit(self, n: int, operation: str) -> int:
-        """As many as may fly at once."""
+        """Return n, or less where not so many can be in flight: the room to allocate."""
         n = at_least_one(n, self.name, operation)
         return max(1, min(n, self.message_count, self.max_in_flight))
 
@@ -193,6 +198,7 @@ class LaneMap:
             raise_unless_ok(code, f"{self.name}: done_columns")
             return int(ended[0])
 
+    # The message stays in _messages: it waits in its lane again.
     def failed(self, offset: int) -> bool:
         with self._lock:
             flight = lib.omq_lane_map_failed(self._map, clamped(offset))
@@ -219,6 +225,7 @@ class LaneMap:
             )
             raise_unless_ok(code, f"{self.name}: reset to {next_offset}")
             dropped, self._messages = self._messages, {}
+        # Outside the lock, for the messages' finalizers run here.
         del dropped
 
     def _state(self) -> Any:

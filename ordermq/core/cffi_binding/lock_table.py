@@ -15,9 +15,9 @@ from ordermq.core.interface import LockEntry, Queue
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_CHUNK: Final = 256  # ids a native call forgets at once
-_SLOT: Final = 2**32 - 1  # an id's place among the names
-# A sweep asks for room for every lock, and fills little of it.
+_CHUNK: Final = 256  # ids that one native call forgets
+_SLOT: Final = 2**32 - 1  # the low half of an id: its place among the names
+# A sweep allocates room for every lock and fills little of it: do not clear it first.
 _uninitialized: Final = ffi.new_allocator(should_clear_after_alloc=False)
 
 
@@ -32,7 +32,8 @@ class LockTable(Generic[Queue]):
             )
         self._lease_ms = lease_ms
         self._lock = threading.RLock()
-        # Names <-> the ids that C gives out, one space for groups, queues and owners.
+        # Names and the ids that C gives out, one space for groups, queues and owners. The lock
+        # keeps both in step with C: an id must not be forgotten between its look-up and its use.
         self._ids: dict[Hashable, int] = {}
         self._names: list[Any] = []
         table = lib.omq_lock_table_new(lease_ms, first_epoch)
@@ -48,6 +49,7 @@ class LockTable(Generic[Queue]):
             raise TypeError("expected a name, got None")
         added = ffi.new("uint64_t *")
         raise_unless_ok(lib.omq_lock_table_add_id(self._table, added), f"id of {name!r}")
+        # C uses free slots again before it takes the next new one.
         if added[0] & _SLOT == len(self._names):
             self._names.append(None)
         self._names[added[0] & _SLOT] = name
@@ -55,7 +57,7 @@ class LockTable(Generic[Queue]):
         return int(added[0])
 
     def _find(self, name: Hashable) -> int:
-        """The id of a name, or 0, which no name has."""
+        """Return the id of a name, or 0, which no name has and C never knows."""
         return self._ids.get(name, 0)
 
     def intern(self, name: Hashable) -> int:
@@ -84,6 +86,7 @@ class LockTable(Generic[Queue]):
         names = list(queues)
         epochs = ffi.new("uint64_t[]", len(names))
         with self._lock:
+            # Ids and grant under one lock: a sweep between them could forget a new id.
             ids = ffi.new("uint64_t[]", [self._id_of(name) for name in names])
             code = lib.omq_lock_table_try_lock(
                 self._table,
@@ -158,6 +161,7 @@ class LockTable(Generic[Queue]):
             others = ffi.new("uint64_t[]", [group, owner])
             unlocked = array("B", bytes(len(ids)))
             with self._lock:
+                # C takes an unknown id for one without a lock; the contract wants an error.
                 known = lib.omq_lock_table_known(self._table, ids, len(ids))
                 if known < len(ids) or lib.omq_lock_table_known(self._table, others, 2) < 2:
                     raise status.failure(status.UNKNOWN_ID, f"unlock_ids of group id {group}")
@@ -194,6 +198,7 @@ class LockTable(Generic[Queue]):
 
     def sweep(self, now_ms: int) -> list[tuple[str, Queue, str, int]]:
         with self._lock:
+            # Room for all of them, so that one call sweeps the whole table.
             capacity = len(self)
             locks = _uninitialized("omq_lock[]", capacity)
             count = lib.omq_lock_table_sweep(self._table, now_ms, locks, capacity)
@@ -207,7 +212,7 @@ class LockTable(Generic[Queue]):
         return group, queue, names[lock.owner & _SLOT], lock.epoch, lock.granted_ms
 
     def _forget_names(self) -> None:
-        """Forget what nothing uses: client ids never end in a long-lived broker."""
+        """Forget names that nothing uses: a long-lived broker sees new client ids for ever."""
         ids = ffi.new("uint64_t[]", _CHUNK)
         count = _CHUNK
         while count == _CHUNK:
@@ -220,6 +225,7 @@ class LockTable(Generic[Queue]):
         with self._lock:
             count = len(self)
             locks = _uninitialized("omq_lock[]", count)
+            # The count is exact: every change of the table needs this lock.
             lib.omq_lock_table_snapshot(self._table, locks, count)
             return [self._named(locks[i]) for i in range(count)]
 
@@ -231,7 +237,7 @@ class LockTable(Generic[Queue]):
                 lock.group = self._id_of(group)
                 lock.queue = self._id_of(queue)
                 lock.owner = self._id_of(owner)
-                lock.epoch = max(epoch, 0)  # 0 is refused
+                lock.epoch = max(epoch, 0)  # C refuses 0; a negative one is no uint64
                 lock.granted_ms = granted_ms
             code = lib.omq_lock_table_restore(self._table, locks, len(rows), max(next_epoch, 0))
         raise_unless_ok(code, f"restore of {len(rows)} locks")

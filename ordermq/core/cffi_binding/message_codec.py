@@ -1,4 +1,4 @@
-"""The message codec through cffi."""
+"""The message codec through cffi: index, views, Java's hash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ordermq.core import compression, status
 from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.arguments import Lent, raise_unless_ok
-from ordermq.core.reference.message_codec import MessageRun
 from ordermq.errors import StateError
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ class MessageIndex:
     def __init__(
         self, body: ReadableBuffer, tags: Sequence[bytes] = (), check_crc: bool = False
     ) -> None:
+        # Once: views read through the rows without a check, so they must never change.
         if hasattr(self, "_rows"):
             raise StateError("a MessageIndex is made once")
         if not all(isinstance(tag, bytes) for tag in tags):
@@ -36,6 +36,7 @@ class MessageIndex:
         tag_bytes = [ffi.from_buffer("uint8_t[]", tag) for tag in tags]  # alive during the call
         wanted = ffi.new("omq_text[]", [(tag, len(tag)) for tag in tag_bytes])
         has_inner = ffi.new("bool *")
+        # An upper bound first, so that the index is filled in one pass into arrays of that size.
         room = lib.omq_message_count(self._bytes, len(self.body), has_inner)
         self._allocate(room, has_inner[0])
         last_offset = ffi.new("int64_t *")
@@ -52,7 +53,7 @@ class MessageIndex:
         )
         self.last_offset: int = last_offset[0]
         if code != status.OK:
-            self._rows.count = 0
+            self._rows.count = 0  # the rows are garbage: a subclass that catches must see none
         if code == status.MALFORMED:
             raise status.malformed(fault.fault, fault.record, fault.position)
         raise_unless_ok(code, f"index of {len(self.body)} bytes")
@@ -65,6 +66,7 @@ class MessageIndex:
         self._rows = ffi.new("omq_message_rows *", self._arrays)
 
     def _shrink(self) -> None:
+        """Move the rows to arrays of their size: the bound of an inner batch is many times that."""
         rows, arrays = self._rows, self._arrays
         self._allocate(rows.count, "outers" in arrays)
         for name in ("count", "size_bytes", "first_offset", "is_run"):
@@ -177,12 +179,15 @@ class MessageIndex:
 
 
 def _view_of(values: Any, code: str, count: int) -> memoryview:
-    held = ffi.buffer(values, count * struct.calcsize(code))  # keeps the memory alive
+    """Return C memory as a read-only column."""
+    # The buffer keeps `values`, and so the memory, alive as long as a view of it exists.
+    held = ffi.buffer(values, count * struct.calcsize(code))
     view: memoryview = memoryview(held).cast(code)  # type: ignore[call-overload]
     return view.toreadonly()
 
 
 def _not_text(pieces: bytes, starts: Any, number: int) -> Exception:
+    # C says which piece; Python's decoder says where in it and why, as in the other cores.
     try:
         pieces[starts[number] : starts[number + 1]].decode()
     except UnicodeDecodeError as error:
@@ -206,6 +211,7 @@ class MessageView:
         self._decompressed = None
         self._properties = None
 
+    # Called only for what __init__ has not set: a subclass made by __new__ alone has no index.
     def __getattr__(self, name: str) -> Any:
         if name in MessageView.__slots__:
             raise StateError("a MessageView without its index")
@@ -230,7 +236,7 @@ class MessageView:
         return memoryview(self._index.body)[parts.body_at : parts.body_at + parts.body_size]
 
     def _text(self) -> tuple[Any, int]:
-        """Where its properties are, and their size."""
+        """Return where the properties lie and their size; raise unless they are UTF-8."""
         parts = self._index._locate(self._row)
         text, size = self._index._bytes + parts.property_at, parts.property_size
         if not lib.omq_is_utf8(text, size):
@@ -323,7 +329,7 @@ ViewT = TypeVar("ViewT", bound=MessageView)
 
 
 def _view(kind: type[ViewT], index: MessageIndex, row: int) -> ViewT:
-    """A view as `views` makes it: without a call of the subclass's __init__."""
+    """Make a view without calling the subclass's __init__, as the contract says."""
     view = kind.__new__(kind)
     MessageView.__init__(view, index, row)
     return view
@@ -331,9 +337,6 @@ def _view(kind: type[ViewT], index: MessageIndex, row: int) -> ViewT:
 
 def _decoded(text: Any) -> str:
     return bytes(ffi.buffer(text.bytes, text.size)).decode()
-
-
-__all__ = ["MessageRun"]
 
 
 def java_hash(text: str) -> int:

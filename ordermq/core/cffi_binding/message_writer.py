@@ -1,4 +1,4 @@
-"""The message writer and rows in columns through cffi."""
+"""The message writer through cffi: records, batch bodies, and both from columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RecordBlock:
         return ffi.unpack(self._tags, len(self)) if len(self) else []
 
     def rows(self, queue_offset: int, physical_offset: int) -> list[tuple[int, int, bytearray]]:
-        # In a copy: the call lets go of the GIL, and two threads may want rows at once.
+        # In a copy: cffi releases the GIL, and another thread may ask for rows at the same time.
         stamped = bytearray(ffi.buffer(self._records))
         records = ffi.from_buffer("uint8_t[]", stamped)
         lib.omq_records_stamp(records, self._positions, len(self), queue_offset, physical_offset)
@@ -55,6 +55,7 @@ class RecordWriter:
             raise status.failure(status.OUT_OF_RANGE, f"writer of {topic!r}")
 
     def _copied(self, sys_flag: int, born_ms: int, stored_ms: int, reconsume_times: int) -> Any:
+        # A copy per call, so that threads may share a writer. The texts stay those of _texts.
         head = ffi.new("omq_record_head *", self._head[0])
         head.sys_flag = sys_flag
         head.born_ms = born_ms
@@ -85,7 +86,7 @@ class RecordWriter:
             )
         block = RecordBlock(1, size)
         lib.omq_record_write(head, message, block._records)
-        block._positions[1] = size
+        block._positions[1] = size  # positions[0] is 0: cffi clears new memory
         text = ffi.addressof(message, "properties")
         block._tags[0] = lib.omq_tag_hash(text) if tag is None else tag
         return block
@@ -107,7 +108,7 @@ class RecordWriter:
 
 
 def _text(text: bytes) -> tuple[Any, int]:
-    """An omq_text; whoever has it keeps the bytes."""
+    """Return an omq_text as a tuple; its first member keeps the bytes alive."""
     return ffi.from_buffer("uint8_t[]", text), len(text)
 
 
@@ -123,6 +124,7 @@ def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequ
         (_text(body), _text(text.encode()), flag)
         for body, text, flag in zip(bodies, properties, flags, strict=True)
     ]
+    # `texts` outlives the calls below: the structs in `messages` hold bare pointers.
     messages = ffi.new("omq_outgoing[]", texts)
     size = ffi.new("size_t *")
     raise_unless_ok(lib.omq_batch_size(messages, count, size), f"encode_batch of {count} messages")
@@ -132,7 +134,7 @@ def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequ
 
 
 def _texts(lent: Lent, texts: Texts, count: int, what: str) -> tuple[Any, Any, int]:
-    """An omq_texts; whoever has it keeps the buffers."""
+    """Return an omq_texts as a tuple; its members keep the buffers alive."""
     positions = lent.column(texts[0], "il", "int32_t", what)
     if len(positions) != count + 1:
         raise ValueError(f"{what}: {len(positions)} positions of {count} rows")
@@ -155,6 +157,7 @@ def ordered_rows(
         if len(ids) != count:
             raise ValueError(f"ordered_rows: {count} offsets, {len(ids)} queue_ids")
         held = [_texts(lent, one, count, "names") for one in names]
+        # C trusts these bounds, so that it looks at no row outside the columns.
         if not 0 <= first < end <= count:
             raise status.failure(
                 status.OUT_OF_RANGE, f"ordered_rows from {first} to {end} of {count}"
@@ -169,7 +172,7 @@ def ordered_rows(
 def _property(
     lent: Lent, name: bytes, column: Texts | ReadableBuffer, count: int
 ) -> tuple[Any, Any, Any]:
-    """An omq_property_column; whoever has it keeps the buffers."""
+    """Return an omq_property_column as a tuple; its members keep the buffers alive."""
     text = ffi.from_buffer("uint8_t[]", name), len(name)
     if isinstance(column, tuple):
         return text, _texts(lent, column, count, "columns"), ffi.NULL
@@ -211,6 +214,7 @@ def encode_rows(
             messages, wanted, len(wanted), max(most_bytes, 0), fitting, size
         )
         if code != status.OK:
+            # `fitting` is then the index of the row that no broker would take.
             raise status.failure(code, f"encode_rows: row {wanted[fitting[0]]}")
         batch = ffi.new("uint8_t[]", size[0])
         lib.omq_rows_encode(messages, wanted, fitting[0], batch)

@@ -20,7 +20,7 @@ from ordermq.core.cffi_binding.arguments import (
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_CHUNK: Final = 256  # entries a native call copies at once
+_CHUNK: Final = 256  # entries per native call: few calls, and 2 KiB wasted by a short loop
 
 
 def _entry(found: bool, entry: Any) -> tuple[int, int] | None:
@@ -32,7 +32,9 @@ class OffsetMap:
     """See interface.OffsetMap."""
 
     def __init__(self) -> None:
+        # The C map has no mutex of its own, and cffi releases the GIL in every call.
         self._lock = threading.Lock()
+        # ffi.gc frees it with the last reference, also of a thread that is inside a call.
         map_ = lib.omq_offset_map_new()
         if not map_:
             raise MemoryError("no memory for an offset map")
@@ -40,6 +42,7 @@ class OffsetMap:
 
     def put(self, offset: int, token: int) -> bool:
         is_new = ffi.new("bool *")
+        # C cannot see a token out of range; an offset of -1 makes it refuse the call.
         key = clamped(offset) if 0 <= token <= UINT64_MAX else -1
         with self._lock:
             code = lib.omq_offset_map_put(self._map, key, token & UINT64_MAX, is_new)
@@ -66,6 +69,7 @@ class OffsetMap:
 
     def columns(self, start: int = 0, n: int = INT64_MAX) -> tuple[memoryview, memoryview]:
         n = at_least_one(n, "offset map", "columns")
+        # Count and read under one lock: between them no other thread may add entries.
         with self._lock:
             limit = min(n, lib.omq_offset_map_count(self._map))
             offsets = array("q", bytes(8 * limit))
@@ -145,6 +149,7 @@ class OffsetMap:
         offsets = ffi.new("int64_t[]", _CHUNK)
         start, count = 0, _CHUNK
         while count == _CHUNK:
+            # Not locked while the caller runs: each portion starts behind the last offset seen.
             with self._lock:
                 count = lib.omq_offset_map_read(self._map, start, offsets, ffi.NULL, _CHUNK)
             found = ffi.unpack(offsets, count)

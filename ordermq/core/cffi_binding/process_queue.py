@@ -32,7 +32,9 @@ class ProcessQueue:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        self._lock = threading.RLock()  # a finalizer of a dropped batch may come back in
+        # Ties each native call to the change of _batches that goes with it. Reentrant, for
+        # dropping a batch may run a finalizer that calls this queue again.
+        self._lock = threading.RLock()
         self._batches: dict[int, Any] = {}  # by slot, until C hands the slot back
         queue = lib.omq_process_queue_new()
         if not queue:
@@ -51,6 +53,7 @@ class ProcessQueue:
         if sizes is not None:
             if len(sizes) != len(pairs):
                 raise ValueError(f"{self.name}: {len(pairs)} messages, {len(sizes)} sizes")
+            # UINT32_MAX is a size that C refuses: then nothing is put.
             bounded = [size if 0 <= size <= INT32_MAX else _NO_SLOT for size in sizes]
             lengths = ffi.new("uint32_t[]", bounded)
         batch = [message for _, message in pairs]
@@ -70,7 +73,7 @@ class ProcessQueue:
         rows = index._rows
         if not rows.is_run:
             return self._put(index, index._offsets(), rows.body_sizes, rows.count)
-        # The sizes stay the index's: the slot holds the index as long as C reads them.
+        # C keeps a pointer to the index's sizes; _batches holds the index as long as the slot.
         run = (rows.first_offset, rows.body_sizes, rows.count, rows.size_bytes)
         return self._keep(index, lib.omq_process_queue_put_run, *run)
 
@@ -82,6 +85,7 @@ class ProcessQueue:
         dispatch = ffi.new("bool *")
         with self._lock:
             code = put(self._queue, *arguments, slot, dispatch)
+            # Before the status is looked at: without memory a prefix may be buffered.
             if slot[0] != _NO_SLOT:
                 self._batches[slot[0]] = batch
         raise_unless_ok(code, f"{self.name}: put")
@@ -123,6 +127,7 @@ class ProcessQueue:
         n = at_least_one(n, self.name, "take")
         count = ffi.new("size_t *")
         with self._lock:
+            # At least 1 also of an empty queue: that take is what clears the dispatch flag.
             limit = max(1, min(n, self.pending_count))
             segments = ffi.new("omq_segment[]", limit)
             code = lib.omq_process_queue_take_segments(self._queue, segments, limit, count)
@@ -159,10 +164,11 @@ class ProcessQueue:
         return next_offset
 
     def _forget(self) -> None:
-        """Drop the batches that have no message left, one by one; see collect in ordermq.h."""
+        """Drop the batches without messages, one by one; see omq_process_queue_collect."""
         slot = ffi.new("uint32_t *")
         while lib.omq_process_queue_collect(self._queue, slot):
-            # A finalizer run by this may put again, and then may be given the slot.
+            # A finalizer that this runs may put again, and be given this slot: so drop the batch
+            # before the next slot is asked for.
             del self._batches[slot[0]]
 
     def _make_again_from(self, offset: int, operation: str) -> int:
@@ -195,7 +201,7 @@ class ProcessQueue:
             code = lib.omq_process_queue_remove(
                 self._queue, ffi.from_buffer("int64_t[]", done), len(done), watermark
             )
-            self._forget()
+            self._forget()  # also after an error: a prefix was removed
         raise_unless_ok(code, f"{self.name}: remove")
         return int(watermark[0])
 
@@ -212,6 +218,7 @@ class ProcessQueue:
             raise_unless_ok(code, f"{self.name}: reset to {next_offset}")
             self._forget()
 
+    # No lock here or below: these calls touch C only, whose mutex makes them atomic.
     def begin_dispatch(self) -> bool:
         return bool(lib.omq_process_queue_begin_dispatch(self._queue))
 

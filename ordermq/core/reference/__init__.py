@@ -1,6 +1,7 @@
-"""The core in plain dicts and sorted(): the oracle the native cores are tested against.
+"""The core in plain dicts and sorted(): the specification in code, and a fallback for tests.
 
-Written from the semantics, never optimised. Contracts: ordermq/core/interface.py.
+Written from docs/internals/semantics.md and protocol.md, never optimised. Property tests run it
+beside the native cores and compare every result. The contract is ordermq/core/interface.py.
 """
 
 from ordermq.core.reference.frame_codec import read_header

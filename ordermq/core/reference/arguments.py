@@ -1,4 +1,4 @@
-"""What the structures share: the check of a column, and the error of a bad argument."""
+"""Arguments: their ranges, and columns read into lists."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 MAX_TOKEN = 2**64 - 1
-MAX_SIZE = 2**31 - 1
+MAX_SIZE = 2**31 - 1  # bytes of a body: a Java int
 
 
 def out_of_range(where: str) -> Exception:
+    """Return the error that the native cores raise for OMQ_OUT_OF_RANGE."""
     return status.failure(status.OUT_OF_RANGE, where)
 
 
 def column_of(column: ReadableBuffer, formats: str, what: str) -> list[int]:
+    """Return the integers of a contiguous buffer in one of these formats, all of one size."""
+    # The same check and text as in the bindings: a column that one core takes, all take.
     view = memoryview(column)
     size = struct.calcsize(formats[0])
     is_right = view.ndim == 1 and view.contiguous and view.itemsize == size

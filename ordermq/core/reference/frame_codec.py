@@ -16,7 +16,7 @@ def read_header(header: bytes) -> Header:
             raise status.malformed_header(fault, header, at)
 
     def text(at: int, form: str, fault: int) -> tuple[str, int]:
-        """The text whose size stands at `at`, and where it ends."""
+        """Return the text whose size is at `at`, and the position behind it."""
         start = at + struct.calcsize(form)
         need(start <= len(header), status.HEADER_END, len(header))
         (size,) = struct.unpack_from(form, header, at)
@@ -26,14 +26,16 @@ def read_header(header: bytes) -> Header:
         except UnicodeDecodeError:
             raise status.malformed_header(status.HEADER_TEXT, header, start) from None
 
+    # 13 bytes: code, language, version, opaque and flag, all of fixed size.
     need(len(header) >= 13, status.HEADER_END, len(header))
     code, language, version, opaque, flag = struct.unpack_from(">hBhii", header)
     remark, at = text(13, ">i", status.HEADER_REMARK)
     need(at + 4 <= len(header), status.HEADER_END, len(header))
     (size,) = struct.unpack_from(">i", header, at)
+    # The fields end the header: fewer bytes and more bytes are both malformed.
     need(size == len(header) - at - 4, status.HEADER_FIELDS, at)
     at += 4
-    fields = {}
+    fields = {}  # a later field of the same name replaces the earlier one, as in Java's HashMap
     while at < len(header):
         name, at = text(at, ">h", status.HEADER_NAME)
         fields[name], at = text(at, ">i", status.HEADER_VALUE)

@@ -1,4 +1,4 @@
-"""A lane map as a dict of messages, looked through for the one that may start."""
+"""The lane map as a dict of messages, searched for the next one that may start."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class _Message:
 
 
 def name_of(key: LaneKey) -> bytes:
+    """Return a key's bytes; a str is the same key as its UTF-8."""
     if isinstance(key, str):
         return key.encode()
     if not isinstance(key, bytes):
@@ -92,6 +93,7 @@ class LaneMap:
         known = memoryview(keys).cast("B").tobytes()
         names: list[bytes | None] = []
         for start, size in zip(starts, sizes, strict=True):
+            # Modulo 2**32: the columns may be int32, where NO_KEY is -1.
             if size % 2**32 == NO_KEY:
                 names.append(None)
             elif start % 2**32 + size % 2**32 > len(known):
@@ -116,6 +118,7 @@ class LaneMap:
             self._shape = shape
             added = 0
             for offset, key, content in zip(offsets, keys, contents, strict=True):
+                # Delivered before: a pull was repeated. Not an error.
                 if offset < self._next_offset:
                     self._duplicates_ignored += 1
                     continue
@@ -129,7 +132,7 @@ class LaneMap:
             raise status.failure(status.WRONG_SHAPE, f"{self.name}: {operation}")
 
     def _in_flight(self, key: bytes | None) -> bool:
-        """Whether a message of the key is in flight, or an old flight of it."""
+        """Return whether a message of the key is in flight, old flights included."""
         is_own = any(m.flight and m.key == key for m in self._messages.values())
         return is_own or key in self._old.values()
 
@@ -137,23 +140,27 @@ class LaneMap:
         return self._has_barriers and key is None
 
     def _heads(self) -> list[int]:
-        """The first message of each key without a flight, if it may be taken; ascending."""
+        """Return the first message of each key without a flight, if it may be taken; ascending."""
         held = {message.key for message in self._messages.values() if message.flight}
+        # A key with an old flight waits: its listener may still run, and order is per key.
         held |= {*self._old.values(), *self._parked}
         heads = []
         for offset, message in self._messages.items():
             if message.key not in held:
                 held.add(message.key)
+                # A message delivered again at the offset of an old flight waits for it, or done()
+                # could not tell the two apart.
                 if offset not in self._old:
                     heads.append(offset)
         return heads
 
     def _may_fly(self, offset: int) -> bool:
-        """Whether the whole queue's bounds let a message start."""
+        """Return whether the limits of the whole queue let a message start."""
         if self.in_flight_count >= self.max_in_flight:
             return False
         if offset - self.watermark > self.max_ahead:
             return False
+        # Nothing runs beside a barrier, and nothing behind a waiting one starts.
         if self._has_barriers and self._in_flight(None):
             return False
         barriers = [o for o, message in self._messages.items() if self._is_barrier(message.key)]
@@ -164,6 +171,7 @@ class LaneMap:
         if not heads or not self._may_fly(heads[0]):
             return None
         if self._is_barrier(self._messages[heads[0]].key):
+            # It waits for all earlier messages, and for old flights.
             is_alone = heads[0] == self.watermark and self.in_flight_count == 0
             return heads[0] if is_alone else None
         return heads[0]
@@ -194,8 +202,11 @@ class LaneMap:
         own = {o: message for o, message in self._messages.items() if message.key == key}
         waiting = [offset for offset, message in own.items() if not message.flight]
         is_running = any(message.flight == "taken" for message in own.values())
+        # A taken message of the key may fail, and would then have been overtaken by this one.
         if key not in self._parked or not waiting or is_running or key in self._old.values():
             return None
+        # A diverted message that failed waits below the last diverted one, which has overtaken it:
+        # no more are diverted until all flights of the key have ended.
         if waiting[0] in self._old or waiting[0] <= self._last_diverted.get(key, -1):
             return None
         return waiting[0] if self._may_fly(waiting[0]) else None
@@ -222,6 +233,7 @@ class LaneMap:
 
     def _end(self, offset: int, is_done: bool) -> bool:
         with self._lock:
+            # Old flights first: until they end, their offsets cannot be in flight again.
             if offset in self._old:
                 del self._old[offset]
                 return True
@@ -267,6 +279,7 @@ class LaneMap:
         if not 0 <= next_offset <= status.MAX_OFFSET + 1:
             raise out_of_range(f"{self.name}: reset to {next_offset}")
         with self._lock:
+            # Parked keys stay: their earlier messages may be in a parking topic already.
             self._old |= {o: m.key for o, m in self._messages.items() if m.flight}
             self._messages.clear()
             self._last_diverted.clear()

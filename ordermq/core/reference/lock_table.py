@@ -1,4 +1,4 @@
-"""A lock table as a dict of entries."""
+"""The lock table as a dict (group, queue) -> (owner, epoch, granted_ms)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class LockTable(Generic[Queue]):
         self._names: dict[int, Hashable] = {}
         self._numbers: dict[Hashable, int] = {}
         self._pins: dict[int, int] = {}
+        # Never lowered: an id is given out once, so that a stale one is unknown.
         self._last_number = 0
 
     def intern(self, name: Hashable) -> int:
@@ -56,13 +57,16 @@ class LockTable(Generic[Queue]):
         return self._names[number]
 
     def try_lock(self, group: str, queue: Queue, owner: str, now_ms: int) -> int:
+        # None is what a look-up of a missing name gives: never let it name a queue.
         if queue is None:
             raise TypeError("expected a name, got None")
         with self._lock:
             holder, epoch, granted_ms = self._entries.get((group, queue), ("", 0, 0))
+            # Expired only after more than lease_ms: at exactly lease_ms the holder may still work.
             is_live = epoch > 0 and now_ms - granted_ms <= self.lease_ms
             if is_live and holder != owner:
                 return 0
+            # Also for the same owner after expiry: another one may have held it in between.
             if not is_live:
                 epoch = self._next_epoch
                 self._next_epoch += 1
@@ -72,6 +76,7 @@ class LockTable(Generic[Queue]):
     def try_lock_batch(
         self, group: str, queues: Sequence[Queue], owner: str, now_ms: int
     ) -> list[int]:
+        # One lock over the batch: two members asking at once never share out the queues by half.
         with self._lock:
             return [self.try_lock(group, queue, owner, now_ms) for queue in queues]
 
@@ -79,6 +84,7 @@ class LockTable(Generic[Queue]):
         self, group: int, queues: ReadableBuffer, owner: int, now_ms: int
     ) -> memoryview:
         with self._lock:
+            # All names first: an unknown id raises before anything is granted.
             names = [self.name_of(number) for number in column_of(queues, "QL", "queues")]
             epochs = self.try_lock_batch(self.name_of(group), names, self.name_of(owner), now_ms)
             return memoryview(array("Q", epochs))
@@ -150,7 +156,7 @@ class LockTable(Generic[Queue]):
             return expired
 
     def _forget_names(self) -> None:
-        """Client ids never end in a long-lived broker."""
+        """Forget names that nothing uses: a long-lived broker sees new client ids for ever."""
         used = {name for where, entry in self._entries.items() for name in (*where, entry[0])}
         for name, number in list(self._numbers.items()):
             if name not in used and self._pins[number] == 0:
@@ -161,6 +167,7 @@ class LockTable(Generic[Queue]):
             return [(*where, *entry) for where, entry in self._entries.items()]
 
     def restore(self, entries: Iterable[LockEntry[Queue]], next_epoch: int) -> None:
+        # Build and check first: a bad entry leaves the table as it was.
         rows = list(entries)
         restored = {(group, queue): (o, e, g) for group, queue, o, e, g in rows}
         if len(restored) != len(rows):

@@ -1,4 +1,4 @@
-"""Stored records, runs of messages and Java's hash, read with struct, field by field."""
+"""The message codec in struct: stored records read field by field, runs, Java's hash."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+# Bits of sysFlag (docs/internals/protocol.md#system-flags).
 _COMPRESSED: Final = 0x1
 _BORN_HOST_V6: Final = 0x10
 _STORE_HOST_V6: Final = 0x20
@@ -24,7 +25,7 @@ _INNER_BATCH: Final = 0x40 | 0x80
 
 
 class _Row(NamedTuple):
-    """A message, whole."""
+    """All fields of one message, decoded at once: the native cores decode them on access."""
 
     position: int
     body_position: int
@@ -45,7 +46,7 @@ class _Row(NamedTuple):
     is_compressed: bool
 
 
-# The field of a row, by column.
+# Column -> field of a row; tag_hashes is computed.
 _FIELDS: Final = {
     "offsets": "queue_offset",
     "physical_offsets": "physical_offset",
@@ -84,11 +85,12 @@ class MessageIndex:
         while position < len(self.body):
             size, rows = _read_record(self.body, position, record, check_crc)
             for row in rows:
+                # Filtered messages count, too: the next pull starts behind the last one scanned.
                 self.last_offset = row.queue_offset
                 text = self.body[row.property_position :][: row.property_size]
                 if not wanted or _properties(text).get(b"TAGS") in wanted:
                     self._rows.append(row)
-            if not rows:  # an inner batch of none
+            if not rows:  # an empty inner batch: the record's own offset was scanned
                 (self.last_offset,) = struct.unpack_from(">q", self.body, position + 20)
             position += size
             record += 1
@@ -135,6 +137,7 @@ class MessageIndex:
             position = row.property_position
             for piece in self._text(row).split(b"\x02"):
                 key, _, value = piece.partition(b"\x01")
+                # No break: of a name that occurs twice the last one counts.
                 if key and key == name.encode() and value:
                     at, size = position + len(key) + 1, len(value)
                 position += len(piece) + 1
@@ -152,7 +155,7 @@ class MessageIndex:
             for piece in self._text(row).split(b"\x02"):
                 name, _, value = piece.partition(b"\x01")
                 if name in last and value:
-                    found.pop(name, None)  # so that the last one's place counts
+                    found.pop(name, None)  # to move it: the last one's position counts
                     found[name] = (position, len(value))
                 position += len(piece) + 1
             for name, (at, size) in found.items():
@@ -210,6 +213,7 @@ class MessageView:
         self._decompressed = None
         self._properties = None
 
+    # Called only for what __init__ has not set: a subclass made by __new__ alone has no index.
     def __getattr__(self, name: str) -> Any:
         if name in MessageView.__slots__:
             raise StateError("a MessageView without its index")
@@ -245,7 +249,7 @@ class MessageView:
         return self._properties
 
     def get_property(self, name: str) -> str | None:
-        name.encode()
+        name.encode()  # a lone surrogate raises, as in the cores that pass UTF-8 to C
         return self.properties.get(name)
 
     @property
@@ -309,7 +313,7 @@ ViewT = TypeVar("ViewT", bound=MessageView)
 
 
 def _view(kind: type[ViewT], index: MessageIndex, row: int) -> ViewT:
-    """A view as `views` makes it: without a call of the subclass's __init__."""
+    """Make a view without calling the subclass's __init__, as the contract says."""
     view = kind.__new__(kind)
     MessageView.__init__(view, index, row)
     return view
@@ -329,15 +333,17 @@ def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple
         if not holds:
             raise status.malformed(fault, record, at)
 
+    # The order of the checks is that of message_codec.c: all cores report the same first fault.
     need(len(data) - start >= 4, status.TRAILING, start)
     (size,) = struct.unpack_from(">i", data, start)
-    need(size >= 91, status.RECORD_SIZE, start)
+    need(size >= 91, status.RECORD_SIZE, start)  # a v1 record of empty body, topic, properties
     need(size <= len(data) - start, status.TRUNCATED, start)
     end = start + size
     magic, crc, queue_id, flag, offset, physical, flags, born = struct.unpack_from(
         ">IIiiqqiq", data, start + 4
     )
     need(magic in (0xDAA320A7, 0xDAA320AB), status.MAGIC, start + 4)
+    # The fixed part varies only by the two hosts: 8 bytes, or 20 with an IPv6 address.
     need(0 <= offset <= status.MAX_OFFSET, status.QUEUE_OFFSET, start + 20)
     born_host = start + 48
     stored_at = born_host + (20 if flags & _BORN_HOST_V6 else 8)
@@ -349,6 +355,7 @@ def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple
     times, prepared, body_size = struct.unpack_from(">iqi", data, tail)
     need(0 <= body_size <= end - body, status.BODY_SIZE, body - 4)
     at = body + body_size
+    # v2 exists for topics over 127 bytes: its topic size has two bytes.
     code = ">B" if magic == 0xDAA320A7 else ">h"
     need(at + struct.calcsize(code) <= end, status.TOPIC_SIZE, at)
     (topic_size,) = struct.unpack_from(code, data, at)
@@ -362,6 +369,7 @@ def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple
     need(at + 2 + property_size == end, status.RECORD_END, at + 2 + property_size)
     if check_crc:
         stored_body = data[body : body + body_size]
+        # Java stores 31 bits, for its field is signed.
         need(zlib.crc32(stored_body) & 0x7FFFFFFF == crc, status.CRC, start + 8)
     row = _Row(
         start, body, body_size, at + 2, property_size, offset, physical, queue_id, flag, flags,
@@ -370,13 +378,14 @@ def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple
     )  # fmt: skip
     if flags & _INNER_BATCH != _INNER_BATCH:
         return size, [row]
+    # Producers compress the messages of an inner batch one by one, never the batch.
     need(not flags & _COMPRESSED, status.INNER_COMPRESSED, start + 36)
     return size, _inner_batch(data, row, record)
 
 
 def _inner_batch(data: bytes, outer: _Row, record: int) -> list[_Row]:
-    """The messages that a record holds (docs/internals/protocol.md#system-flags,
-    docs/internals/protocol.md#batch-body); offsets count on from its own."""
+    """Return the messages of an inner batch (docs/internals/protocol.md#system-flags,
+    docs/internals/protocol.md#batch-body); their offsets count up from the record's."""
 
     def need(holds: bool, fault: int, at: int) -> None:
         if not holds:
@@ -403,6 +412,7 @@ def _inner_batch(data: bytes, outer: _Row, record: int) -> list[_Row]:
                 property_size=property_size,
                 queue_offset=offset,
                 flag=flag,
+                # As Java's decoder has it: the record's values are not those of its messages.
                 reconsume_times=0,
                 prepared_offset=0,
                 is_compressed=False,
@@ -413,7 +423,8 @@ def _inner_batch(data: bytes, outer: _Row, record: int) -> list[_Row]:
 
 
 def _properties(text: bytes) -> dict[bytes, bytes]:
-    """Empty names and values do not count, the last entry of a name wins."""
+    """Return the properties of a text."""
+    # As Java reads them: entries without a name or a value are skipped, the last of a name counts.
     found = {}
     for piece in text.split(b"\x02"):
         name, _, value = piece.partition(b"\x01")
@@ -423,7 +434,7 @@ def _properties(text: bytes) -> dict[bytes, bytes]:
 
 
 def _tag_hash(properties: dict[bytes, bytes]) -> int:
-    """Java's String.hashCode of TAGS; 0 where there is none, or it is no text."""
+    """Return Java's String.hashCode of TAGS; 0 without one, or if it is not UTF-8."""
     try:
         return java_hash(properties.get(b"TAGS", b"").decode())
     except UnicodeDecodeError:
@@ -444,6 +455,7 @@ class MessageRun:
 
     def __init__(self, segments: Sequence[tuple[interface.MessageIndex, int, int]]) -> None:
         for index, first, count in segments:
+            # By attribute, not by class: the cffi binding uses this class with its own index.
             if not callable(getattr(index, "offset_at", None)):
                 raise TypeError(f"a segment of a {type(index).__name__}: expected a MessageIndex")
             if first < 0 or count < 1 or first + count > len(index):
@@ -487,6 +499,7 @@ class MessageRun:
         held = 0
         for index, first, count in self._segments:
             end = first + count
+            # A full part may start in an earlier segment: `gathered` holds that beginning.
             while end - first >= size - held:
                 middle = first + size - held
                 yield _run(kind, [*gathered, (index, first, middle - first)])
@@ -513,7 +526,7 @@ class MessageRun:
 
 
 def _run(kind: type[RunT], segments: list[tuple[Any, int, int]]) -> RunT:
-    """A run as `cut` makes it: without a call of the subclass's __init__."""
+    """Make a run without calling the subclass's __init__, as the contract says."""
     run = kind.__new__(kind)
     MessageRun.__init__(run, segments)
     return run
@@ -521,6 +534,7 @@ def _run(kind: type[RunT], segments: list[tuple[Any, int, int]]) -> RunT:
 
 def java_hash(text: str) -> int:
     """See interface.JavaHash."""
+    # Units, not characters: one past U+FFFF counts as its two surrogates, as in Java.
     value = 0
     for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be")):
         value = (31 * value + unit) & 0xFFFFFFFF

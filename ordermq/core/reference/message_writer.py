@@ -1,4 +1,4 @@
-"""Records, batches and rows, written with struct, field by field."""
+"""The message writer in struct: records, batch bodies and rows, field by field."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _BORN_HOST_V6: Final = 0x10
 _STORE_HOST_V6: Final = 0x20
 _HOST_SIZES: Final = (8, 20)
-_SHORT_MAX: Final = 32767
-_ENTRY: Final = 22  # bytes of a batch's message beside its body and properties
+_SHORT_MAX: Final = 32767  # Java's sizes of topics and properties are signed shorts
+_ENTRY: Final = 22  # bytes of a batch's message without its body and properties
 
 
 class RecordBlock:
@@ -39,6 +39,7 @@ class RecordBlock:
     def rows(self, queue_offset: int, physical_offset: int) -> list[tuple[int, int, bytearray]]:
         rows = []
         for i, (record, tag) in enumerate(zip(self._records, self.tags, strict=True)):
+            # Bytes 20 to 35 of a record are its queue offset and its physical offset.
             place = _packed(">qq", queue_offset + i, physical_offset + i)
             rows.append((queue_offset + i, tag, bytearray(record[:20] + place + record[36:])))
         return rows
@@ -54,7 +55,7 @@ class RecordWriter:
         is_host = len(born_host) in _HOST_SIZES and len(store_host) in _HOST_SIZES
         if not is_host or len(self._topic) > _SHORT_MAX:
             raise out_of_range(f"writer of {topic!r}")
-        _packed(">i", queue_id)
+        _packed(">i", queue_id)  # for its OverflowError, now instead of at the first write
         self._queue_id = queue_id
         self._born_host = born_host
         self._store_host = store_host
@@ -77,6 +78,7 @@ class RecordWriter:
             raise out_of_range(
                 f"record of a body of {len(body)} and properties of {len(properties)} bytes"
             )
+        # All numbers are checked before a record is made of them.
         _packed(">iqqii", sys_flag, born_ms, stored_ms, reconsume_times, flag)
         record = self._record(body, properties, flag, sys_flag, born_ms, stored_ms, reconsume_times)
         if tag is None:
@@ -106,6 +108,7 @@ class RecordWriter:
     ) -> bytes:
         is_long = len(self._topic) > 127
         magic = 0xDAA320AB if is_long else 0xDAA320A7
+        # A producer may have another kind of address than the broker saw: the hosts decide.
         sys_flag = sys_flag & ~(_BORN_HOST_V6 | _STORE_HOST_V6) | self._host_flags
         crc = zlib.crc32(body) & 0x7FFFFFFF
         fields = (
@@ -121,6 +124,7 @@ class RecordWriter:
 
 
 def _packed(form: str, *values: int) -> bytes:
+    """Pack integers; raise OverflowError, as Cython does, instead of struct.error."""
     numbers = [index(value) for value in values]
     try:
         return struct.pack(form, *numbers)
@@ -129,7 +133,7 @@ def _packed(form: str, *values: int) -> bytes:
 
 
 def _messages(batch: bytes) -> list[tuple[int, bytes, bytes]]:
-    """(flag, body, properties) of each message of a batch body."""
+    """Return (flag, body, properties) of each message of a batch body."""
     found: list[tuple[int, bytes, bytes]] = []
 
     def need(holds: bool, fault: int, at: int) -> None:
@@ -146,6 +150,7 @@ def _messages(batch: bytes) -> list[tuple[int, bytes, bytes]]:
         (text_size,) = struct.unpack_from(">h", batch, text_at)
         need(text_size == size - _ENTRY - body_size, status.INNER_PROPERTIES, text_at)
         text = batch[text_at + 2 :][:text_size]
+        # These go to other topics first, so a broker cannot store them as part of a batch.
         is_plain = not {b"DELAY", b"TRAN_MSG"} & _properties(text).keys()
         need(is_plain, status.INNER_DELAYED, text_at + 2)
         found.append((flag, batch[at + 20 : text_at], text))
@@ -166,12 +171,15 @@ def encode_batch(bodies: Sequence[bytes], properties: Sequence[str], flags: Sequ
         if len(text) > _SHORT_MAX:
             raise out_of_range(f"encode_batch of {len(bodies)} messages")
         size = _ENTRY + len(body) + len(text)
+        # Magic and checksum stay 0: brokers read neither in a batch body.
         batch += _packed(">iiiii", size, 0, 0, flag, len(body)) + body
         batch += struct.pack(">h", len(text)) + text
     return batch
 
 
 class _Texts:
+    """A column of byte strings, each checked when it is read, as in C."""
+
     def __init__(self, texts: Texts, count: int, what: str) -> None:
         self._positions = column_of(texts[0], "il", what)
         self._bytes = memoryview(texts[1]).cast("B")
@@ -234,6 +242,7 @@ def encode_rows(
         if row >= count:
             raise out_of_range(f"encode_rows: row {row}")
         entry = _entry(row, texts, fixed, named, unique, number)
+        # At least one message: a row that is too large alone is the broker's to refuse.
         if number and len(batch) + len(entry) > most_bytes:
             return batch, number
         batch += entry
@@ -265,10 +274,12 @@ def _entry(
         if not name:
             properties += value
         elif value:
+            # A separator inside would end the property early and forge the next one.
             if b"\x01" in value or b"\x02" in value:
                 raise out_of_range(f"encode_rows: row {row}")
             properties += name + b"\x01" + value + b"\x02"
     if unique:
+        # The id of the first message, counted up: unique without a random number per message.
         key = (int.from_bytes(unique, "big") + number) % 2**128
         properties += b"UNIQ_KEY\x01" + key.to_bytes(16, "big").hex().upper().encode() + b"\x02"
     body = bodies[row]

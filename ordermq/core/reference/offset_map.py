@@ -19,6 +19,7 @@ class OffsetMap:
 
     def __init__(self) -> None:
         self._tokens: dict[int, int] = {}
+        # Also here, so that threads test the contract: a single operation is atomic.
         self._lock = threading.RLock()
 
     def put(self, offset: int, token: int) -> bool:
@@ -34,9 +35,11 @@ class OffsetMap:
         values = column_of(tokens, "QL", "tokens")
         if len(keys) != len(values):
             raise ValueError(f"offset map: {len(keys)} offsets, {len(values)} tokens")
+        # All before any: a bad offset stores nothing.
         if not all(0 <= key <= status.MAX_OFFSET for key in keys):
             raise out_of_range("put_columns")
         with self._lock:
+            # update() keeps the last of equal keys, which the contract asks for.
             before = len(self._tokens)
             self._tokens.update(zip(keys, values, strict=True))
             return len(self._tokens) - before
@@ -74,6 +77,7 @@ class OffsetMap:
         with self._lock:
             return [(o, self._tokens.pop(o)) for o in sorted(self._tokens)[:n]]
 
+    # Both ends through the general search: this core is about one way to be right.
     def first(self) -> tuple[int, int] | None:
         return self.ceiling(0)
 

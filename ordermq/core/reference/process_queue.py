@@ -1,4 +1,4 @@
-"""A process queue as two dicts."""
+"""The process queue as two dicts, pending and consuming."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class _Entry(NamedTuple):
-    put_number: int  # of the put that brought it; 0 in the columns shape
-    batch: Any  # what that put brought; None in the columns shape
+    put_number: int  # of the put that brought it; 0 in a queue of columns
+    batch: Any  # what that put brought; None in a queue of columns
     token: int  # index in the batch, or the caller's token
     size: int  # bytes, as told at put
 
@@ -30,9 +30,11 @@ class ProcessQueue:
         self._lock = threading.RLock()
         self._pending: dict[int, _Entry] = {}
         self._consuming: dict[int, _Entry] = {}
-        self._shape: Literal["batches", "columns"] | None = None
+        self._shape: Literal["batches", "columns"] | None = None  # what the first put chose
         self._puts = 0
         self._max_offset = -1
+        # Offsets below it were committed. It outlives clear(): a pull that was under way at a
+        # commit may bring them once more, and they must not be consumed twice.
         self._floor = 0
         self._is_dispatched = False
         self._duplicates_ignored = 0
@@ -81,6 +83,7 @@ class ProcessQueue:
             raise ValueError(
                 f"{self.name}: {len(offsets)} offsets, {len(tokens)} tokens, {len(sizes)} sizes"
             )
+        # All arguments before any change: a bad one puts nothing.
         if not all(0 <= o <= status.MAX_OFFSET for o in offsets):
             raise out_of_range(f"{self.name}: put")
         if not all(0 <= size <= MAX_SIZE for size in sizes):
@@ -94,6 +97,7 @@ class ProcessQueue:
                 if known or offset < self._floor:
                     self._duplicates_ignored += 1
                     continue
+                # Two puts of one batch object are two batches: their runs must not join.
                 number = self._puts if shape == "batches" else 0
                 self._pending[offset] = _Entry(number, batch, token, size)
                 self._max_offset = max(self._max_offset, offset)
@@ -127,6 +131,8 @@ class ProcessQueue:
             taken = [(o, self._pending.pop(o)) for o in sorted(self._pending)[:n]]
             self._consuming.update(taken)
             if not taken:
+                # Under the lock of put, or a put between the look and this line would not submit a
+                # consume request, and its messages would wait for ever.
                 self._is_dispatched = False
             return taken
 
@@ -140,6 +146,7 @@ class ProcessQueue:
                 return -1
             next_offset = max(self._consuming) + 1
             self._consuming.clear()
+            # A retry of lower offsets may be committed after higher ones: never lower the floor.
             self._floor = max(self._floor, next_offset)
             return next_offset
 
@@ -168,6 +175,7 @@ class ProcessQueue:
             for offset in wanted:
                 self._pending.pop(offset, None)
                 self._consuming.pop(offset, None)
+            # Concurrent consumption commits this: all below the lowest message left is done.
             left = [*self._pending, *self._consuming]
             watermark = min(left, default=self._max_offset + 1)
             self._floor = max(self._floor, watermark)
@@ -184,7 +192,7 @@ class ProcessQueue:
             raise out_of_range(f"{self.name}: reset to {next_offset}")
         with self._lock:
             self.clear()
-            self._floor = next_offset
+            self._floor = next_offset  # a seek backwards: the only way to lower it
 
     def begin_dispatch(self) -> bool:
         with self._lock:
@@ -258,6 +266,9 @@ class ProcessQueue:
 
     def _check(self) -> None:
         with self._lock:
-            state = f"{self.name}: P={self._pending} C={self._consuming} max={self._max_offset}"
+            state = (
+                f"{self.name}: pending={self._pending} consuming={self._consuming} "
+                f"max_offset={self._max_offset}"
+            )
             assert not set(self._pending) & set(self._consuming), state
             assert max([*self._pending, *self._consuming], default=-1) <= self._max_offset, state

@@ -29,20 +29,20 @@ def test_every_member_is_read(core):
 
 
 FAULTS = {
-    "empty": (b"", "byte 0: the header ends there"),
-    "head cut": (header()[:12], "byte 12: the header ends there"),
-    "no remark size": (header()[:16], "byte 16: the header ends there"),
-    "no fields size": (header(b"abc")[:23], "byte 23: the header ends there"),
+    "empty": (b"", "byte 0: header is truncated"),
+    "head cut": (header()[:12], "byte 12: header is truncated"),
+    "no remark size": (header()[:16], "byte 16: header is truncated"),
+    "no fields size": (header(b"abc")[:23], "byte 23: header is truncated"),
     "remark long": (header()[:13] + struct.pack(">ii", 5, 0), "byte 13: a remark of 5 bytes, 4"),
     "remark negative": (header()[:13] + struct.pack(">ii", -1, 0), "a remark of -1 bytes"),
     "remark no text": (header(b"\xff"), "byte 17: a text that is not UTF-8"),
     "fields short": (header() + b"x", "byte 17: 0 bytes of fields, 1 left"),
     "fields long": (header()[:17] + struct.pack(">i", 1), "byte 17: 1 bytes of fields, 0 left"),
     "fields negative": (header()[:17] + b"\xff" * 4, "byte 17: -1 bytes of fields, 0 left"),
-    "name cut": (header()[:17] + struct.pack(">i", 1) + b"\0", "byte 22: the header ends there"),
+    "name cut": (header()[:17] + struct.pack(">i", 1) + b"\0", "byte 22: header is truncated"),
     "name long": (header()[:17] + struct.pack(">ih", 2, 1), "byte 21: a field name of 1 bytes, 0"),
     "name negative": (header()[:17] + struct.pack(">ih", 2, -1), "a field name of -1 bytes"),
-    "value cut": (header()[:17] + struct.pack(">ih", 2, 0), "byte 23: the header ends there"),
+    "value cut": (header()[:17] + struct.pack(">ih", 2, 0), "byte 23: header is truncated"),
     "value long": (
         header()[:17] + struct.pack(">ihi", 6, 0, 2**31 - 1),
         "byte 23: a field value of 2147483647 bytes, 0 left",

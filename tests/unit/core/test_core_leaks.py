@@ -119,12 +119,12 @@ def write_round(core):
     block.rows(5, 6)
     _ = block.tags
     writer.write(b"x", b"", flag=0, sys_flag=0, born_ms=1, stored_ms=2, tag=7).rows(1, 2)
-    for torn in (batch[:-1], batch + b"x"):
+    for truncated in (batch[:-1], batch + b"x"):
         try:
-            writer.write_batch(torn, sys_flag=0, born_ms=1, stored_ms=2)
+            writer.write_batch(truncated, sys_flag=0, born_ms=1, stored_ms=2)
         except ProtocolError:
             continue
-        raise AssertionError("a torn batch was written")
+        raise AssertionError("a truncated batch was written")
     return 12
 
 

@@ -42,7 +42,7 @@ def said_by(view):
 
 
 def everything(core, index):
-    """What each view and each column says."""
+    """Return what each view and each column says."""
     rows = [said_by(view) for view in index.views(core.MessageView, 0, len(index))]
     columns = index.columns(*COLUMNS)
     for name, column in columns.items():
@@ -436,7 +436,7 @@ def test_a_process_queue_takes_an_index_of_any_kind(core, messages):
         queue._check()
 
 
-# -- beside the reference ------------------------------------------------------------------
+# -- compared with the reference ------------------------------------------------------------------
 
 texts = st.lists(
     st.sampled_from(

@@ -91,7 +91,7 @@ def with_damage(at, value):
 
 
 FAULTS = {
-    "trailing": (v4() + b"\0\0\0", 1, 198, "fewer bytes than a record size"),
+    "trailing": (v4() + b"\0\0\0", 1, 198, "too few bytes for another record"),
     "size below": (with_damage(0, struct.pack(">i", 90)), 1, 198, "below the smallest record"),
     "size negative": (with_damage(0, b"\xff" * 4), 1, 198, "below the smallest record"),
     "cut": ((v4() * 2)[:-1], 1, 198, "past the end of the body"),

@@ -131,11 +131,11 @@ def test_the_tag_is_found_in_the_text(core, properties, tag):
 
 
 ENTRY = stored_records.entry(b"body", b"A\x01b\x02")
-TORN = {
-    "cut head": (ENTRY + ENTRY[:19], "message 1, byte 30: it is smaller"),
-    "cut body": (ENTRY + ENTRY[:29], "message 1, byte 30: it is smaller"),
-    "zeros": (bytes(40), "message 0, byte 0: it is smaller"),
-    "negative": (b"\xff" * 40, "message 0, byte 0: it is smaller"),
+MALFORMED = {
+    "cut head": (ENTRY + ENTRY[:19], "message 1, byte 30: message is truncated"),
+    "cut body": (ENTRY + ENTRY[:29], "message 1, byte 30: message is truncated"),
+    "zeros": (bytes(40), "message 0, byte 0: message is truncated"),
+    "negative": (b"\xff" * 40, "message 0, byte 0: message is truncated"),
     "body long": (ENTRY[:16] + b"\0\0\0\x0b" + ENTRY[20:], "message 0, byte 16: its body length"),
     "body negative": (ENTRY[:16] + b"\xff" * 4 + ENTRY[20:], "byte 16: its body length"),
     "body short": (ENTRY[:19] + b"\3" + ENTRY[20:], "byte 23: it does not end with its prop"),
@@ -149,9 +149,9 @@ TORN = {
 }
 
 
-@pytest.mark.parametrize("case", TORN)
-def test_a_torn_batch_is_named_with_its_message_and_its_place(core, case):
-    batch, what = TORN[case]
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_batch_is_named_with_its_message_and_its_byte(core, case):
+    batch, what = MALFORMED[case]
     with pytest.raises(ProtocolError, match=f"batch of {len(batch)} bytes: .*{what}"):
         writer_of(core).write_batch(batch, **BATCH_TIMES)
 
@@ -222,7 +222,7 @@ messages = st.lists(st.tuples(st.binary(max_size=40), texts, int32), max_size=5)
 
 
 def outcome(work):
-    """What it returns, or its error in words."""
+    """Return the result of a call, or its error as text."""
     try:
         return work()
     except (ProtocolError, ValueError) as error:
@@ -281,7 +281,9 @@ def test_a_damaged_batch_is_written_or_refused_as_by_the_reference(
 
 
 def test_a_large_batch_is_written_whole(native_core):
-    bodies = [bytes([number % 256]) * 1000 for number in range(400)]  # the GIL is let go of
+    bodies = [
+        bytes([number % 256]) * 1000 for number in range(400)
+    ]  # long enough to release the GIL
     batch = native_core.encode_batch(bodies, ["TAGS\x01a\x02"] * 400, range(400))
     rows = writer_of(native_core).write_batch(batch, **BATCH_TIMES).rows(0, 9)
     index = native_core.MessageIndex(b"".join(record for _, _, record in rows), (), True)

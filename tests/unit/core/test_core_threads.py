@@ -250,7 +250,7 @@ def test_resets_under_workers_never_run_a_key_beside_its_old_flight(core):
 
     def work(step):
         for offset, key in lanes.take(2):
-            assert running[key].acquire(blocking=False), "a key runs beside its old flight"
+            assert running[key].acquire(blocking=False), "a key runs while its old flight does"
             assert key == f"key-{offset % 8}"
             running[key].release()
             assert lanes.done(offset)
