@@ -1,4 +1,4 @@
-"""Writes the tables of options in docs/spark.md from the code that reads them.
+"""Write the tables of options in docs/spark.md from the code that reads them.
 
 .venv/bin/python ci/spark_options.py
 """
@@ -16,17 +16,17 @@ TABLES: Final[dict[str, Iterable[Setting]]] = {"source": SOURCE, "sink": SINK}
 
 
 def table(settings: Iterable[Setting]) -> str:
-    """The options as a Markdown table."""
-    rows = ["| option | values | default | what it does |", "|---|---|---|---|"]
+    """Return the options as a Markdown table."""
+    rows = ["| option | type | default | description |", "|---|---|---|---|"]
     rows += [
-        f"| `{one.name}` | {_cell(one.allowed)} | {_default(one)} | {_cell(one.says)} |"
+        f"| `{one.name}` | {_cell(one.allowed)} | {_default(one)} | {_cell(one.description)} |"
         for one in settings
     ]
     return "\n".join(rows)
 
 
 def filled(page: str) -> str:
-    """The page with every table as the code has it."""
+    """Return the page with the tables of the code."""
     for name, settings in TABLES.items():
         before, begin, rest = page.partition(f"<!-- options: {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")

@@ -1,6 +1,7 @@
-"""Spark imports every package named `pyspark_*` at its first look-up, and finds the format here.
+"""The format `ordermq`, where Spark looks for it.
 
-So this stays light: what the format is made of is imported when it is used.
+Spark imports every package named `pyspark_*` at its first look-up of a format. So this one stays
+light: it imports the rest only when it is used.
 """
 
 from __future__ import annotations
@@ -20,57 +21,59 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from ordermq.spark.source.batch import Snapshot
+    from ordermq.spark.source.offsets import Ranges
 
 
 class DefaultSource(DataSource):
     """The format `ordermq`; see docs/spark.md.
 
-    Spark makes it in a process of its own, asks it for the schema, and takes it as a pickle to
-    wherever a reader is wanted: what `schema` has learnt reaches `reader`.
+    Spark makes it in a process of its own, asks it for the schema, and pickles it to wherever it
+    needs a reader. So `reader` sees what `schema` has stored.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self.snapshot: Snapshot | None = None
+        self.snapshot: Ranges | None = None
 
     @classmethod
     def name(cls) -> str:
-        """What `format(...)` is called with."""
+        """Return the name for `format(...)`."""
         return "ordermq"
 
     def schema(self) -> str:
-        """The columns the options ask for; what a batch read takes is decided here."""
+        """Return the columns that the options select, and take the snapshot of a batch read."""
         from ordermq.spark.options import SourceOptions
         from ordermq.spark.schema import spark_ddl
         from ordermq.spark.source.batch import try_snapshot
 
         options = SourceOptions.of(self.options)
+        # Here and not in `reader`: Spark asks for the schema once per DataFrame, but makes a
+        # reader per action, and all actions must read the same messages.
         self.snapshot = try_snapshot(options)
         return spark_ddl(options.columns, is_ordered=options.is_ordered)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read."""
+        """Return the reader of a batch query."""
         from ordermq.spark.options import SourceOptions
         from ordermq.spark.source.batch import batch_reader
 
         return batch_reader(SourceOptions.of(self.options), self.snapshot)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream; nothing is opened before Spark's first call on the driver."""
+        """Return the reader of a stream; it opens nothing before Spark's first call."""
         from ordermq.spark.options import SourceOptions
         from ordermq.spark.source.stream import StreamReader
 
         return StreamReader(SourceOptions.of(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch write."""
+        """Return the writer of a batch query."""
         from ordermq.spark.sink.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A streaming write; Spark makes one for each micro-batch."""
+        """Return the writer of a stream; Spark makes one per micro-batch."""
         from ordermq.spark.sink.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -1,14 +1,15 @@
-"""The Spark bridge beside what Spark alone does with the same rows (spark.md, C).
+"""Benchmarks of the Spark bridge, compared with what Spark alone does with the same rows.
 
-| file | what is measured |
+| file | measures |
 |---|---|
-| rows.py | the rows, made in memory; a sink that counts them |
-| sources.py | the source, from memory and from the embedded broker, beside batches that are there |
-| stages.py | ordered stages and column functions beside mapInArrow and its like |
-| keyed.py | stages by key beside shuffle and sort by hand |
-| sinks.py | the sink, into a sender that throws away, beside an Arrow writer that counts |
-| __main__.py | runs them in turns in one process, of session.py and turns.py |
+| rows.py | nothing: the rows, made in memory; a sink that counts them |
+| sources.py | the source, from memory and from brokers, compared with ready record batches |
+| stages.py | ordered stages and column functions, compared with mapInArrow and the like |
+| keyed.py | stages by key, compared with an explicit shuffle and sort |
+| sinks.py | the sink with a sender that discards, compared with an Arrow writer that counts |
+| __main__.py | runs these, alternated in one process (session.py, turns.py) |
 | growth.py | the same by queues, keys and batch sizes |
-| memory.py | millions of messages through one query: memory by rows read, see processes.py |
-| page.py, pictures.py | the tables and pictures |
+| driver.py | the driver half of a stream per micro-batch |
+| memory.py | millions of messages through one query: memory by rows read (processes.py) |
+| page.py, pictures.py | tables and pictures |
 """

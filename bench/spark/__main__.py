@@ -1,4 +1,4 @@
-"""Ours and Spark's own ways in turns, in one process: python -m bench.spark [--rows N].
+"""Measure ordermq and Spark's own ways, alternated: python -m bench.spark [--rows N].
 
 Writes bench/results/spark.json. Needs a Java 17 runtime and the extra `spark`.
 """
@@ -26,12 +26,14 @@ from ordermq.core import IMPLEMENTATION
 def measure_stages(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
     frame = cached(spark, rows, 1_000)
     found = {}
-    for name, (floor, ours) in stages.CASES.items():
-        for way in (floor, ours):
+    for name, (baseline, ordered) in stages.CASES.items():
+        for way in (baseline, ordered):
             assert way(frame).count() == rows, name
-        works = {"ours": ours(frame), "floor": floor(frame)}
+        works = {"ordermq": ordered(frame), "baseline": baseline(frame)}
         times = in_turns({key: timing(plan) for key, plan in works.items()}, rounds, name)
-        found[name] = {"floor": stages.FLOORS[name]} | row(times["ours"], times["floor"], rows)
+        found[name] = {"baseline": stages.BASELINES[name]} | row(
+            times["ordermq"], times["baseline"], rows
+        )
     frame.unpersist(blocking=True)
     return found
 
@@ -41,15 +43,15 @@ def measure_keyed(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]
     for keys in workloads.SPARK_KEYS:
         frame = cached(spark, rows, keys)
         ways = dict(keyed.WAYS)
-        if keys > workloads.SPARK_MOST_PANDAS_GROUPS:  # half a millisecond a group
+        if keys > workloads.SPARK_MOST_PANDAS_GROUPS:  # half a millisecond per group
             ways.pop("groupBy.applyInPandas, no order")
         for name, way in ways.items():
             assert way(frame).count() == rows, name
         works = {name: timing(way(frame)) for name, way in ways.items()}
         times = in_turns(works, rounds, f"{keys} keys")
         for name in times:
-            if name != "ours":
-                found[f"{keys} keys, {name}"] = row(times["ours"], times[name], rows)
+            if name != "ordermq":
+                found[f"{keys} keys, {name}"] = row(times["ordermq"], times[name], rows)
         frame.unpersist(blocking=True)
     return found
 
@@ -59,9 +61,9 @@ def measure_sinks(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]
         return lambda: sinks.add_batch_seconds(spark, sink, rows, 1_000)
 
     times = in_turns({name: into(sink) for name, sink in sinks.SINKS.items()}, rounds, "sink")
-    ours, floor = times.values()
-    told = {"floor": "DataSourceStreamArrowWriter that counts"}
-    return {"stream sink": told | row(ours, floor, rows)}
+    ordered, baseline = times.values()
+    baseline_name = {"baseline": "DataSourceStreamArrowWriter that counts"}
+    return {"stream sink": baseline_name | row(ordered, baseline, rows)}
 
 
 PARTS = {
@@ -76,10 +78,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=workloads.SPARK_ROWS)
     parser.add_argument("--rounds", type=int, default=workloads.SPARK_ROUNDS)
-    parser.add_argument("--only", choices=PARTS, help="one part; nothing is kept")
+    parser.add_argument("--only", choices=PARTS, help="measure one part only; no result is saved")
     arguments = parser.parse_args()
     if IMPLEMENTATION == "reference":
-        sys.exit("ordermq: the reference core is not what is to be measured: build the native one")
+        sys.exit("ordermq: the reference core is too slow to measure: build the native one")
     spark = session()
     sinks.register(spark)
     chosen = [arguments.only] if arguments.only else list(PARTS)

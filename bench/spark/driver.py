@@ -1,9 +1,9 @@
-"""What our driver methods add to a micro-batch: python -m bench.spark.driver.
+"""Measure the driver half of a stream per micro-batch: python -m bench.spark.driver.
 
 The calls Spark makes of a stream's reader for one batch (latestOffset, reportLatestOffset, commit
-of the batch before, partitions), on an ordered query's driver half and a broker process of its
-own; Spark itself is not there. The engine's own floor is some 150 ms a batch (spark.md).
-Writes bench/results/spark_driver.json.
+of the batch before, partitions), on the driver half of an ordered query and a broker in its own
+process, without Spark. Spark itself takes some 150 ms per micro-batch. Writes
+bench/results/spark_driver.json.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.stream import StreamDriver
 
 QUEUES = 8
-ROWS_A_BATCH = 100
+ROWS_PER_BATCH = 100
 BETWEEN_S = 0.02  # a batch's own work, during which leases are renewed
 
 
 def measure(batches: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, broker_process(Path(folder)) as (_, address):
-        fill(address, batches * ROWS_A_BATCH)
+        fill(address, batches * ROWS_PER_BATCH)
         options = {"name_servers": address, "topic": "orders", "group": "bench"}
         driver = StreamDriver(SourceOptions.of(options | {"starting_offsets": "earliest"}))
         began = time.perf_counter()
@@ -36,12 +36,12 @@ def measure(batches: int) -> dict[str, Any]:
         times = []
         while True:
             began = time.perf_counter()
-            end = driver.latest(start, ROWS_A_BATCH)
+            end = driver.next_end(start, ROWS_PER_BATCH)
             if end is None:
                 break
-            driver.report()
-            driver.commit(start)
-            driver.begin(start, end)
+            driver.queue_ends()
+            driver.finish(start)
+            driver.begin_batch(start, end)
             times.append((time.perf_counter() - began) * 1e3)
             start = end
             time.sleep(BETWEEN_S)
@@ -59,7 +59,7 @@ def measure(batches: int) -> dict[str, Any]:
 
 def fill(address: str, count: int) -> None:
     with Producer("fill", name_servers=address, default_topic_queue_nums=QUEUES) as producer:
-        producer.send(Message("orders", b"first"))  # makes the topic, and counts
+        producer.send(Message("orders", b"first"))  # creates the topic; it counts, too
         for queue in producer.queues("orders"):
             here = count // QUEUES - (queue.queue_id == 0)
             producer.send_batch([Message("orders", b"x" * 100)] * here, queue=queue)
@@ -71,7 +71,7 @@ def main() -> None:
     asked = parser.parse_args()
     row = measure(asked.batches)
     print(row)
-    workload = {"batches": asked.batches, "rows_a_batch": ROWS_A_BATCH, "queues": QUEUES}
+    workload = {"batches": asked.batches, "rows_per_batch": ROWS_PER_BATCH, "queues": QUEUES}
     result = {"command": "python -m bench.spark.driver", "workload": workload, "row": row}
     print(save("spark_driver", result))
 

@@ -1,6 +1,6 @@
-"""How ours grows with queues, keys and batch sizes: python -m bench.spark.growth [--rows N].
+"""Measure growth with queues, keys and batch sizes: python -m bench.spark.growth [--rows N].
 
-Each point is a ratio to the floor's rate, both in turns in one process. Writes
+Each point is the throughput relative to the baseline, both alternated in one process. Writes
 bench/results/spark_growth.json. Needs a Java 17 runtime and the extra `spark`.
 """
 
@@ -21,10 +21,10 @@ from bench.spark.session import session
 from bench.spark.turns import cached, in_turns, row, timing
 
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-READ = "read from memory beside batches that are there"
-STAGE = "ordered stage beside mapInArrow"
-SORTED = "stage by key beside sort by hand, mapInArrow"
-GROUPED = "stage by key beside sort, groupBy.applyInArrow"
+READ = "read from memory compared with ready batches"
+STAGE = "ordered stage compared with mapInArrow"
+SORTED = "stage by key compared with explicit sort, mapInArrow"
+GROUPED = "stage by key compared with sort, groupBy.applyInArrow"
 _KEYS = 1_000  # where keys are not what grows
 
 Points = dict[str, dict[str, Any]]
@@ -32,31 +32,34 @@ Ways = Mapping[str, DataFrame]
 
 
 def compared(ways: Ways, pairs: Mapping[str, tuple[str, str]], rows: int, title: str) -> Points:
-    """Ways timed in turns; by name, the ratio of a pair of them, ours first."""
+    """Time the ways alternately; return the ratio of each pair by name, ordermq first."""
     for frame in ways.values():
         assert frame.count() == rows, title
     works = {name: timing(frame) for name, frame in ways.items()}
     times = in_turns(works, workloads.SPARK_GROWTH_ROUNDS, title)
-    return {name: row(times[ours], times[floor], rows) for name, (ours, floor) in pairs.items()}
+    return {
+        name: row(times[ordermq], times[baseline], rows)
+        for name, (ordermq, baseline) in pairs.items()
+    }
 
 
 def reading(spark: SparkSession, rows: int, **more: int) -> tuple[DataFrame, DataFrame]:
-    """The decoding source, and its floor."""
+    """Return the decoding source and its baseline."""
     given = {"rows": str(rows), "columns": ",".join(sources.SIX)} | more
     made = spark.read.format("bench_stored").options(**given)
     return made.option("way", "decode").load(), made.option("way", "memory").load()
 
 
 def unshuffled(spark: SparkSession, rows: int, title: str, **more: int) -> Points:
-    """The source, and a stage behind cached rows."""
+    """Measure the source, and a stage over cached rows."""
     queues = more.get("queues", QUEUES)
     frame = cached(spark, rows, max(_KEYS, queues), queues=queues)
     decoded, there = reading(spark, rows, **more)
     ways = {
         "decode": decoded,
         "batches": there,
-        "stage": stages.our_identity(frame),
-        "mapInArrow": stages.floor_identity(frame),
+        "stage": stages.ordered_identity(frame),
+        "mapInArrow": stages.baseline_identity(frame),
     }
     pairs = {READ: ("decode", "batches"), STAGE: ("stage", "mapInArrow")}
     found = compared(ways, pairs, rows, title)
@@ -79,11 +82,11 @@ def by_batch_rows(spark: SparkSession, rows: int, batch_rows: int) -> Points:
 
 def by_keys(spark: SparkSession, rows: int, keys: int) -> Points:
     frame = cached(spark, rows, keys)
-    ways = {"ours": keyed.ours(frame), "sorted": keyed.sorted_by_hand(frame)}
-    pairs = {SORTED: ("ours", "sorted")}
+    ways = {"ordermq": keyed.ordered_stage(frame), "sorted": keyed.explicit_sort(frame)}
+    pairs = {SORTED: ("ordermq", "sorted")}
     if keys <= workloads.SPARK_MOST_ARROW_GROUPS:
         ways["grouped"] = keyed.grouped_arrow(frame)
-        pairs[GROUPED] = ("ours", "grouped")
+        pairs[GROUPED] = ("ordermq", "grouped")
     found = compared(ways, pairs, rows, f"{keys} keys")
     frame.unpersist(blocking=True)
     return found
@@ -92,12 +95,12 @@ def by_keys(spark: SparkSession, rows: int, keys: int) -> Points:
 AXES: dict[str, tuple[Callable[[SparkSession, int, int], Points], tuple[int, ...]]] = {
     "queues": (by_queues, workloads.SPARK_GROWTH_QUEUES),
     "keys": (by_keys, workloads.SPARK_GROWTH_KEYS),
-    "rows of a batch": (by_batch_rows, workloads.SPARK_GROWTH_BATCH_ROWS),
+    "rows per batch": (by_batch_rows, workloads.SPARK_GROWTH_BATCH_ROWS),
 }
 
 
 def measure(rows: int) -> dict[str, Any]:
-    """By axis and pair: a point for each size."""
+    """Return a point per size, by axis and pair."""
     spark = session()
     for source in (Rows, sources.Stored):
         spark.dataSource.register(source)

@@ -1,4 +1,4 @@
-"""Stages by key: ours beside shuffle and sort by hand, and beside Spark's groups."""
+"""Stages by key, compared with an explicit shuffle and sort, and with Spark's groups."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ORDER = ("topic", "broker", "queue_id", "offset")
 
 
 def _shuffled(frame: DataFrame) -> DataFrame:
-    # Named otherwise, for the stage takes the sharding key for what needs no shuffle.
+    # Renamed, because the stage does not shuffle by a column named sharding_key.
     return frame.withColumnRenamed(KEY, "customer")
 
 
-def sorted_by_hand(frame: DataFrame) -> DataFrame:
-    """`repartition`, `sortWithinPartitions`, and a call for each run of a key in a batch."""
+def explicit_sort(frame: DataFrame) -> DataFrame:
+    """Shuffle and sort explicitly, and call once per run of a key in a batch."""
 
     def called(rows: Any) -> Any:
         return rows.select(["offset"])
@@ -41,7 +41,7 @@ def sorted_by_hand(frame: DataFrame) -> DataFrame:
     return moved.mapInArrow(stage, OUT)
 
 
-def ours(frame: DataFrame) -> DataFrame:
+def ordered_stage(frame: DataFrame) -> DataFrame:
     def called(rows: Any) -> Any:
         return rows.select(["offset"])
 
@@ -49,7 +49,7 @@ def ours(frame: DataFrame) -> DataFrame:
 
 
 def grouped_arrow(frame: DataFrame) -> DataFrame:
-    """The same shuffle and sort, then Spark's own groups."""
+    """Shuffle and sort likewise, then use Spark's own groups."""
 
     def called(table: Any) -> Any:
         return table.select(["offset"])
@@ -59,7 +59,7 @@ def grouped_arrow(frame: DataFrame) -> DataFrame:
 
 
 def grouped_pandas(frame: DataFrame) -> DataFrame:
-    """Spark's usual way; not in order."""
+    """Group as usual in Spark, without order."""
 
     def called(rows: pd.DataFrame) -> pd.DataFrame:
         return rows[["offset"]]
@@ -68,8 +68,8 @@ def grouped_pandas(frame: DataFrame) -> DataFrame:
 
 
 WAYS = {
-    "ours": ours,
-    "sort by hand, mapInArrow": sorted_by_hand,
+    "ordermq": ordered_stage,
+    "explicit sort, mapInArrow": explicit_sort,
     "sort, groupBy.applyInArrow": grouped_arrow,
     "groupBy.applyInPandas, no order": grouped_pandas,
 }

@@ -1,8 +1,8 @@
-"""Millions of messages through one query, and the memory it takes: python -m bench.spark.memory.
+"""Measure the memory of one query over millions of messages: python -m bench.spark.memory.
 
 Source, ordered stage under the broker's locks, and sink, on an embedded broker in a process of
 its own. Writes bench/results/spark_memory.json; with --out FOLDER a JSON and a picture there
-instead. Needs a Java 17 runtime, the extra `spark-test`, and a kilobyte of disk a message.
+instead. Needs a Java 17 runtime, the extra `spark-test`, and one kilobyte of disk per message.
 """
 
 from __future__ import annotations
@@ -30,36 +30,39 @@ from bench.spark.session import session
 from ordermq import PullConsumer
 from ordermq.spark import apply_in_order
 from ordermq.spark.options import SinkOptions
-from ordermq.spark.sink.block_sender import sender_of
+from ordermq.spark.sink.block_sender import block_sender
 from ordermq.spark.sink.row_encoder import RowEncoder
 
 FROM, TO = "orders", "priced"
 KEYS = 10_000
 MICRO_BATCHES = 40
 LOAD_ROWS = 10_000
-JVM_MEMORY = "1g"  # small, so that what is kept shows early
+JVM_MEMORY = "1g"  # small, so that a leak shows early
 WARM = 0.2  # of the rows: before that, processes start and pools fill
 _LOOK_S = 1.0
-_TELL_S = 10.0
+_PRINT_S = 10.0
 
 
 def load(name_servers: str, rows: int) -> None:
     """Send the messages, packed as the sink packs rows."""
     given = {"name_servers": name_servers, "topic": FROM, "max_batch_bytes": str(1 << 20)}
     options = SinkOptions.of(given, dict.fromkeys(("sharding_key", "body")))
-    sender = sender_of(name_servers, options.config, options.group, options.selector)
+    sender = block_sender(name_servers, options.config, options.group, options.selector)
     encoder = RowEncoder(options, ("sharding_key", "body"), sender.queues, ("bench", 0), 0)
-    begun = told = time.monotonic()
+    begun = printed = time.monotonic()
     body = pa.scalar(b"x" * BODY_BYTES, pa.binary())
     for first in range(0, rows, LOAD_ROWS):
         numbers = np.arange(first, min(first + LOAD_ROWS, rows))
         keys = pa.array(np.char.mod("order-%08d", numbers * 7_919 % KEYS))
         bodies = pa.repeat(body, len(numbers))
         batch = pa.RecordBatch.from_pydict({"sharding_key": keys, "body": bodies})
-        sender.begin(encoder.encode(batch)).result()
-        if time.monotonic() - told > _TELL_S:
-            told = time.monotonic()
-            print(f"sent {first:,} of {rows:,}: {first / (told - begun):,.0f} a second", flush=True)
+        sender.send(encoder.encode(batch)).result()
+        if time.monotonic() - printed > _PRINT_S:
+            printed = time.monotonic()
+            print(
+                f"sent {first:,} of {rows:,}: {first / (printed - begun):,.0f} per second",
+                flush=True,
+            )
 
 
 def priced(rows: Any) -> Any:
@@ -93,8 +96,8 @@ def started(spark: SparkSession, name_servers: str, rows: int, checkpoint: Path)
 
 
 def watched(query: Any, tree: Tree, broker: int, rows: int) -> Iterator[dict[str, Any]]:
-    """Once a second, and at the end: how far the query is, and who has how much memory."""
-    begun = told = time.monotonic()
+    """Sample progress and memory once per second, and at the end."""
+    begun = printed = time.monotonic()
     is_over = False
     while not is_over:
         is_over = query.awaitTermination(_LOOK_S)
@@ -107,18 +110,18 @@ def watched(query: Any, tree: Tree, broker: int, rows: int) -> Iterator[dict[str
         if not is_over:
             yield {"seconds": round(now - begun, 1), "rows": done, "lag": lag_of(progress[-1]),
                    "broker": resident_mib(broker), **usage.to_dict()}  # fmt: skip
-        if now - told > _TELL_S or is_over:
-            told = now
-            print(tell(done, rows, now - begun, usage), flush=True)
+        if now - printed > _PRINT_S or is_over:
+            printed = now
+            print(progress_line(done, rows, now - begun, usage), flush=True)
 
 
-def tell(done: int, rows: int, seconds: float, usage: Usage) -> str:
-    told = ", ".join(f"{name} {mib:,.0f}" for name, mib in usage.to_dict().items())
-    return f"{done:,} of {rows:,} rows, {done / seconds:,.0f} a second; MiB: {told}"
+def progress_line(done: int, rows: int, seconds: float, usage: Usage) -> str:
+    used = ", ".join(f"{name} {mib:,.0f}" for name, mib in usage.to_dict().items())
+    return f"{done:,} of {rows:,} rows, {done / seconds:,.0f} per second; MiB: {used}"
 
 
 def lag_of(progress: Any) -> int:
-    """Messages behind what the micro-batch ended with."""
+    """Return the number of messages after the end of the micro-batch."""
     (source,) = progress["sources"]
     end, latest = json.loads(source["endOffset"]), json.loads(source["latestOffset"] or "{}")
     return sum(max(latest[name] - end.get(name, 0), 0) for name in latest if ":" in name)
@@ -131,7 +134,7 @@ def stored(name_servers: str, topic: str) -> int:
 
 
 def summary(samples: list[dict[str, Any]], rows: int) -> dict[str, dict[str, float]]:
-    """Of each process: MiB early and late (medians), most, and growth by a straight line."""
+    """Return per process: MiB early and late (medians), maximum, and growth by a linear fit."""
     warm = [one for one in samples if one["rows"] >= WARM * rows]
     early = [one for one in warm if one["rows"] < (WARM + 0.2) * rows]
     late = [one for one in warm if one["rows"] >= 0.8 * rows]
@@ -142,7 +145,7 @@ def summary(samples: list[dict[str, Any]], rows: int) -> dict[str, dict[str, flo
             "early_mib": round(statistics.median(one[name] for one in early), 1),
             "late_mib": round(statistics.median(one[name] for one in late), 1),
             "most_mib": round(max(one[name] for one in samples), 1),
-            "mib_a_million_rows": round(float(slope), 2),
+            "mib_per_million_rows": round(float(slope), 2),
         }
     return found
 
@@ -191,7 +194,7 @@ def main() -> None:
         result = measure(asked.rows, Path(folder))
     for name, figures in result["memory"].items():
         print(f"{name}: {figures}")
-    print(f"{result['rows_per_second']:,} rows a second, lag at the end {result['last_lag']}")
+    print(f"{result['rows_per_second']:,} rows per second, lag at the end {result['last_lag']}")
     print(save("spark_memory", result, asked.out or RESULTS))
     if asked.out is not None:
         from bench.spark import pictures

@@ -9,17 +9,17 @@ from matplotlib import pyplot
 
 _LINES = {
     "jvm": ("JVM", "#9aa5b1"),
-    "workers": ("executors' Python workers, together", "#2a6f97"),
-    "largest_worker": ("the largest of them", "#61a5c2"),
-    "source": ("the stream's driver half", "#D55E00"),
-    "program": ("the program", "#333333"),
+    "workers": ("Python workers of the executors, total", "#2a6f97"),
+    "largest_worker": ("largest Python worker", "#61a5c2"),
+    "source": ("driver half of the stream", "#D55E00"),
+    "program": ("program", "#333333"),
 }
 # Of the pairs of a panel.
 _PAIR_STYLES = (("#2a6f97", "o"), ("#D55E00", "s"))
 
 
 def draw_memory(result: dict[str, Any], folder: Path) -> Path:
-    """Memory by rows read, and what waits behind, into `folder`."""
+    """Draw memory and backlog by rows read into `folder`."""
     samples = result["samples"]
     millions = [one["rows"] / 1e6 for one in samples]
     figure, (memory, lag) = pyplot.subplots(
@@ -27,7 +27,7 @@ def draw_memory(result: dict[str, Any], folder: Path) -> Path:
     )
     for name, (label, color) in _LINES.items():
         memory.plot(millions, [one[name] for one in samples], color=color, label=label, lw=1.3)
-    memory.set_ylabel("MiB resident")
+    memory.set_ylabel("resident MiB")
     memory.set_ylim(bottom=0)
     memory.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     memory.set_title(
@@ -48,7 +48,7 @@ def draw_memory(result: dict[str, Any], folder: Path) -> Path:
 
 
 def draw_growth(result: dict[str, Any], folder: Path) -> Path:
-    """Ratios to the floors by queues, keys and rows of a batch, into `folder`."""
+    """Draw the throughput relative to the baselines into `folder`."""
     axes = result["axes"]
     figure, panels = pyplot.subplots(
         1, len(axes), figsize=(11, 3.6), layout="constrained", sharey=True
@@ -70,7 +70,7 @@ def draw_growth(result: dict[str, Any], folder: Path) -> Path:
         panel.set_xlabel(axis)
         panel.legend(frameon=False, fontsize=7, loc="lower left")
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("our rate by the floor's")
+    panels[0].set_ylabel("throughput relative to baseline")
     panels[0].set_ylim(bottom=0)  # once all lines are drawn: it ends the scaling
     target = folder / "spark_growth.png"
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,10 +15,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(slots=True)
 class Usage:
-    """MiB resident, by what a process does; `heap` is the part of the JVM's that is in use."""
+    """Resident MiB per kind of process; `heap` is the used part of the JVM's heap."""
 
-    source: float = 0.0  # the driver's half of the stream
-    workers: float = 0.0  # those that run reads, stages and sends, together
+    source: float = 0.0  # the driver half of the stream
+    workers: float = 0.0  # all workers for reads, stages and sends
     largest_worker: float = 0.0
     program: float = 0.0
     jvm: float = 0.0
@@ -29,7 +29,7 @@ class Usage:
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of a process; 0 of one that has ended."""
+    """Return the resident memory of a process; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / (1 << 20)
     except (OSError, IndexError):
@@ -45,7 +45,7 @@ class Tree:
         self._runtime = java.Runtime.getRuntime()
 
     def usage(self) -> Usage:
-        """What they have now."""
+        """Return their present memory."""
         found = Usage(program=resident_mib(os.getpid()), jvm=resident_mib(self._jvm))
         found.heap = (self._runtime.totalMemory() - self._runtime.freeMemory()) / (1 << 20)
         for pid in _below(self._jvm):

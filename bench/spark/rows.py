@@ -1,4 +1,4 @@
-"""Rows of the source's shape, made in memory, and the bare sinks they go to."""
+"""Rows with the source's columns, made in memory, and minimal sinks for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Part(InputPartition):
 
 
 def batches(part: Part) -> Iterator[Any]:
-    """A queue's rows; keys as a selector leaves them, each in one queue."""
+    """Return the rows of a queue; each key is in one queue, as with a selector."""
     body = pa.scalar(b"x" * BODY_BYTES, pa.binary())
     for start in range(0, part.rows, part.batch_rows):
         offsets = np.arange(start, min(start + part.batch_rows, part.rows), dtype=np.int64)
@@ -75,7 +75,7 @@ class _Reader(DataSourceReader):
 
 
 class _StreamReader(_Reader, DataSourceStreamReader):
-    """All rows are one micro-batch; a second has half of them and is not measured."""
+    """All rows are one micro-batch; per second has half of them and is not measured."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"batch": 0}
@@ -127,7 +127,7 @@ class _CountingWriter(DataSourceStreamArrowWriter):
 
 
 class CountingSink(DataSource):
-    """The floor: an Arrow writer that counts rows."""
+    """The baseline: an Arrow writer that counts rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -143,12 +143,12 @@ class _Done:
 
 
 class _Discarding:
-    """A sender that throws away; eight queues to spread over."""
+    """A sender that discards; it has eight queues."""
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         return tuple(MessageQueue(topic, "b", number) for number in range(8))
 
-    def begin(self, blocks: Any) -> _Done:
+    def send(self, blocks: Any) -> _Done:
         return _Done()
 
 
@@ -164,7 +164,7 @@ class _DiscardingWriter(SinkWriter, DataSourceStreamArrowWriter):
 
 
 class DiscardingSink(DataSource):
-    """Ours, up to the socket: rows to batch bodies that nobody gets."""
+    """The sink of ordermq up to the socket: encoded batches are discarded."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The Spark session the figures are taken in."""
+"""The Spark session of the benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.machine import ROOT
 
 
 def session(memory: str = "2g") -> SparkSession:
-    """Two local cores. `memory`: of the JVM."""
+    """Return a session with two local cores; `memory` is the JVM's."""
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     made: SparkSession = (

@@ -1,4 +1,4 @@
-"""The sink beside the barest Arrow writer: one large micro-batch from memory into each."""
+"""The sink, compared with a minimal Arrow writer: one large micro-batch from memory into each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pyspark.sql import SparkSession
 
 from bench.spark.rows import CountingSink, DiscardingSink, Rows
 
-SINKS = {"ours, sender that discards": "bench_discard", "Arrow writer that counts": "bench_count"}
+SINKS = {
+    "ordermq, sender that discards": "bench_discard",
+    "Arrow writer that counts": "bench_count",
+}
 
 
 def register(spark: SparkSession) -> None:
@@ -17,7 +20,7 @@ def register(spark: SparkSession) -> None:
 
 
 def add_batch_seconds(spark: SparkSession, sink: str, rows: int, keys: int) -> float:
-    """What Spark says the micro-batch took, reading included."""
+    """Return the duration of the micro-batch as Spark reports it, reading included."""
     stream = spark.readStream.format("bench_rows").options(rows=rows, keys=keys).load()
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (

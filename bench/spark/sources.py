@@ -1,4 +1,4 @@
-"""The source beside the barest one: batches that are there already, handed out again and again."""
+"""The source, compared with a minimal one that returns the same ready record batch each time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.schema import spark_ddl
 
-# As many as section C of spark.md reads: a text, a number, a key, a body, a time.
+# One of each kind: texts, numbers, a key, a body, a time.
 SIX = ("topic", "queue_id", "offset", "sharding_key", "body", "store_timestamp")
 ROCKETMQ = "5.3.3"
 _QUEUE = MessageQueue("orders", "embedded", 0)
@@ -34,7 +34,7 @@ _QUEUE = MessageQueue("orders", "embedded", 0)
 
 @cache
 def stored(count: int) -> bytes:
-    """What a pull of so many messages brings, with the properties our producer gives."""
+    """Return the records of a pull of `count` messages, with the properties of a producer."""
     bodies = [b"x" * BODY_BYTES] * count
     texts = [
         f"TAGS\x01paid\x02__SHARDINGKEY\x01order-{n % 1000:08d}\x02"
@@ -77,9 +77,9 @@ class _Reader(DataSourceReader):
 
 
 class Stored(DataSource):
-    """Options: rows, in all; columns; queues; batch_rows; way.
+    """A source of stored messages. Options: rows (total), columns, queues, batch_rows, way.
 
-    Way `memory` hands out one batch again and again, `decode` makes each.
+    Way `memory` returns one batch again and again, `decode` decodes each.
     """
 
     @classmethod
@@ -94,7 +94,7 @@ class Stored(DataSource):
 
 
 def fill(name_servers: str, rows: int) -> None:
-    """Messages like the stored ones, in two queues of a broker."""
+    """Send messages like the stored ones to two queues of a broker."""
     events = (
         (Message("orders", b"x" * BODY_BYTES, tags="paid"), f"order-{n % 1000:08d}")
         for n in range(rows)
@@ -116,12 +116,12 @@ def measure(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
         for name_servers in brokers.values():
             fill(name_servers, rows)
         for title, columns in {"six columns": SIX, "all columns": COLUMNS}.items():
-            told = {"rows": str(rows), "columns": ",".join(columns)}
+            options = {"rows": str(rows), "columns": ",".join(columns)}
             frames = {
-                way: spark.read.format("bench_stored").options(way=way, **told).load()
+                way: spark.read.format("bench_stored").options(way=way, **options).load()
                 for way in ("memory", "decode")
             }
-            given = {"topic": "orders", "columns": told["columns"]}
+            given = {"topic": "orders", "columns": options["columns"]}
             for name, name_servers in brokers.items():
                 reader = spark.read.format("ordermq").options(name_servers=name_servers, **given)
                 frames[name] = reader.load()
@@ -129,8 +129,8 @@ def measure(spark: SparkSession, rows: int, rounds: int) -> dict[str, Any]:
                 assert frame.count() == rows
             works = {name: timing(frame) for name, frame in frames.items()}
             times = in_turns(works, rounds, f"source, {title}")
-            floor = {"floor": "a source that hands out one record batch"}
+            baseline = {"baseline": "source that returns one ready record batch"}
             for way in frames.keys() - {"memory"}:
                 name = "read from memory" if way == "decode" else f"read from {way}"
-                found[f"{name}, {title}"] = floor | row(times[way], times["memory"], rows)
+                found[f"{name}, {title}"] = baseline | row(times[way], times["memory"], rows)
     return found

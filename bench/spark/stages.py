@@ -1,4 +1,4 @@
-"""Stages that do not shuffle: what ours cost beside the same work in Spark's own ways."""
+"""Stages without shuffle, compared with the same work in Spark's own ways."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Work = Callable[[DataFrame], DataFrame]
 
 
 def walked(rows: Any) -> int:
-    """A listener a message in plain Python: looks at offset, key and body of each."""
+    """Look at offset, key and body of each message in plain Python."""
     found = 0
     columns = (rows.column(name).to_pylist() for name in ("offset", "sharding_key", "body"))
     for offset, key, body in zip(*columns, strict=True):
@@ -26,18 +26,18 @@ def walked(rows: Any) -> int:
     return found
 
 
-def floor_identity(frame: DataFrame) -> DataFrame:
+def baseline_identity(frame: DataFrame) -> DataFrame:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
         return batches
 
     return frame.mapInArrow(stage, frame.schema)
 
 
-def our_identity(frame: DataFrame) -> DataFrame:
+def ordered_identity(frame: DataFrame) -> DataFrame:
     return apply_in_order(frame, lambda rows: rows, frame.schema, engine="arrow")
 
 
-def floor_loop(frame: DataFrame) -> DataFrame:
+def baseline_loop(frame: DataFrame) -> DataFrame:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             assert walked(batch) == batch.num_rows
@@ -46,7 +46,7 @@ def floor_loop(frame: DataFrame) -> DataFrame:
     return frame.mapInArrow(stage, frame.schema)
 
 
-def our_loop(frame: DataFrame) -> DataFrame:
+def ordered_loop(frame: DataFrame) -> DataFrame:
     def function(rows: Any) -> Any:
         assert walked(rows) == rows.num_rows
         return rows
@@ -54,18 +54,18 @@ def our_loop(frame: DataFrame) -> DataFrame:
     return apply_in_order(frame, function, frame.schema, engine="arrow")
 
 
-def floor_pandas(frame: DataFrame) -> DataFrame:
+def baseline_pandas(frame: DataFrame) -> DataFrame:
     def stage(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         return frames
 
     return frame.mapInPandas(stage, frame.schema)
 
 
-def our_pandas(frame: DataFrame) -> DataFrame:
+def ordered_pandas(frame: DataFrame) -> DataFrame:
     return apply_in_order(frame, lambda rows: rows, frame.schema, engine="pandas")
 
 
-def floor_arrow_udf(frame: DataFrame) -> DataFrame:
+def baseline_arrow_udf(frame: DataFrame) -> DataFrame:
     def size(bodies: pa.Array) -> pa.Array:
         return pc.binary_length(bodies)
 
@@ -73,7 +73,7 @@ def floor_arrow_udf(frame: DataFrame) -> DataFrame:
     return frame.select(F.arrow_udf(size, "int")("body"))
 
 
-def our_arrow_udf(frame: DataFrame) -> DataFrame:
+def ordered_arrow_udf(frame: DataFrame) -> DataFrame:
     @ordered_udf("int", engine="arrow")
     def size(bodies: Any) -> Any:
         return pc.binary_length(bodies)
@@ -81,16 +81,16 @@ def our_arrow_udf(frame: DataFrame) -> DataFrame:
     return frame.select(size("body"))
 
 
-# Name: the floor, and ours.
+# Name: the baseline, then ordermq.
 CASES: dict[str, tuple[Work, Work]] = {
-    "batch function": (floor_identity, our_identity),
-    "Python loop over each message": (floor_loop, our_loop),
-    "pandas function": (floor_pandas, our_pandas),
-    "column function": (floor_arrow_udf, our_arrow_udf),
+    "batch function": (baseline_identity, ordered_identity),
+    "Python loop over each message": (baseline_loop, ordered_loop),
+    "pandas function": (baseline_pandas, ordered_pandas),
+    "column function": (baseline_arrow_udf, ordered_arrow_udf),
 }
-FLOORS = {
+BASELINES = {
     "batch function": "mapInArrow, identity",
-    "Python loop over each message": "mapInArrow and the same loop",
+    "Python loop over each message": "mapInArrow, same loop",
     "pandas function": "mapInPandas, identity",
-    "column function": "arrow_udf, which knows no order",
+    "column function": "arrow_udf, no order check",
 }

@@ -1,4 +1,4 @@
-"""Plans timed in turns, as ratios of each round."""
+"""Timing of alternated plans, as ratios per round."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def timed(frame: DataFrame) -> float:
 
 
 def in_turns(works: dict[str, Callable[[], float]], rounds: int, title: str) -> Rounds:
-    """Every work once a round, so that what slows the machine slows all of them."""
+    """Time every work once per round, so that a slow moment of the machine affects all of them."""
     found: Rounds = {name: [] for name in works}
     for number in range(rounds + 1):
         for name, work in works.items():
             seconds = work()
             if number:  # the first round warms JVM and worker processes
                 found[name].append(seconds)
-        told = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in found.items() if times)
-        print(f"{title}, round {number}: {told or 'warmed up'}", flush=True)
+        last = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in found.items() if times)
+        print(f"{title}, round {number}: {last or 'warmed up'}", flush=True)
     return found
 
 
-def row(ours: list[float], floor: list[float], rows: int) -> dict[str, Any]:
-    """Rates of the best rounds; the ratio is the median of the rounds' own."""
-    ratios = [theirs / mine for mine, theirs in zip(ours, floor, strict=True)]
+def row(ordered: list[float], baseline: list[float], rows: int) -> dict[str, Any]:
+    """Return the rates of the best rounds, and the median of the rounds' ratios."""
+    ratios = [theirs / mine for mine, theirs in zip(ordered, baseline, strict=True)]
     return {
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(one, 3) for one in ratios],
-        "ours_krows_per_second": round(rows / min(ours) / 1000),
-        "floor_krows_per_second": round(rows / min(floor) / 1000),
+        "ordermq_krows_per_second": round(rows / min(ordered) / 1000),
+        "baseline_krows_per_second": round(rows / min(baseline) / 1000),
     }
 
 
@@ -47,7 +47,7 @@ def timing(plan: DataFrame) -> Callable[[], float]:
 
 
 def cached(spark: SparkSession, rows: int, keys: int, **more: int) -> DataFrame:
-    """The rows of rows.py in the JVM's memory; `more` are options."""
+    """Return the rows of rows.py, cached in the JVM; `more` are options."""
     frame: DataFrame = spark.read.format("bench_rows").options(rows=rows, keys=keys, **more).load()
     frame = frame.cache()
     assert frame.count() == rows

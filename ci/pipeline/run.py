@@ -1,4 +1,4 @@
-"""The demo's flights on Spark: source, a stage with state, sink, read back; checked.
+"""Run the demo's flights on Spark: source, stage with state, sink, and check the result.
 
 python ci/pipeline/run.py --out FOLDER, after `ordermq demo --out FOLDER`; ci/demo.sh runs both.
 """
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from check import Outcome, check
-from course import play
 from picture import draw
+from scenario import run_scenario
 
 from ordermq.cli.demo.processes import DemoFailed
 from ordermq.cli.output import fail, note, out, print_json, print_table, progress_bar
@@ -20,13 +20,13 @@ from ordermq.cli.output import fail, note, out, print_json, print_table, progres
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="as the demo's")
-    parser.add_argument("--limit", type=int, help="as the demo's")
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder of the demo")
+    parser.add_argument("--limit", type=int, help="limit of the demo")
     parser.add_argument("--json", action="store_true")
-    asked, _ = parser.parse_known_args()  # the others are the demo's alone
+    asked, _ = parser.parse_known_args()  # the demo has further options
     data = asked.out / "broker"
     if not data.is_dir():
-        fail(f"{data} is not there: run `ordermq demo --out {asked.out}` first")
+        fail(f"{data} does not exist: run `ordermq demo --out {asked.out}` first")
     folder = asked.out / "spark"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -44,41 +44,44 @@ def main() -> None:
 
 
 def run(data: Path, folder: Path, limit: int | None) -> Outcome:
-    """Play, check and draw, with a line of progress."""
+    """Run the scenario, check it and draw it, with a progress bar."""
     with progress_bar() as progress:
-        bar = progress.add_task("flights on Spark", total=None, note="Spark starts")
+        bar = progress.add_task("flights on Spark", total=None, note="starting Spark")
 
-        def say(rows: int, text: str) -> None:
+        def report(rows: int, text: str) -> None:
             progress.update(bar, completed=rows, note=text)
             if not progress.console.is_terminal:
                 note(f"  {rows:,} rows  {text}")
 
-        course = play(data, folder, say)
-        progress.update(bar, total=course.rows, completed=course.rows, note="checking")
-        outcome = check(course, limit)
-        draw(course, folder / "batches.png")
+        scenario = run_scenario(data, folder, report)
+        progress.update(bar, total=scenario.rows, completed=scenario.rows, note="checking")
+        outcome = check(scenario, limit)
+        draw(scenario, folder / "batches.png")
     return outcome
 
 
 def show(outcome: Outcome, folder: Path) -> None:
-    course = outcome.course
+    scenario = outcome.scenario
     print_table(
         "flights on Spark",
         ["", "value"],
         [
-            ("messages of the topic", course.total),
-            ("rows the stage got, those of the killed micro-batch again", course.rows),
-            ("micro-batches", len(course.batches)),
+            ("messages of the topic", scenario.total),
+            ("rows through the stage, including repeated ones", scenario.rows),
+            ("micro-batches", len(scenario.batches)),
             ("logs written to the sink's topic", outcome.written),
             ("aircraft", outcome.logs),
-            ("seconds from kill -9 to the next micro-batch done", course.back_t - course.killed_t),
-            ("seconds in all, Spark's start twice included", course.seconds),
+            (
+                "seconds from kill -9 to the end of the next micro-batch",
+                scenario.back_t - scenario.killed_t,
+            ),
+            ("seconds in total, including two starts of Spark", scenario.seconds),
         ],
     )
     if not outcome.failures:
         out.print(
-            f"[bold green]in order[/]: {outcome.logs:,} logs read back equal pandas' on every "
-            "figure, and no queue had two owners",
+            f"[bold green]OK[/]: {outcome.logs:,} logs equal those of pandas, and no queue had two "
+            "owners",
             highlight=False,
             soft_wrap=True,
         )

@@ -1,25 +1,35 @@
-"""The Spark bridge: RocketMQ's queues as a source of DataFrames, in order (extra `spark`).
+"""The Spark bridge: topics of RocketMQ as ordered DataFrames (extra `spark`).
 
     orders = spark.readStream.format("ordermq").options(name_servers="...", topic="...").load()
 
-| file | what is in it |
+| question | file |
 |---|---|
-| options.py, settings.py | every option, read and checked at once |
-| schema.py | the columns, for Arrow and for Spark |
-| source.py | the batch source: a snapshot, a partition a queue |
-| stream.py, stream_driver.py, tails.py | the stream: Spark's calls; a run; where its queues end |
-| driver_lease.py | a run holds its queues |
-| queue_reader.py | reading a queue's range on an executor, as Arrow |
-| offsets.py, positions.py | where to read: pure functions; what the brokers are asked |
-| link.py | the client of a process |
-| lease_identity.py | who holds a running query's queues: source and stages agree on it here |
-| ordered_stage.py | apply_in_order: which plan; ordered_*.py: rows, calls, keys, lanes, failures |
-| ordered_state.py, ordered_columns.py | stages that remember; column functions in order |
-| executor_lease.py | the fence before user code |
-| sink.py | the sink; sink_*.py: options, rows to batch bodies, stamps, sending, its shuffle |
-| repeats.py | messages written twice, read once |
+| Which options are there, and how are they checked? | options.py |
+| Which columns does the source have? | schema.py |
+| How does a process talk to brokers? Which task does it run? | session.py |
+| How is the order of rows checked? | row_order.py |
+| How does a batch, or a micro-batch, get its offsets? | source/offsets.py |
+| How does a task read its rows? | source/queue_reader.py |
+| When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |
+| Who holds the queue locks of a running query? | source/driver_lease.py |
+| What may a task do after its query has ended? | stages/executor_lease.py |
+| Which plan does an ordered stage get? | stages/apply_in_order.py |
+| Which rows does a call of the user's function get? | stages/stage_invocation.py |
+| How do rows of different keys run concurrently? | stages/concurrent_keys.py |
+| How are sorted rows cut by key? | stages/key_runs.py |
+| What may the user's function return? | stages/output.py |
+| What happens to a row on which the function fails? | stages/failure_policy.py |
+| Where is a key's state kept? | stages/apply_with_state.py |
+| How does a column function get its rows in order? | stages/ordered_udf.py |
+| How are messages written, and who checks their order? | sink/writer.py |
+| Which queue does a row go to? How is it encoded? | sink/row_encoder.py |
+| How are batches sent and retried? | sink/block_sender.py |
+| How is a message found that was written twice? | sink/row_stamps.py, stages/deduplication.py |
+| How do all rows of a target queue get into one task? | sink/target_queues.py |
 
-Spark finds the format by the package `pyspark_ordermq`.
+source, sink and stages import the files above them, and not each other; only `drop_repeats`, a
+stage, knows the names of the sink's stamps. Spark finds the format by the package
+`pyspark_ordermq`.
 """
 
 from __future__ import annotations
@@ -51,9 +61,9 @@ __all__ = [
     "unpark",
 ]
 
-# Where each name is, imported when it is asked for: Spark's processes that only plan a read
-# import this package too, and pandas would cost each of them a second.
-_HOMES = {
+# Imported when a name is used: Spark's processes that only plan a read import this package, too,
+# and pandas would cost each of them a second.
+_MODULES = {
     "DeadLetter": "stages.failure_policy",
     "ParkKey": "stages.failure_policy",
     "StageContext": "stages.stage_invocation",
@@ -67,17 +77,17 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session.
+    """Register the format in a session.
 
-    Needed only where the package cannot be found by its name: Spark looks for packages in the
-    folders of sys.path, which an editable install is not in.
+    Needed only where Spark cannot find the package by its name: it searches the folders of
+    sys.path, which do not contain an editable install.
     """
     from pyspark_ordermq import DefaultSource
 

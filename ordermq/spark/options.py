@@ -1,8 +1,7 @@
-"""How options of a Spark format are read: text to value, every fault in one error.
+"""The options of the source and of the sink: their tables, and how a text becomes a value.
 
-A format's options are one table of `Setting`s, which `docs/spark.md` is held against by a test.
-Spark brings keys in lower case; ours are compared without their underscores too, so that
-`startingOffsets` and `starting_offsets` are one option.
+The options of a format are one table of `Setting`s. ci/spark_options.py makes the tables of
+docs/spark.md from them, and a test compares the page with the code.
 """
 
 from __future__ import annotations
@@ -27,13 +26,24 @@ from ordermq.producer.queue_selector import selector_of
 
 _E = TypeVar("_E", bound=StrEnum)
 
-# What Spark itself hands on, and that means nothing here: of sinks, then of CREATE TABLE.
-_SPARKS_OWN: Final = frozenset(
+# A pull request names a group. The broker creates it, or refuses the pull where it may not.
+READ_GROUP: Final = "ordermq-spark"  # a pull request must name a group: this one by default
+SINK_GROUP: Final = "ordermq-spark-sink"
+_DAY_MS: Final = 86_400_000
+
+# Keys that Spark passes on although they mean nothing to a format. The first two are of sinks,
+# the others of CREATE TABLE; refusing them would refuse every such query.
+_SPARK_KEYS: Final = frozenset(
     {"checkpointlocation", "queryname", "provider", "owner", "location", "comment", "external"}
     | {"is_managed_location", "collation"}
 )
-_OF_TABLE: Final = "option."  # before each option while CREATE TABLE asks for the schema
+# Spark puts this before each key while CREATE TABLE asks for the schema.
+_TABLE_PREFIX: Final = "option."
+# The values of these are left out of errors: an error ends in logs and in Spark's web pages.
 _SECRET: Final = frozenset({"secret_key", "security_token"})
+
+
+# Reading options.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +52,36 @@ class Setting:
 
     Args:
         name: in snake_case.
-        read: text to value; raises ValueError, whose text is not shown.
-        allowed: what is allowed, for the error and the page.
-        default: its value where it is not given.
-        says: what it does, for the page.
+        read: turns text into the value; raises ValueError, whose text is not shown.
+        allowed: type and range, for the error and the page.
+        default: the value where the option is not given.
+        description: one line for the page.
     """
 
     name: str
     read: Callable[[str], Any]
     allowed: str
     default: Any
-    says: str
+    description: str
 
 
 def read_options(settings: Iterable[Setting], given: Mapping[str, str]) -> dict[str, Any]:
-    """The value of every setting.
+    """Return the value of every setting.
 
-    Raises: ConfigError: names each option that is unknown or wrong, its value, what is allowed.
+    Raises: ConfigError: names every unknown or wrong option, its value, and what is allowed.
     """
-    table = {_folded(setting.name): setting for setting in settings}
+    table = {_normalized(setting.name): setting for setting in settings}
     values = {setting.name: setting.default for setting in table.values()}
+    # All faults in one error: a user who corrects one option at a time starts Spark each time.
     faults: list[str] = []
-    for told, text in given.items():
-        key = told[len(_OF_TABLE) :] if told.lower().startswith(_OF_TABLE) else told
-        setting = table.get(_folded(key))
+    for key, text in given.items():
+        name = key[len(_TABLE_PREFIX) :] if key.lower().startswith(_TABLE_PREFIX) else key
+        setting = table.get(_normalized(name))
         if setting is None:
-            faults += _unknown(key, table)
+            faults += _unknown(name, table)
             continue
+        # Every reader raises ValueError, ConfigError included. Its text is dropped: `allowed` says
+        # the same in one form for the error and for the page.
         try:
             values[setting.name] = setting.read(text.strip())
         except ValueError:
@@ -79,29 +92,30 @@ def read_options(settings: Iterable[Setting], given: Mapping[str, str]) -> dict[
     return values
 
 
-def missing(*names: str) -> ConfigError:
-    """The error for options that are needed and were not given.
-
-    A table made by CREATE TABLE is named too: Spark forgets its options.
-    """
-    text = " and ".join(names)
+def _missing(*names: str) -> ConfigError:
+    # CREATE TABLE is named because a table keeps none of its OPTIONS: Spark drops them, and the
+    # user, who did give them, would look for the mistake in vain.
     return ConfigError(
-        f"option {text} is missing: give it by .option(...). Of a table made by CREATE TABLE ... "
-        "USING ordermq Spark forgets the OPTIONS: read it as SELECT * FROM t WITH (topic '...', "
-        "name_servers '...'), by spark.read.option(...).table('t'), or make it a TEMPORARY VIEW"
+        f"option {' and '.join(names)} is missing: give it by .option(...). A table made by "
+        "CREATE TABLE ... USING ordermq loses its OPTIONS in Spark: read it as SELECT * FROM t "
+        "WITH (topic '...', name_servers '...'), by spark.read.option(...).table('t'), or make "
+        "it a TEMPORARY VIEW"
     )
 
 
-def _folded(name: str) -> str:
+def _normalized(name: str) -> str:
+    # Spark hands keys over in lower case. Without underscores, startingOffsets (as Kafka's
+    # connector writes it) and starting_offsets are the same option.
     return name.lower().replace("_", "")
 
 
 def _unknown(key: str, table: Mapping[str, Setting]) -> list[str]:
-    if key.lower() in _SPARKS_OWN:
+    if key.lower() in _SPARK_KEYS:
         return []
     if key.lower() == "path":
-        return ["a path, as load('...') gives it, means nothing here: use option topic"]
-    near = difflib.get_close_matches(_folded(key), table, n=1)
+        return ["a path, as in load('...'), is not supported: use option topic"]
+    # Spark itself ignores unknown options, so a typo would be a silent default.
+    near = difflib.get_close_matches(_normalized(key), table, n=1)
     hint = f"; did you mean {table[near[0]].name}?" if near else ""
     return [f"no option {key!r}{hint}"]
 
@@ -109,15 +123,15 @@ def _unknown(key: str, table: Mapping[str, Setting]) -> list[str]:
 # Readers of values; each raises ValueError.
 
 
-def text(value: str) -> str:
-    """Any text but an empty one."""
+def read_string(value: str) -> str:
+    """Read a string that is not empty."""
     if not value:
         raise ValueError
     return value
 
 
-def whole(low: int, high: int) -> Callable[[str], int]:
-    """A whole number of a range."""
+def read_int(low: int, high: int) -> Callable[[str], int]:
+    """Make a reader of whole numbers from `low` to `high`."""
 
     def read(value: str) -> int:
         number = int(value)
@@ -128,19 +142,19 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def flag(value: str) -> bool:
-    """true or false, in any case."""
+def read_bool(value: str) -> bool:
+    """Read true or false, in any case."""
     if value.lower() not in ("true", "false"):
         raise ValueError
     return value.lower() == "true"
 
 
-def choice(kind: type[_E]) -> Callable[[str], _E]:
-    """A member of an enumeration by its value; case and underscores do not count."""
-    members = {_folded(member.value): member for member in kind}
+def read_choice(kind: type[_E]) -> Callable[[str], _E]:
+    """Make a reader of an enumeration's values; case and underscores do not count."""
+    members = {_normalized(member.value): member for member in kind}
 
     def read(value: str) -> _E:
-        member = members.get(_folded(value))
+        member = members.get(_normalized(value))
         if member is None:
             raise ValueError
         return member
@@ -148,65 +162,63 @@ def choice(kind: type[_E]) -> Callable[[str], _E]:
     return read
 
 
-def config_settings(kind: type[Any], **says: str) -> tuple[Setting, ...]:
-    """Settings of the fields of a dataclass of `ordermq.config`, which checks their ranges.
+def config_settings(kind: type[Any], **descriptions: str) -> tuple[Setting, ...]:
+    """Make settings of the fields of a dataclass of `ordermq.config`.
+
+    The dataclass checks the ranges, so that they are written down once.
 
     Args:
-        kind: the dataclass; each field a flag, a whole number, a text or a choice.
-        says: a field's name and what it does; only these become settings.
+        kind: the dataclass.
+        descriptions: one line per field; only these fields become settings.
     """
     defaults = kind()
-    return tuple(_of_field(name, getattr(defaults, name), said) for name, said in says.items())
+    return tuple(
+        _setting_of_field(name, getattr(defaults, name), description)
+        for name, description in descriptions.items()
+    )
 
 
 def config_of(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """The dataclass of these values; what is not in them keeps its default.
+    """Make the dataclass from these values; fields that are not among them keep their default.
 
-    Raises: ConfigError: a value out of its range.
+    Raises: ConfigError: a value is out of its range.
     """
     fields = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in fields})
 
 
-def _of_field(name: str, default: Any, says: str) -> Setting:
+def _setting_of_field(name: str, default: Any, description: str) -> Setting:
+    # bool before int: a bool is an int, too.
     if isinstance(default, bool):
-        return Setting(name, flag, "true or false", default, says)
+        return Setting(name, read_bool, "true or false", default, description)
     if isinstance(default, StrEnum):
         kind = type(default)
         allowed = "one of " + ", ".join(member.value for member in kind)
-        return Setting(name, choice(kind), allowed, default, says)
+        return Setting(name, read_choice(kind), allowed, default, description)
     if isinstance(default, int):
-        return Setting(name, whole(0, 1 << 62), "a whole number", default, says)
-    return Setting(name, str, "a text", default, says)
+        return Setting(name, read_int(0, 1 << 62), "int >= 0", default, description)
+    return Setting(name, str, "string", default, description)
 
 
-READ_GROUP: Final = "ordermq-spark"  # pulls name a group; this one where the user has none
-_DAY_MS: Final = 86_400_000
+# Queues and offsets as users write them.
 
 
 class Edge(StrEnum):
-    """Where reading begins or ends, but for offsets given one by one and for times."""
+    """An end of a queue at which reading begins or stops."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
-    GROUP = "group"  # where the group has committed; earliest where it has not
-
-
-class ReleaseInFlight(StrEnum):
-    """What becomes of the locks when a query is stopped in the middle of a batch."""
-
-    STRICT = "strict"
-    AFTER_PAUSE = "afterPause"
+    GROUP = "group"  # the group's committed offset; earliest where it has none
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Where reading begins, or where it ends.
+    """The place in each queue where reading begins, or where it stops.
 
     Args:
-        edge: for the queues `offsets` does not name.
-        offsets: of queues named one by one.
-        timestamp_ms: since 1970; the first message stored then or later, for every queue.
+        edge: for the queues that `offsets` does not name.
+        offsets: of single queues.
+        timestamp_ms: since 1970; the first message stored then or later, in every queue.
     """
 
     edge: Edge
@@ -215,49 +227,55 @@ class Boundary:
 
 
 def queue_text(queue: MessageQueue) -> str:
-    """`topic@broker:queue`, the name of a queue in offsets."""
+    """Return a queue's name in offsets: `topic@broker:queue`."""
     return f"{queue.topic}@{queue.broker_name}:{queue.queue_id}"
 
 
-def queue_of(name: str) -> MessageQueue:
-    """The queue of such a name.
+def parse_queue(name: str) -> MessageQueue:
+    """Return the queue of a name made by `queue_text`.
 
-    Raises: ValueError: it is none.
+    Raises: ValueError: it is not such a name.
     """
+    # From the right: a broker's name may contain a colon, a queue id cannot.
     where, _, number = name.rpartition(":")
+    # From the left: neither part is checked further, a queue that does not exist is found later
+    # by its route.
     topic, _, broker = where.partition("@")
     if not topic or not broker:
-        raise ValueError(f"{name!r} is no queue: expected topic@broker:queue")
+        raise ValueError(f"{name!r} is not a queue: expected topic@broker:queue")
     return MessageQueue(topic, broker, int(number))
 
 
-def _topics(value: str) -> tuple[str, ...]:
+def _read_topics(value: str) -> tuple[str, ...]:
+    # A topic that is named twice would be read twice: each once, in the given order.
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names:
         raise ValueError
     return tuple(check_topic(name) for name in names)
 
 
-def _name_servers(value: str) -> str:
+def _read_name_servers(value: str) -> str:
     return ";".join(parse_name_servers(value))
 
 
-def _columns(value: str) -> tuple[str, ...]:
+def _read_columns(value: str) -> tuple[str, ...]:
     return checked_columns([name.strip() for name in value.split(",")])
 
 
-def _tags(value: str) -> str:
+def _read_tags(value: str) -> str:
+    # Parsed with any topic: the expression is checked once here, and sent to brokers as it is.
     return Subscription.parse("any", value, 0).expression
 
 
-def _offsets(value: str) -> tuple[tuple[MessageQueue, int | Edge], ...]:
-    told = json.loads(value)
-    if not isinstance(told, dict):
+def _read_offsets(value: str) -> tuple[tuple[MessageQueue, int | Edge], ...]:
+    offsets = json.loads(value)
+    if not isinstance(offsets, dict):
         raise ValueError
-    return tuple(sorted((queue_of(name), _offset(where)) for name, where in told.items()))
+    return tuple(sorted((parse_queue(name), _read_offset(at)) for name, at in offsets.items()))
 
 
-def _offset(where: object) -> int | Edge:
+def _read_offset(where: object) -> int | Edge:
+    # JSON's true is an int in Python: refused, or it would be offset 1.
     if isinstance(where, int) and not isinstance(where, bool) and 0 <= where < 1 << 62:
         return where
     if where in (Edge.EARLIEST, Edge.LATEST):
@@ -265,198 +283,233 @@ def _offset(where: object) -> int | Edge:
     raise ValueError
 
 
-def _start(value: str) -> Boundary:
+def _read_start(value: str) -> Boundary:
     if value.startswith("{"):
-        return Boundary(Edge.EARLIEST, _offsets(value))
-    return Boundary(choice(Edge)(value))
+        return Boundary(Edge.EARLIEST, _read_offsets(value))
+    return Boundary(read_choice(Edge)(value))
 
 
-def _end(value: str) -> Boundary:
+def _read_end(value: str) -> Boundary:
     if value.startswith("{"):
-        return Boundary(Edge.LATEST, _offsets(value))
+        return Boundary(Edge.LATEST, _read_offsets(value))
     if value.lower() != Edge.LATEST:
         raise ValueError
     return Boundary(Edge.LATEST)
 
 
-def _timestamp(value: str) -> Boundary:
+def _read_timestamp(value: str) -> Boundary:
     if value.isdecimal():
         return Boundary(Edge.LATEST, timestamp_ms=int(value))
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
+        # UTC and not the machine's zone: the driver's zone must not decide what is read.
         moment = moment.replace(tzinfo=UTC)
     return Boundary(Edge.LATEST, timestamp_ms=int(moment.timestamp() * 1_000))
 
 
-_PER_QUEUE = 'JSON like {"topic@broker:0": 17}'
+def _read_selector(value: str) -> str:
+    selector_of(value)
+    return value
+
+
+# The options of name servers, accounts and connections, shared by source and sink.
+
 
 CLIENT: Final = (
     Setting(
         "name_servers",
-        _name_servers,
+        _read_name_servers,
         "host:port, several joined by ;",
         "",
-        "where the name servers are; needed",
+        "addresses of the name servers; required",
     ),
     *config_settings(
         RemotingConfig,
-        access_key="the account that signs requests",
-        secret_key="its secret",
-        security_token="of a temporary account",
-        tls="talk TLS",
-        tls_verify="what is asked of a server's certificate",
-        tls_ca_file="PEM file, on driver and executors: who may sign servers' certificates",
-        tls_certificate="PEM file, on driver and executors: ours, where servers ask for one",
-        tls_key="PEM file of its key",
-        connect_timeout_ms="to open a connection",
-        request_timeout_ms="of route, heartbeat and member list",
-        offset_timeout_ms="of query and commit of offsets",
-        lock_timeout_ms="of lock and unlock",
-        heartbeat_interval_ms="between heartbeats of an ordered stream",
-        route_interval_ms="how often the routes are asked again: a new queue is seen after that",
+        access_key="account that signs requests",
+        secret_key="secret of the account",
+        security_token="session token of a temporary account",
+        tls="connect with TLS",
+        tls_verify="how a server's certificate is verified",
+        tls_ca_file="CA bundle (PEM) used to verify the server; a path on driver and executors",
+        tls_certificate="client certificate (PEM) for mutual TLS; a path on driver and executors",
+        tls_key="private key (PEM) of the client certificate",
+        connect_timeout_ms="timeout for opening a connection",
+        request_timeout_ms="timeout of route, heartbeat and group member requests",
+        offset_timeout_ms="timeout of requests that pull, query or commit offsets",
+        lock_timeout_ms="timeout of lock and unlock requests",
+        heartbeat_interval_ms="interval between heartbeats of an ordered stream",
+        route_interval_ms="interval between route refreshes; a new queue is found at the next one",
     ),
 )
 
+
+# Dead letters and lease checks get all options of the source, or those a user passed to a stage;
+# only the ones about servers and accounts concern them.
+def client_options(options: Mapping[str, str]) -> tuple[str, RemotingConfig]:
+    """Return name servers and connection settings among the options of a format.
+
+    Raises: ConfigError: a value is out of its range.
+    """
+    known = {_normalized(setting.name) for setting in CLIENT}
+    own = {name: text for name, text in options.items() if _normalized(name) in known}
+    values = read_options(CLIENT, own)
+    return values["name_servers"], config_of(RemotingConfig, values)
+
+
+# The source.
+
+
+class ReleaseInFlight(StrEnum):
+    """What happens to the queue locks when a query stops in the middle of a batch."""
+
+    STRICT = "strict"
+    AFTER_PAUSE = "afterPause"
+
+
+_PER_QUEUE = 'JSON like {"topic@broker:0": 17}'
+
 SOURCE: Final = (
     *CLIENT,
-    Setting("topic", _topics, "names of topics, joined by ,", (), "what to read; needed"),
+    Setting("topic", _read_topics, "topic names joined by ,", (), "topics to read; required"),
     Setting(
         "group",
         check_group,
-        "a consumer group's name",
+        "consumer group name",
         "",
-        "the consumer group: whose offsets are read and committed, and, in ordered mode, whose "
+        "consumer group whose offsets are read and committed and, in ordered mode, whose queue "
         "locks are held",
     ),
-    Setting("tags", _tags, "* or tags joined by ||", "*", "only messages with one of these tags"),
+    Setting(
+        "tags", _read_tags, "* or tags joined by ||", "*", "read only messages with these tags"
+    ),
     Setting(
         "columns",
-        _columns,
+        _read_columns,
         f"some of {','.join(COLUMNS)}",
         COLUMNS,
-        "which columns, in which order; Spark prunes none itself",
+        "columns to read, in this order; Spark prunes none itself",
     ),
     Setting(
         "starting_offsets",
-        _start,
-        f"earliest, latest, group, or {_PER_QUEUE} (others: earliest)",
+        _read_start,
+        f"earliest, latest, group, or {_PER_QUEUE} (other queues: earliest)",
         None,
-        "where to begin; a stream with a checkpoint goes on from that. Default: of a stream with "
-        "a group `group`, else `earliest`",
+        "where a query without a checkpoint begins. Default: `group` for a stream with a group, "
+        "else `earliest`",
     ),
     Setting(
         "starting_timestamp",
-        _timestamp,
+        _read_timestamp,
         "ms since 1970, or ISO 8601",
         None,
-        "begin with what was stored then or later, instead of starting_offsets",
+        "begin with the first message stored at this time or later, instead of starting_offsets",
     ),
     Setting(
         "ending_offsets",
-        _end,
-        f"latest, or {_PER_QUEUE} (others: latest)",
+        _read_end,
+        f"latest, or {_PER_QUEUE} (other queues: latest)",
         Boundary(Edge.LATEST),
-        "batch only: where to end, exclusive; latest is what there is when the DataFrame is made",
+        "batch only: where to stop, exclusive; `latest` is resolved when the DataFrame is made",
     ),
     Setting(
         "ending_timestamp",
-        _timestamp,
+        _read_timestamp,
         "ms since 1970, or ISO 8601",
         None,
-        "batch only: end before what was stored then or later",
+        "batch only: stop before the first message stored at this time or later",
     ),
     Setting(
         "max_rows",
-        whole(1, 1 << 40),
-        "a whole number from 1",
+        read_int(1, 1 << 40),
+        "int >= 1",
         None,
-        "most offsets of a micro-batch (of a batch read: altogether), shared fairly among queues",
+        "maximum number of offsets per micro-batch (or per batch read), shared fairly among queues",
     ),
     Setting(
         "fail_on_data_loss",
-        flag,
+        read_bool,
         "true or false",
         True,
-        "fail when messages expired unread, instead of a warning",
+        "fail when messages expired before they were read; false logs a warning instead",
     ),
     Setting(
         "pushdown",
-        flag,
+        read_bool,
         "true or false",
         False,
-        "batch only: read only the topics, queues and offsets a filter asks for; needs "
+        "batch only: read only the topics, queues and offsets that a filter selects; needs "
         "spark.sql.python.filterPushdown.enabled=true",
     ),
     Setting(
         "ordered",
-        flag,
+        read_bool,
         "true or false",
         None,
-        "stream: hold the broker's queue locks as a member of the group, and give the column "
+        "stream: hold the broker's queue locks as a member of the group, and add the column "
         "`lease`. Default: true with a group",
     ),
     Setting(
         "lock_wait_ms",
-        whole(0, _DAY_MS),
-        "0..86400000",
+        read_int(0, _DAY_MS),
+        f"int 0..{_DAY_MS}",
         120_000,
-        "ordered: how long a batch waits for queues that another member holds, then it fails",
+        "ordered: how long a batch waits for queues locked by another member before it fails",
     ),
     Setting(
         "release_in_flight",
-        choice(ReleaseInFlight),
+        read_choice(ReleaseInFlight),
         "strict or afterPause",
         ReleaseInFlight.STRICT,
-        "ordered, stopped in the middle of a batch: leave the locks to expire at the broker, or "
+        "ordered, stopped in the middle of a batch: let the locks expire at the broker, or "
         "unlock after release_pause_ms",
     ),
     Setting(
         "release_pause_ms",
-        whole(0, _DAY_MS),
-        "0..86400000",
+        read_int(0, _DAY_MS),
+        f"int 0..{_DAY_MS}",
         10_000,
-        "ordered: how long executors are given to end after a stop in the middle of a batch",
+        "ordered: time for executors to end after a stop in the middle of a batch",
     ),
     *config_settings(
         LeaseConfig,
-        lock_max_live_ms="ordered: a lease ends so long after its last renewal was sent; half of "
-        "RocketMQ's lockMaxLiveTime, which its broker does not tell",
-        lock_interval_ms="ordered: the longest time between renewals",
+        lock_max_live_ms="ordered: maximum time a lease lasts after its last renewal was sent; "
+        "half of RocketMQ's lockMaxLiveTime, which its broker does not report",
+        lock_interval_ms="ordered: maximum time between renewals",
     ),
     Setting(
         "pull_batch_size",
-        whole(1, 1_024),
-        "1..1024",
+        read_int(1, 1_024),
+        "int 1..1024",
         1_024,
-        "messages asked for in one pull; RocketMQ's broker gives 32 unless told otherwise",
+        "messages requested per pull; RocketMQ's broker returns at most 32 unless configured",
     ),
     Setting(
         "pull_batch_bytes",
-        whole(1_024, 16_000_000),
-        "1024..16000000",
+        read_int(1_024, 16_000_000),
+        "int 1024..16000000",
         1_048_576,
-        "bytes asked for in one pull",
+        "bytes requested per pull",
     ),
     Setting(
         "arrow_batch_rows",
-        whole(1, 1 << 20),
-        "1..1048576",
+        read_int(1, 1 << 20),
+        f"int 1..{1 << 20}",
         10_000,
-        "rows of one Arrow record batch",
+        "maximum rows per Arrow record batch",
     ),
     Setting(
         "read_timeout_ms",
-        whole(1, _DAY_MS),
-        "1..86400000",
+        read_int(1, _DAY_MS),
+        f"int 1..{_DAY_MS}",
         60_000,
-        "a task gives up a queue whose broker does not answer for so long; Spark tries it again",
+        "a task fails when the queue's broker does not answer for this long; Spark retries it",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a user asks of the source; see `SOURCE` for each."""
+    """The options of the source; `SOURCE` describes each."""
 
     name_servers: str
     topics: tuple[str, ...]
@@ -483,15 +536,17 @@ class SourceOptions:
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
         """Read the options of a format.
 
-        Raises: ConfigError: names every option at fault, its value and what is allowed.
+        Raises: ConfigError: names every wrong option, its value and what is allowed.
         """
         values = read_options(SOURCE, given)
+        # Checked here and not as a missing value, because their error explains CREATE TABLE.
         wanted = [name for name in ("name_servers", "topic") if not values[name]]
         if wanted:
-            raise missing(*wanted)
-        _check_together(values)
+            raise _missing(*wanted)
+        _check_source(values)
         if values["ordered"] is None:
             values["ordered"] = bool(values["group"])
+        # Options whose name and value are the field's go straight in; the others are composed.
         fields = {field.name for field in dataclasses.fields(cls)}
         return cls(
             topics=values["topic"],
@@ -505,26 +560,31 @@ class SourceOptions:
 
     @property
     def read_group(self) -> str:
-        """The group that pulls are made for."""
+        """The group that pull requests name."""
         return self.group or READ_GROUP
 
     def stream_start(self) -> Boundary:
-        """Where a stream without a checkpoint begins."""
+        """Return where a stream without a checkpoint begins."""
+        # With a group it takes over from the member before, be it a query or a push consumer. A
+        # batch query does not: it commits nothing, and its result must not depend on others.
         return self.start or Boundary(Edge.GROUP if self.group else Edge.EARLIEST)
 
     def batch_start(self) -> Boundary:
-        """Where a batch read begins."""
+        """Return where a batch read begins."""
         return self.start or Boundary(Edge.EARLIEST)
 
 
-def _check_together(values: Mapping[str, Any]) -> None:
+def _check_source(values: Mapping[str, Any]) -> None:
+    # By comparison with the default: an option that is given with its default changes nothing.
     def is_given(name: str) -> bool:
         default = next(setting.default for setting in SOURCE if setting.name == name)
         return bool(values[name] != default)
 
-    for way in ("starting", "ending"):
-        if is_given(f"{way}_offsets") and is_given(f"{way}_timestamp"):
-            raise ConfigError(f"options {way}_offsets and {way}_timestamp: give one of the two")
+    for edge in ("starting", "ending"):
+        if is_given(f"{edge}_offsets") and is_given(f"{edge}_timestamp"):
+            raise ConfigError(
+                f"options {edge}_offsets and {edge}_timestamp: give only one of the two"
+            )
     start = values["starting_offsets"]
     if start is not None and start.edge is Edge.GROUP and not values["group"]:
         raise ConfigError("option starting_offsets='group' needs option group")
@@ -536,79 +596,81 @@ def _check_together(values: Mapping[str, Any]) -> None:
         ]
         if foreign:
             raise ConfigError(
-                f"offsets are given for {queue_text(foreign[0])}, whose topic is not read: "
-                f"option topic names {', '.join(values['topic'])}"
+                f"offsets are given for {queue_text(foreign[0])}, whose topic is not read: add "
+                f"the topic to option topic, which names {', '.join(values['topic'])}"
             )
 
 
-SINK_GROUP: Final = "ordermq-spark-sink"
+# The sink.
 
 
 class Order(StrEnum):
-    """What the sink promises of the order of what it sends."""
+    """The order that the sink promises for the messages it sends."""
 
-    KEY = "key"  # within a sharding key; without one, within a source queue
-    QUEUE = "queue"  # also within a target queue: one task of a batch feeds it
+    KEY = "key"  # within a sharding key; without a key, within a source queue
+    QUEUE = "queue"  # also within a target queue: one task per batch sends to it
     NONE = "none"
 
 
-def _selector(value: str) -> str:
-    selector_of(value)
-    return value
-
-
+# `topic` has no default and is not required alone, so it is checked with topic_column in `of`.
 SINK: Final = (
     *CLIENT,
     Setting(
-        "topic", lambda name: check_sendable_topic(name) or name, "a topic's name", "", "where to"
+        "topic",
+        lambda name: check_sendable_topic(name) or name,
+        "topic name",
+        "",
+        "topic to write to; this or topic_column is required",
     ),
-    Setting("topic_column", text, "a column's name", "", "the column that names it, instead"),
-    Setting("group", check_group, "a producer group's name", SINK_GROUP, "the producer group"),
-    Setting("body_column", text, "a column's name", "body", "the message: BINARY or STRING"),
+    Setting("topic_column", read_string, "column name", "", "column with the topic of each row"),
+    Setting("group", check_group, "producer group name", SINK_GROUP, "producer group"),
+    Setting("body_column", read_string, "column name", "body", "message body: BINARY or STRING"),
     Setting(
         "key_column",
-        text,
-        "a column's name",
+        read_string,
+        "column name",
         "sharding_key",
-        "the sharding key, whose messages stay in order; used if it is there",
+        "sharding key, whose messages stay in order; used if the DataFrame has the column",
     ),
     Setting(
         "queue_column",
-        text,
-        "a column's name",
+        read_string,
+        "column name",
         "",
-        "INT: the target queue's number among the topic's queues, sorted; instead of the key's",
+        "INT column with the index of the target queue among the topic's sorted queues; overrides "
+        "the key",
     ),
     Setting(
         "selector",
-        _selector,
+        _read_selector,
         "java, go, sip or sha256",
         "java",
-        "which queue a key goes to; all producers of a topic must agree",
+        "how a key chooses its queue; all producers of a topic must use the same",
     ),
     Setting(
         "order",
-        choice(Order),
+        read_choice(Order),
         "key, queue or none",
         Order.KEY,
-        "what is promised, and refused where the plan cannot keep it: order within a key, or "
-        "one task for each target queue too, or nothing",
+        "order to guarantee, else the write fails: within a key; also within a target queue, "
+        "which needs one task per queue; or none",
     ),
     *config_settings(
         SendConfig,
-        send_timeout_ms="of one try",
-        retry_times="re-sends of a batch after a time-out, to the same queue",
-        retry_delay_ms="before the first of them",
-        max_batch_bytes="bodies and properties of one request",
-        default_topic_queue_nums="queues of a topic that its first message makes",
-        allow_queue_change="go on when the topic's queues change: keys move",
+        send_timeout_ms="timeout of one send attempt",
+        retry_times="maximum retries of a batch after a timeout, to the same queue",
+        retry_delay_ms="delay before the first retry",
+        max_batch_bytes="maximum bytes of bodies and properties per request",
+        default_topic_queue_nums="number of queues of a topic created by its first message",
+        allow_queue_change="continue when the number of the topic's queues changes: keys move to "
+        "other queues",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a user asks of the sink; see `SINK` for each."""
+    """The options of the sink; `SINK` describes each."""
 
     name_servers: str
     topic: str
@@ -623,22 +685,26 @@ class SinkOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str], columns: Mapping[str, Any]) -> SinkOptions:
-        """Read the options of a format, and hold them against the DataFrame's columns.
+        """Read the options of a format and check them against the DataFrame's columns.
 
-        Raises: ConfigError: names every option at fault; a column that is not there.
+        Raises: ConfigError: names every wrong option; a column that does not exist.
         """
         values = read_options(SINK, given)
         if not values["name_servers"]:
-            raise missing("name_servers")
+            raise _missing("name_servers")
         if bool(values["topic"]) == bool(values["topic_column"]):
+            # The source has a column `topic`, too. Taking it as the target by default would
+            # write the rows of a copied DataFrame back into the topic they were read from.
             raise ConfigError(
-                "the sink needs option topic, or option topic_column, one of the two. The "
-                "column `topic` of the source says where a row comes from, not where it goes"
+                "the sink needs option topic, or option topic_column, exactly one of the two. The "
+                "source's column `topic` is where a row comes from, not where it goes"
             )
-        folded = {name.lower().replace("_", "") for name in given}
+        # Only columns that the user named must exist, and the body's: a DataFrame without
+        # `sharding_key` is written without keys.
+        normalized = {_normalized(name) for name in given}
         for option in ("body_column", "topic_column", "queue_column", "key_column"):
             name = values[option]
-            is_wanted = option == "body_column" or option.replace("_", "") in folded
+            is_wanted = option == "body_column" or _normalized(option) in normalized
             if name and is_wanted and name not in columns:
                 raise ConfigError(
                     f"option {option}={name!r}: the DataFrame has no such column; it has "

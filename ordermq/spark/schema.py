@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from ordermq.model.arrow import COLUMNS, arrow_schema
 
+# The id of the run that read the row, null in a batch read; 8 bytes per row. `session.py` tells
+# what a stage does with it.
 LEASE_COLUMN: Final = "lease"
 
 _DDL: Final[dict[str, str]] = {
@@ -30,19 +32,19 @@ _DDL: Final[dict[str, str]] = {
 
 
 def spark_ddl(columns: tuple[str, ...] = COLUMNS, *, is_ordered: bool = False) -> str:
-    """The schema as Spark reads it.
+    """Return the schema as DDL text for Spark.
 
-    Args:
-        is_ordered: the lease column comes last.
+    Args: is_ordered: append the lease column.
     Raises: ConfigError: see `model.arrow.checked_columns`.
     """
     names = (*arrow_schema(columns).names, *((LEASE_COLUMN,) if is_ordered else ()))
     return ", ".join(f"`{name}` {_DDL[name]}" for name in names)
 
 
+# Cached: the reader asks for it once per record batch.
 @cache
 def source_schema(columns: tuple[str, ...] = COLUMNS, *, is_ordered: bool = False) -> pa.Schema:
-    """The schema of what `read` gives; one object for each choice of columns.
+    """Return the Arrow schema of the record batches; one object per choice of columns.
 
     Raises: ConfigError: see `model.arrow.checked_columns`.
     """

@@ -1,160 +1,137 @@
-"""One process's line to name servers and brokers: the I/O thread and a client on it."""
+"""The client session of a Spark process, and the Spark task that the process runs.
+
+The driver half of a stream, the planner of a batch read and every Python worker talk to name
+servers and brokers through a `ClientSession`. Each run of a streaming query in ordered mode draws a
+lease id and holds its queues at the broker under the client id `lease_client_id(group, lease)`.
+The source writes that lease id into the column `lease` of each row. A stage which asks the broker
+for the lock of the row's queue under the same client id learns whether the run still holds it.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ordermq import Producer
 from ordermq.client.session import ClientSession
-from ordermq.clock import Clock
-from ordermq.config import ProducerConfig, RemotingConfig
+from ordermq.config import RemotingConfig
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import Heartbeat
-from ordermq.spark.options import CLIENT, config_of, read_options
 
 _T = TypeVar("_T")
 
 
-def _ignore(address: str) -> None:
-    return None
+class ProcessCache(Generic[_T]):
+    """Objects of one process, made once per key and kept until the process ends.
 
-
-class Link:
-    """A client, and waiting for what it does on the I/O thread.
-
-    Args:
-        describe: what the heartbeat says; without it none is sent.
-        on_lost: the connection to this address broke; on the I/O thread.
+    Spark kills an idle worker without notice, so nothing kept here may need an orderly end:
+    whatever it sent was acknowledged before its task ended.
     """
-
-    def __init__(
-        self,
-        name_servers: str,
-        remoting: RemotingConfig,
-        *,
-        client_id: str | None = None,
-        describe: Callable[[], Heartbeat] | None = None,
-        on_lost: Callable[[str], None] = _ignore,
-        clock: Clock | None = None,
-    ) -> None:
-        self.client = ClientSession(
-            name_servers,
-            remoting,
-            client_id,
-            clock=clock,
-            describe=describe,
-            on_connection_lost=on_lost,
-        )
-        self.clock = self.client.clock
-
-    def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
-        """Run on the I/O thread and wait for the result."""
-        return self.client.call(work, timeout_s)
-
-    def submit(self, work: Coroutine[Any, Any, _T]) -> Any:
-        """Start on the I/O thread; a future."""
-        return self.client.submit(work)
-
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a task, from the I/O thread."""
-        return self.client.runtime.spawn(work, name)
-
-    async def queues(self, topics: Sequence[str]) -> list[MessageQueue]:
-        """The readable queues of these topics, sorted.
-
-        Raises: RouteError: no broker has one of the topics.
-        """
-        found: list[MessageQueue] = []
-        for topic in topics:
-            found += await self.client.queues(topic)
-        return sorted(found)
-
-    async def known(self, topics: Iterable[str]) -> None:
-        """Ask for the routes of these topics, so that their brokers' addresses are known."""
-        for topic in set(topics):
-            await self.client.routes.get(topic)
-
-    def close(self) -> None:
-        """Disconnect; the I/O thread ends with its last user."""
-        self.client.close()
-
-
-_links: dict[tuple[int, str, RemotingConfig], Link] = {}
-_links_lock = threading.Lock()
-
-
-def shared_link(name_servers: str, remoting: RemotingConfig) -> Link:
-    """The link of this process to these name servers, opened at its first use and then kept.
-
-    Spark kills idle workers without notice, so nothing here needs to be closed in order. A
-    worker is forked from a process that may have had links: the process id keeps them apart.
-    """
-    key = (os.getpid(), name_servers, remoting)
-    with _links_lock:
-        link = _links.get(key)
-        if link is None:
-            link = _links[key] = Link(name_servers, remoting)
-        return link
-
-
-DEAD_LETTER_GROUP = "ordermq-spark-dead-letters"
-
-
-class KeptClients(Generic[_T]):
-    """Clients by what they were made of; made once, by the first who asks."""
 
     def __init__(self, make: Callable[..., _T]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: dict[Any, _T] = {}
+        self._kept: dict[Any, _T] = {}
 
-    def of(self, *key: Any) -> _T:
+    def get(self, *arguments: Any) -> _T:
+        """Return the object made from these arguments."""
+        # Spark forks its workers from a daemon which may have filled this cache already. A
+        # connection does not survive a fork, so the process id is part of the key.
+        key = (os.getpid(), arguments)
         with self._lock:
-            if key not in self._made:
-                self._made[key] = self._make(*key)
-            return self._made[key]
+            if key not in self._kept:
+                self._kept[key] = self._make(*arguments)
+            return self._kept[key]
 
 
-def remoting_of(options: Mapping[str, str]) -> tuple[str, RemotingConfig]:
-    """Name servers and connection settings among the options of a format; others are left out.
+_SESSIONS = ProcessCache(ClientSession)
 
-    Raises: ConfigError: a value out of its range.
+
+def shared_session(
+    name_servers: str, remoting: RemotingConfig, client_id: str | None = None
+) -> ClientSession:
+    """Return this process's session with these name servers; the first call opens it.
+
+    Args: client_id: ask brokers under this id, as an executor does in its driver's name.
     """
-    known = {setting.name.replace("_", "") for setting in CLIENT}
-    own = {name: text for name, text in options.items() if _folded(name) in known}
-    values = read_options(CLIENT, own)
-    return values["name_servers"], config_of(RemotingConfig, values)
+    return _SESSIONS.get(name_servers, remoting, client_id)
 
 
-def _folded(name: str) -> str:
-    return name.lower().replace("_", "")
+async def queues_of(session: ClientSession, topics: Sequence[str]) -> list[MessageQueue]:
+    """Return the readable queues of these topics, sorted.
+
+    Raises: RouteError: a topic exists on no broker.
+    """
+    return sorted([queue for topic in topics for queue in await session.queues(topic)])
 
 
-def _started_producer(name_servers: str, remoting: RemotingConfig) -> Producer:
-    config = ProducerConfig(remoting=remoting)
-    producer = Producer(DEAD_LETTER_GROUP, name_servers=name_servers, config=config)
-    producer.start()
-    return producer
+async def learn_routes(session: ClientSession, queues: Iterable[MessageQueue]) -> None:
+    """Ask for the routes of these queues' topics, so that `routes.master_of` knows their brokers.
+
+    Asked per topic, not per queue by `address_of`: a stream may have a thousand queues.
+    """
+    for topic in {queue.topic for queue in queues}:
+        await session.routes.get(topic)
 
 
-_PRODUCERS = KeptClients(_started_producer)
+# The lease of a run.
 
 
-def producer_of(options: Mapping[str, str]) -> Producer:
-    """This process's producer for such options."""
-    return _PRODUCERS.of(*remoting_of(options))
-
-
-def new_lease() -> int:
-    """A lease id nobody has: 1 .. 2^63 - 1, random."""
+def new_lease_id() -> int:
+    """Draw a lease id: 1 .. 2^63 - 1, random."""
+    # Random, not counted: two drivers that never heard of each other must not draw the same id.
+    # 63 bits, so that it fits the BIGINT column of Spark.
     return secrets.randbelow((1 << 63) - 1) + 1
 
 
 def lease_client_id(group: str, lease: int) -> str:
-    """The client id a run holds its queues as, and its executors ask under."""
+    """Return the client id under which a run holds its queues and its executors ask."""
+    # Fixed width: mqadmin and `ordermq locks` list these ids one below the other.
     return f"{group}@spark@{lease:016x}"
+
+
+# The running task.
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """The Spark task that this process runs.
+
+    Args:
+        stage: unique per `apply_in_order` call, or the name of another kind of work.
+        query_id: id of the streaming query, kept over restarts; None in a batch query.
+        batch_id: number of the micro-batch, the same when it runs again; None in a batch query.
+        partition: Spark's number of the partition.
+        attempt: number of the attempt, 0 for the first.
+        task_attempt: unique within the Spark application; a replayed batch has another one.
+    """
+
+    stage: str
+    query_id: str | None
+    batch_id: int | None
+    partition: int
+    attempt: int
+    task_attempt: int
+
+
+def running_task(stage: str) -> RunningTask:
+    """Return the running task as Spark describes it."""
+    # Imported here: the processes which only plan a read need no task, and pay for each import.
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is None:  # no Spark around the call, as in unit tests
+        return RunningTask(stage, None, None, 0, 0, threading.get_ident())
+    # These two local properties are how Spark's own Scala sources learn the micro-batch; the
+    # Python API has no other way to it.
+    batch = task.getLocalProperty("streaming.sql.batchId")
+    return RunningTask(
+        stage,
+        task.getLocalProperty("sql.streaming.queryId"),
+        int(batch) if batch is not None else None,
+        task.partitionId(),
+        task.attemptNumber(),
+        task.taskAttemptId(),
+    )

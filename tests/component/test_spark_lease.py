@@ -79,7 +79,7 @@ def committed(broker: EmbeddedBroker) -> list[int | None]:
 
 def whole(driver: StreamDriver, start: StreamOffset) -> StreamOffset:
     """The next batch, all there is."""
-    end = driver.latest(start, None)
+    end = driver.next_end(start, None)
     assert end is not None
     return end
 
@@ -95,9 +95,9 @@ def test_a_run_holds_every_queue_as_a_member_of_its_group(broker, producer, run)
     assert [member.client_id for member in members] == [holder(driver)]
     end = whole(driver, start)
     assert sum(end.queues.values()) == 100
-    ranges = driver.begin(start, end)
+    ranges = driver.begin_batch(start, end)
     assert ranges == [(queue, 0, at) for queue, at in sorted(end.queues.items()) if at]
-    assert driver.latest(end, None) is None
+    assert driver.next_end(end, None) is None
 
 
 def test_whichever_call_comes_first_takes_the_locks(broker, producer, run):
@@ -108,14 +108,14 @@ def test_whichever_call_comes_first_takes_the_locks(broker, producer, run):
     first.close()
     assert owners(broker) == set()
     for call in (
-        lambda driver: driver.begin(start, end),
-        lambda driver: driver.latest(start, None),
+        lambda driver: driver.begin_batch(start, end),
+        lambda driver: driver.next_end(start, None),
         lambda driver: driver.initial(),
     ):
         driver = run()
         call(driver)
         assert owners(broker) == {holder(driver)}
-        driver.latest(end, None)  # nothing in flight
+        driver.next_end(end, None)  # nothing in flight
         driver.close()
         assert owners(broker) == set()
 
@@ -126,7 +126,7 @@ def test_a_second_query_waits_until_the_first_has_let_go(broker, producer, run):
     end = whole(first, first.initial())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.initial)
-        first.latest(end, None)
+        first.next_end(end, None)
         assert owners(broker) == {holder(first)}
         assert not waiting.done()
         first.close()
@@ -138,7 +138,7 @@ def test_a_query_that_waits_too_long_says_who_is_in_the_way(broker, producer, ru
     list(producer.send_many(numbered(100)))
     first, second = run(), run(lock_wait_ms="300")
     first.initial()
-    with pytest.raises(LockRefused, match=r"8 of 8 queues cannot be held.*another member"):
+    with pytest.raises(LockRefused, match=r"8 of 8 queues cannot be locked.*another member"):
         second.initial()
     assert owners(broker) == {holder(first)}
 
@@ -151,7 +151,7 @@ def test_a_query_that_is_ended_while_it_waits_leaves_no_lock_behind(broker, prod
         waiting = pool.submit(second.initial)
         lease = second._lease
         assert lease is not None
-        eventually(lambda: lease._acquiring is not None, "the second asks for locks")
+        eventually(lambda: lease._acquisition is not None, "the second asks for locks")
         second.close()  # as the SIGTERM handler does in the thread that waits
         assert isinstance(waiting.exception(10), CancelledError)
         first.close()
@@ -180,8 +180,8 @@ def test_a_push_consumer_gets_nothing_while_a_query_runs_and_goes_on_behind_it(
     start = driver.initial()
     make_consumer(seen.take).start()
     end = whole(driver, start)
-    driver.begin(start, end)
-    driver.latest(end, None)
+    driver.begin_batch(start, end)
+    driver.next_end(end, None)
     list(producer.send_many(numbered(50, start=100)))
     assert seen.deliveries == []
     assert owners(broker) == {holder(driver)}
@@ -222,8 +222,8 @@ def test_a_run_with_nothing_in_flight_commits_then_unlocks(broker, producer, run
     driver = run()
     start = driver.initial()
     end = whole(driver, start)
-    driver.begin(start, end)
-    driver.latest(end, None)
+    driver.begin_batch(start, end)
+    driver.next_end(end, None)
     driver.close()
     assert owners(broker) == set()
     assert committed(broker) == [end.queues[queue] for queue in QUEUES]
@@ -235,12 +235,12 @@ def test_a_run_stopped_in_mid_batch_leaves_its_locks_to_expire(broker, producer,
     driver = run()
     start = driver.initial()
     end = whole(driver, start)
-    driver.begin(start, end)
+    driver.begin_batch(start, end)
     driver.close()
     assert owners(broker) == {holder(driver)}
     assert committed(broker) == [0] * 8
     after = run(lock_wait_ms="20000")
-    ranges = after.begin(start, end)  # waits for the six seconds of this broker's locks
+    ranges = after.begin_batch(start, end)  # waits for the six seconds of this broker's locks
     assert owners(broker) == {holder(after)}
     assert sum(last - first for _, first, last in ranges) == 100
 
@@ -249,7 +249,7 @@ def test_after_pause_a_run_stopped_in_mid_batch_unlocks(broker, producer, run):
     list(producer.send_many(numbered(100)))
     driver = run(release_in_flight="afterPause", release_pause_ms="300")
     start = driver.initial()
-    driver.begin(start, whole(driver, start))
+    driver.begin_batch(start, whole(driver, start))
     driver.close()
     assert owners(broker) == set()
 
@@ -261,14 +261,14 @@ def test_after_pause_a_new_run_takes_over_from_a_dead_one_by_its_checkpoint(
     dead = StreamDriver(options())
     start = dead.initial()
     end = whole(dead, start)
-    dead.begin(start, end)
+    dead.begin_batch(start, end)
     abandon(dead)
     stranger = run(release_in_flight="afterPause", release_pause_ms="200", lock_wait_ms="300")
     with pytest.raises(LockRefused):  # another query's checkpoint has another lease
-        stranger.begin(StreamOffset(start.queues, 5), StreamOffset(end.queues, 5))
+        stranger.begin_batch(StreamOffset(start.queues, 5), StreamOffset(end.queues, 5))
     assert owners(broker) == {holder(dead)}
     after = run(release_in_flight="afterPause", release_pause_ms="200", lock_wait_ms="0")
-    after.begin(start, end)
+    after.begin_batch(start, end)
     assert owners(broker) == {holder(after)}
 
 
@@ -276,14 +276,14 @@ def abandon(driver: StreamDriver) -> None:
     """End a run as kill -9 does: no commit, no unlock, no farewell."""
     lease = driver._lease
     assert lease is not None
-    renewing = lease._renewing
+    renewing = lease._renewal
     assert renewing is not None
 
     async def die() -> None:
         renewing.cancel()
-        await lease.link.client.disconnect()
+        await lease.session.disconnect()
 
-    lease.link.call(die())
+    lease.session.call(die())
     driver._is_closed = True
 
 
@@ -293,9 +293,9 @@ def test_a_pause_past_the_lease_ends_the_run(broker, producer, run):
     driver = run(clock)
     start = driver.initial()
     end = whole(driver, start)
-    driver.begin(start, end)
+    driver.begin_batch(start, end)
     clock.added_ms += 10_000
-    for call in (lambda: driver.latest(end, None), lambda: driver.begin(start, end)):
+    for call in (lambda: driver.next_end(end, None), lambda: driver.begin_batch(start, end)):
         with pytest.raises(LockLost, match=r"could not be renewed.*Start the query again"):
             call()
     driver.close()
@@ -309,19 +309,19 @@ def test_a_lock_that_was_given_away_ends_the_run_and_commits_no_more(
     driver = run()
     start = driver.initial()
     end = whole(driver, start)
-    driver.begin(start, end)
+    driver.begin_batch(start, end)
     lease = driver._lease
     assert lease is not None
 
     async def give_away() -> None:
-        await lease._unlock(lease.link.client.api, dict(lease._held))
+        await lease._unlock(lease.session.api, dict(lease._held))
 
-    lease.link.call(give_away())
+    lease.session.call(give_away())
     thief = run()
     thief.initial()
-    lease.link.call(lease.renew())
+    lease.session.call(lease.renew())
     with pytest.raises(LockLost, match=r"the broker gave it to another member|was fenced"):
-        driver.latest(end, None)
+        driver.next_end(end, None)
     driver.close()
     assert owners(broker) == {holder(thief)}
     assert not any(committed(broker))
@@ -336,11 +336,11 @@ def test_locks_outlive_a_restart_of_the_broker(tmp_path: Path, broker_config, op
         driver = run(name_servers=broker.name_servers)
         start = driver.initial()
         end = whole(driver, start)
-        driver.begin(start, end)
+        driver.begin_batch(start, end)
         port = broker.port
         broker.close()
         broker = EmbeddedBroker(path, port=port, config=broker_config).start()
-        assert driver.latest(end, None) is None
+        assert driver.next_end(end, None) is None
         assert owners(broker) == {holder(driver)}
         driver.close()
     finally:
@@ -353,8 +353,8 @@ def test_an_unordered_stream_takes_no_locks_and_commits_all_the_same(broker, pro
     start = driver.initial()
     assert start.lease is None
     end = whole(driver, start)
-    driver.begin(start, end)
-    driver.latest(end, None)
+    driver.begin_batch(start, end)
+    driver.next_end(end, None)
     driver.close()
     assert owners(broker) == set()
     assert committed(broker) == [end.queues[queue] for queue in QUEUES]
@@ -366,21 +366,21 @@ def test_idle_calls_are_answered_from_memory(broker, producer, run):
     end = whole(driver, driver.initial())
     asked = broker.statistics.requests
     for _ in range(2_000):
-        assert driver.latest(end, None) is None
+        assert driver.next_end(end, None) is None
     # Eight queues are asked for every 25 ms, not at each call.
     assert broker.statistics.requests - asked < 2_000
     list(producer.send_many(numbered(8, start=100)))
-    eventually(lambda: driver.latest(end, None) is not None, "the new messages are seen")
+    eventually(lambda: driver.next_end(end, None) is not None, "the new messages are seen")
 
 
 def test_a_queue_that_ends_before_the_checkpoint_is_a_loss(broker, producer, run):
     list(producer.send_many(numbered(100)))
     driver = run()
     ahead = StreamOffset(dict.fromkeys(driver.initial().queues, 1_000))
-    with pytest.raises(DataLoss, match="before the stream's place in it"):
-        driver.latest(ahead, None)
+    with pytest.raises(DataLoss, match="before the stream's offset in it"):
+        driver.next_end(ahead, None)
     waits = run(fail_on_data_loss="false", ordered="false")
-    assert waits.latest(ahead, None) is None
+    assert waits.next_end(ahead, None) is None
 
 
 def test_a_checkpoint_that_goes_back_is_refused(broker, producer, run):
@@ -389,7 +389,7 @@ def test_a_checkpoint_that_goes_back_is_refused(broker, producer, run):
     start = driver.initial()
     end = whole(driver, start)
     with pytest.raises(StateError, match="changed by hand"):
-        driver.begin(end, start)
+        driver.begin_batch(end, start)
 
 
 def test_a_topic_nobody_has_is_named(broker, run):

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.interop.cluster import DEADLINE_S, LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT
 
-ROWS_A_CALL = 10
+ROWS_PER_CALL = 10
 MAX_ROWS = 150
 
 
@@ -95,7 +95,7 @@ def main() -> None:
         stage(Path(folder)),
         rows.schema,
         engine="arrow",
-        rows_a_call=ROWS_A_CALL,
+        rows_per_call=ROWS_PER_CALL,
         fence_interval_ms=0,
     )
     query = (

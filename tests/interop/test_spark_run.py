@@ -55,9 +55,9 @@ def query(run: Run) -> Iterator[Callable[..., StreamDriver]]:
 
 
 def one_batch(driver: StreamDriver, start: StreamOffset, limit: int | None = None) -> StreamOffset:
-    end = driver.latest(start, limit)
+    end = driver.next_end(start, limit)
     assert end is not None
-    ranges = driver.begin(start, end)
+    ranges = driver.begin_batch(start, end)
     assert sum(last - first for _, first, last in ranges) > 0
     return end
 
@@ -72,7 +72,7 @@ def test_a_query_on_rocketmq_locks_its_queues_commits_and_hands_over(
     second = query(lock_wait_ms="0", starting_offsets="group")
     with pytest.raises(LockRefused, match="4 of 4 queues"):
         second.initial()
-    assert first.latest(end, None) is None
+    assert first.next_end(end, None) is None
     first.close()
     assert second.initial().queues == end.queues
     with PullConsumer(run.group, name_servers=run.cluster.name_servers) as puller:
@@ -88,7 +88,7 @@ def test_a_java_member_gets_no_queue_of_a_running_query_and_continues_after_it(
     end = one_batch(driver, driver.initial())
     java = run.java_member("java")
     try:
-        assert driver.latest(end, None) is None
+        assert driver.next_end(end, None) is None
         run.send(20)
         assert run.count_of("java") == 0
         driver.close()
@@ -108,7 +108,7 @@ def test_a_query_stopped_within_a_batch_keeps_its_locks_until_they_expire(
     first.close()
     hasty = query(lock_wait_ms="0")
     with pytest.raises(LockRefused):
-        hasty.begin(start, end)
+        hasty.begin_batch(start, end)
     patient = query(lock_wait_ms="40000")
     with ThreadPoolExecutor(1) as pool:
         assert len(pool.submit(patient.begin, start, end).result(60)) == 4
@@ -123,10 +123,10 @@ def test_a_query_continues_after_an_outage_if_nobody_moved_the_groups_offset(
     driver = query(lock_max_live_ms="30000", lock_interval_ms="20000")
     start = driver.initial()
     end = one_batch(driver, start, 20)
-    assert driver.latest(end, None) is not None
+    assert driver.next_end(end, None) is not None
     run.cluster.kill("broker-a")
     run.cluster.start("broker-a")
-    more = driver.latest(end, None)
+    more = driver.next_end(end, None)
     assert more is not None
     assert sum(at for at in more.queues.values()) == 40
 

@@ -17,11 +17,11 @@ import pytest
 from ordermq import Message, Producer, PullConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.client.group_inspector import GroupInspector
+from ordermq.client.session import ClientSession
 from ordermq.config import BrokerConfig, RemotingConfig
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from ordermq.spark.session import Link
 from tests.spark.legs import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,9 +122,9 @@ class Broker:
         }
         ext |= {"readQueueNums": str(queues), "writeQueueNums": str(queues), "order": "false"}
         command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
-        link = Link(self.name_servers, RemotingConfig())
-        answer = link.call(link.client.connections.request(self.name_servers, command, 3_000))
-        link.close()
+        session = ClientSession(self.name_servers, RemotingConfig())
+        answer = session.call(session.connections.request(self.name_servers, command, 3_000))
+        session.close()
         assert answer.code == 0, answer.remark
 
     def send_to(self, topic: str, queue_id: int, body: bytes) -> None:

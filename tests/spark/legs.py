@@ -22,14 +22,14 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
         "test_two_attempts_at_once_on_two_hosts_write_repeats_that_a_reader_drops",
         "test_a_stream_goes_on_after_its_idle_workers_were_killed",
     ),
-    "test_ordered_elsewhere": (
+    "test_order_after_shuffles": (
         "test_a_shuffle_that_spills_breaks_sparks_groups_and_not_our_stages",
         "test_a_stream_by_key_is_in_order_although_its_shuffle_spills",
         "test_a_task_that_is_run_again_gives_each_row_once_and_knows_its_attempt",
         "test_order_holds_on_two_hosts_where_blocks_arrive_in_any_order",
     ),
-    "test_ordered_failures": ("test_a_stage_with_state_keeps_a_parked_key_in_its_state",),
-    "test_ordered_state": (
+    "test_failure_policy": ("test_a_stage_with_state_keeps_a_parked_key_in_its_state",),
+    "test_apply_with_state": (
         "test_a_restarted_query_goes_on_with_its_state",
         "test_a_batch_query_has_state_too",
         "test_a_state_that_is_forgotten_begins_anew",
@@ -68,12 +68,12 @@ MUST_EXIST: Final[dict[str, Row]] = {
         ("test_stream_source::test_a_batch_that_failed_is_read_again_with_the_same_range",),
     ),
     "order where a shuffle spills, and on two hosts": Row(
-        ("test_ordered_stage::test_a_sort_that_spills_breaks_sparks_groups_and_not_our_stage",),
+        ("test_apply_in_order::test_a_sort_that_spills_breaks_sparks_groups_and_not_our_stage",),
         (
-            "test_ordered_elsewhere::"
+            "test_order_after_shuffles::"
             "test_a_shuffle_that_spills_breaks_sparks_groups_and_not_our_stages",
-            "test_ordered_elsewhere::test_a_stream_by_key_is_in_order_although_its_shuffle_spills",
-            "test_ordered_elsewhere::test_order_holds_on_two_hosts_where_blocks_arrive_in_any_order",
+            "test_order_after_shuffles::test_a_stream_by_key_is_in_order_although_its_shuffle_spills",
+            "test_order_after_shuffles::test_order_holds_on_two_hosts_where_blocks_arrive_in_any_order",
         ),
     ),
     "retry and speculation": Row(
@@ -82,7 +82,7 @@ MUST_EXIST: Final[dict[str, Row]] = {
             "test_sink::test_a_batch_that_is_killed_is_written_again_and_read_once",
         ),
         (
-            "test_ordered_elsewhere::"
+            "test_order_after_shuffles::"
             "test_a_task_that_is_run_again_gives_each_row_once_and_knows_its_attempt",
             "test_executors::test_two_executors_keep_the_order_and_failed_tasks_lose_nothing",
             "test_executors::"
@@ -106,6 +106,6 @@ MUST_EXIST: Final[dict[str, Row]] = {
         ("test_batch_source::test_a_table_without_options_says_how_to_give_them",),
     ),
     "validateSchema both ways": Row(
-        ("test_ordered_stage::test_columns_are_found_by_name_and_cast_whatever_spark_validates",),
+        ("test_apply_in_order::test_columns_are_found_by_name_and_cast_whatever_spark_validates",),
     ),
 }

@@ -124,7 +124,7 @@ def retried(source: DataFrame) -> list[Any]:
             raise RuntimeError("this attempt fails")
         return noted(rows, context)
 
-    stage = apply_in_order(source, function, OUT, engine="arrow", rows_a_call=100)
+    stage = apply_in_order(source, function, OUT, engine="arrow", rows_per_call=100)
     return stage.collect()
 
 

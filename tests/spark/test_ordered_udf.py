@@ -10,7 +10,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from test_ordered_stage import frame
+from test_apply_in_order import frame
 
 from ordermq.spark.stages.ordered_udf import ordered_udf
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from test_ordered_stage import frame, stream
+from test_apply_in_order import frame, stream
 
 import ordermq.spark
 from ordermq.broker import EmbeddedBroker
@@ -124,7 +124,7 @@ def test_a_shuffle_before_the_write_is_refused(spark: SparkSession, target: dict
 def test_order_queue_refuses_two_tasks_for_one_target_queue(
     spark: SparkSession, target: dict[str, str]
 ) -> None:
-    with pytest.raises(Exception, match="tasks of one batch sent to one queue"):
+    with pytest.raises(Exception, match="tasks of one batch sent to the same queue"):
         write(frame(spark), target, order="queue")
 
 
@@ -195,7 +195,7 @@ def test_only_append_is_a_mode(
 def test_a_write_without_a_topic_says_what_is_missing(
     spark: SparkSession, target: dict[str, str]
 ) -> None:
-    with pytest.raises(Exception, match="topic_column, one of the two"):
+    with pytest.raises(Exception, match="topic_column, exactly one of the two"):
         write(frame(spark), {"name_servers": target["name_servers"]})
 
 

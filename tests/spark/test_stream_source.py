@@ -135,7 +135,7 @@ def test_messages_that_expired_under_a_stream_end_it_or_are_passed_over(stream, 
     stream.run()
     send(producer, 100, first=100)
     broker.expire(MessageQueue("orders", "b", 2), 40)
-    with pytest.raises(StreamingQueryException, match=r"messages expired unread.*queue_id=2"):
+    with pytest.raises(StreamingQueryException, match=r"messages expired before.*queue_id=2"):
         stream.run()
     rows = stream.run(fail_on_data_loss="false")
     assert min(row.offset for row in rows if row.queue_id == 2) == 40

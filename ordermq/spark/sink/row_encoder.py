@@ -1,4 +1,4 @@
-"""From Arrow rows to batch bodies for each target queue, without a Python object a row."""
+"""Encoding of Arrow rows as message batches per target queue, without a Python object per row."""
 
 from __future__ import annotations
 
@@ -17,37 +17,42 @@ from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import selector_of
 from ordermq.spark.options import Order, SinkOptions
-from ordermq.spark.row_order import missing_places, texts_of
+from ordermq.spark.row_order import missing_origin_columns, text_values
 from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE, SourceOrder, Stamps
 
 _Numbers = np.ndarray[Any, Any]
 Bodies = dict[MessageQueue, list[bytes]]
-MOST_KEYS = 10_000  # distinct keys a task remembers for its commit message
+# Distinct keys that a task reports to the driver: a report travels through Spark as a pickle.
+MAX_REPORTED_KEYS = 10_000
+# Keys whose target queue is remembered: a topic with ever new keys must not fill the memory.
+_MAX_KNOWN_KEYS = 100 * MAX_REPORTED_KEYS
 
 
 class UniqueKeys:
-    """UNIQ_KEYs of this process: 10 bytes of chance, then milliseconds and a count."""
+    """The UNIQ_KEY property of messages: 10 random bytes per process, then time and a count."""
 
     def __init__(self) -> None:
         self._salt = os.urandom(10)
         self._next = 0
 
     def take(self, count: int) -> bytes:
-        """The first of `count` keys in a row."""
+        """Return the first of `count` consecutive keys."""
+        # The time makes keys of later batches greater even after a worker was replaced; `max`
+        # keeps them unique where more than 65,536 are taken per millisecond.
         self._next = max(self._next, time.time_ns() // 1_000_000 % (1 << 31) << 16)
         first, self._next = self._next, self._next + count
         return self._salt + first.to_bytes(6, "big")
 
 
 class RowEncoder:
-    """One task's way from record batches to batch bodies.
+    """Encodes the record batches of one task.
 
     Args:
         options: of the sink.
         columns: the DataFrame's.
-        queues: the target queues of a topic, sorted.
-        origin: names the task where rows have no places: the stamp's source and sequence.
-        partition: Spark's; the target where a row has neither key nor place.
+        queues: returns the target queues of a topic, sorted.
+        origin: source and sequence of the stamps where rows have no origin columns.
+        partition: Spark's number; chooses the queue of a row with neither key nor origin.
     """
 
     def __init__(
@@ -65,45 +70,47 @@ class RowEncoder:
         self._origin = origin
         self._partition = partition
         self._selector = selector_of(options.selector)
+        # Selectors take a message; the ones that can be chosen here look only at the key.
         self._probe = Message("probe", b"-")
         self._index_of_key: dict[tuple[str, str], int] = {}
         self._unique = UniqueKeys()
         self._rows = 0
-        has_places = not missing_places(columns)
-        self.source_order = SourceOrder(options.order is not Order.NONE) if has_places else None
+        has_origins = not missing_origin_columns(columns)
+        self.source_order = SourceOrder(options.order is not Order.NONE) if has_origins else None
         self.targets: set[MessageQueue] = set()
         self.keys: set[str] | None = set() if options.key_column else None
 
     @property
     def rows(self) -> int:
-        """Rows encoded so far."""
+        """Number of rows encoded so far."""
         return self._rows
 
     def encode(self, batch: Any) -> Bodies:
-        """The bodies of a record batch's rows, each queue's in order.
+        """Encode the rows of a record batch, those of each queue in order.
 
-        Raises: ConfigError: a row no broker takes, or no target. OrderingError: rows out of
-            order.
+        Raises: ConfigError: a row that no broker accepts, or without a target. OrderingError:
+            rows are out of order.
         """
         found: Bodies = {}
         if not batch.num_rows:
             return found
         keys = self._keys(batch)
         stamps = self._stamps(batch, keys)
-        bodies = texts_of(self._bodies(batch))
+        bodies = text_values(self._bodies(batch))
         fixed, named = self._properties(batch, keys, stamps)
         for queue, rows in self._by_target(batch, keys):
             self.targets.add(queue)
-            found[queue] = self._encoded(batch, bodies, rows, fixed, named)
+            found[queue] = self._encode_rows(batch, bodies, rows, fixed, named)
         self._rows += batch.num_rows
         return found
 
-    def _encoded(
+    def _encode_rows(
         self, batch: Any, bodies: Any, rows: _Numbers, fixed: bytes, named: list[Any]
     ) -> list[bytes]:
         found: list[bytes] = []
         unique = self._unique.take(len(rows))
         done, base = 0, int.from_bytes(unique, "big")
+        # The core encodes as many rows as fit into one request and says how many those were.
         while done < len(rows):
             try:
                 body, count = core.encode_rows(
@@ -120,20 +127,27 @@ class RowEncoder:
             done += count
         return found
 
-    def _refused(self, batch: Any, said: str) -> ConfigError:
-        row = int(said.split("row ")[1].split(":")[0])
+    def _refused(self, batch: Any, text: str) -> ConfigError:
+        # The core says "row N: ..." and knows neither columns nor values.
+        row = int(text.split("row ")[1].split(":")[0])
         values = batch.slice(row, 1).to_pylist()[0]
         body = values[self._options.body_column]
         reason = (
             "its body is empty"
             if not body
             else (
-                "a key, tag or property of it holds U+0001 or U+0002, or its properties are over "
+                "a key, tag or property contains U+0001 or U+0002, or its properties exceed "
                 f"{props.MAX_BYTES} bytes"
             )
         )
+        # Bodies stay out of errors: these end in logs.
         shown = {name: value for name, value in values.items() if name != "body"}
-        return ConfigError(f"a row no broker takes: {reason}; the row has {shown}")
+        return ConfigError(
+            f"no broker accepts a row: {reason}. Filter or change such rows before the write; "
+            f"the row has {shown}"
+        )
+
+    # The columns.
 
     def _bodies(self, batch: Any) -> Any:
         name = self._options.body_column
@@ -141,8 +155,8 @@ class RowEncoder:
         kind = column.type
         if not (pa.types.is_binary(kind) or pa.types.is_string(kind) or _is_large(kind)):
             raise ConfigError(
-                f"column {name!r} is {kind}: expected BINARY or STRING; make one, as with "
-                "to_json(struct(...)), or name another by option body_column"
+                f"column {name!r} is {kind}, expected BINARY or STRING: make one, for example "
+                "with to_json(struct(...)), or name another by option body_column"
             )
         return column
 
@@ -162,92 +176,105 @@ class RowEncoder:
         return Stamps(source, None, np.full(count, sequence, dtype=np.int64), rows)
 
     def _properties(self, batch: Any, keys: Any | None, stamps: Stamps) -> tuple[bytes, list[Any]]:
+        """Return the properties that all rows share, encoded, and the columns of the others."""
         fixed = {props.WAIT: "true"}
         named: list[Any] = []
         if stamps.source is not None:
             fixed[SOURCE] = stamps.source
         else:
-            named.append((SOURCE.encode(), texts_of(stamps.sources)))
+            named.append((SOURCE.encode(), text_values(stamps.sources)))
         named.append((SEQUENCE.encode(), stamps.sequence.data))
         if stamps.rows is not None:
             named.append((ROW.encode(), stamps.rows.data))
         if keys is not None:
-            named.append((props.SHARDING_KEY.encode(), texts_of(keys)))
+            named.append((props.SHARDING_KEY.encode(), text_values(keys)))
         for column, name in (("tags", props.TAGS), ("keys", props.KEYS)):
             if column in self._columns:
-                named.append((name.encode(), texts_of(_joined(batch.column(column)))))
+                named.append((name.encode(), text_values(_joined(batch.column(column)))))
         if "properties" in self._columns:
-            named.append((b"", texts_of(_own_properties(batch.column("properties")))))
+            # An empty name: the core appends these texts as they are.
+            named.append((b"", text_values(_own_properties(batch.column("properties")))))
         return props.encode(fixed).encode(), named
 
+    # The target queues.
+
     def _by_target(self, batch: Any, keys: Any | None) -> list[tuple[MessageQueue, _Numbers]]:
-        """The rows of each target queue, in their order."""
+        """Return the row numbers of each target queue, ascending."""
         if not self._options.topic_column:
             every = np.arange(batch.num_rows, dtype=np.uint32)
-            return self._of_topic(self._options.topic, batch, keys, every)
+            return self._by_queue(self._options.topic, batch, keys, every)
         coded = batch.column(self._options.topic_column).dictionary_encode()
         if coded.null_count:
-            raise ConfigError(f"column {self._options.topic_column!r} has nulls: a topic is needed")
+            raise ConfigError(
+                f"column {self._options.topic_column!r} has nulls: every row needs a topic"
+            )
         codes = coded.indices.to_numpy()
         found: list[tuple[MessageQueue, _Numbers]] = []
         for code, topic in enumerate(coded.dictionary.to_pylist()):
             rows = np.flatnonzero(codes == code).astype(np.uint32)
-            found += self._of_topic(topic, batch, keys, rows)
+            found += self._by_queue(topic, batch, keys, rows)
         return found
 
-    def _of_topic(
+    def _by_queue(
         self, topic: str, batch: Any, keys: Any | None, rows: _Numbers
     ) -> list[tuple[MessageQueue, _Numbers]]:
+        # Asked once per task and topic, so that a topic which gets more queues meanwhile does not
+        # move a key in the middle of a batch.
         queues = self._known_queues.get(topic)
         if queues is None:
             queues = self._known_queues[topic] = self._ask_queues(topic)
-        targets = self._targets(topic, queues, batch, keys)[rows]
+        targets = self._queue_indexes(topic, queues, batch, keys)[rows]
         first = int(targets[0])
         if (targets == first).all():
             return [(queues[first], rows)]
+        # Stable: within a target queue rows keep their order.
         order = np.argsort(targets, kind="stable")
         targets, rows = targets[order], rows[order]
         cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
         parts = np.split(rows, cuts)
-        numbers = targets[np.r_[0, cuts]].tolist()
-        return [(queues[number], part) for number, part in zip(numbers, parts, strict=True)]
+        indexes = targets[np.r_[0, cuts]].tolist()
+        return [(queues[index], part) for index, part in zip(indexes, parts, strict=True)]
 
-    def _targets(
+    def _queue_indexes(
         self, topic: str, queues: Sequence[MessageQueue], batch: Any, keys: Any | None
     ) -> _Numbers:
-        """The number of each row's target queue."""
+        """Return the index of each row's target queue."""
         if self._options.queue_column:
-            return self._chosen(batch.column(self._options.queue_column), len(queues))
+            return self._given_indexes(batch.column(self._options.queue_column), len(queues))
+        # Rows without a key: those of one source queue, or of one task, go to one queue, which
+        # keeps their order.
         if self.source_order is not None:
-            others: _Numbers = batch.column("queue_id").to_numpy(zero_copy_only=False) % len(queues)
+            keyless: _Numbers = batch.column("queue_id").to_numpy(zero_copy_only=False) % len(
+                queues
+            )
         else:
-            others = np.full(batch.num_rows, self._partition % len(queues))
+            keyless = np.full(batch.num_rows, self._partition % len(queues))
         if keys is None:
-            return others
+            return keyless
         coded = keys.dictionary_encode(null_encoding="encode")
         names = coded.dictionary.to_pylist()
         if self.keys is not None:
             self.keys.update(name for name in names if name is not None)
-            if len(self.keys) > MOST_KEYS:
+            if len(self.keys) > MAX_REPORTED_KEYS:
                 self.keys = None
-        known = [-1 if name is None else self._index(topic, queues, name) for name in names]
+        known = [-1 if name is None else self._index_of(topic, queues, name) for name in names]
         targets: _Numbers = np.array(known, dtype=np.int64)[coded.indices.to_numpy()]
-        return np.where(targets < 0, others, targets)
+        return np.where(targets < 0, keyless, targets)
 
-    def _chosen(self, column: Any, count: int) -> _Numbers:
+    def _given_indexes(self, column: Any, count: int) -> _Numbers:
         name = self._options.queue_column
         if column.null_count or not pa.types.is_integer(column.type):
-            raise ConfigError(f"column {name!r}: expected whole numbers without nulls")
+            raise ConfigError(f"column {name!r}: expected integers without nulls")
         targets: _Numbers = column.to_numpy()
         if targets.min() < 0 or targets.max() >= count:
             wrong = targets[(targets < 0) | (targets >= count)][0]
             raise ConfigError(f"column {name!r} has {wrong}: the topic has queues 0..{count - 1}")
         return targets
 
-    def _index(self, topic: str, queues: Sequence[MessageQueue], key: str) -> int:
+    def _index_of(self, topic: str, queues: Sequence[MessageQueue], key: str) -> int:
         found = self._index_of_key.get((topic, key))
         if found is None:
-            if len(self._index_of_key) > 100 * MOST_KEYS:
+            if len(self._index_of_key) > _MAX_KNOWN_KEYS:
                 self._index_of_key.clear()
             found = list(queues).index(self._selector(queues, self._probe, key))
             self._index_of_key[topic, key] = found
@@ -259,7 +286,7 @@ def _is_large(kind: Any) -> bool:
 
 
 def _joined(column: Any) -> Any:
-    """A text column; words of a list joined by blanks, as KEYS has them."""
+    """Return a text column; words of a list are joined by blanks, as in the KEYS property."""
     if pa.types.is_list(column.type):
         texts = [None if words is None else " ".join(words) for words in column.to_pylist()]
         return pa.array(texts, pa.string())
@@ -267,7 +294,8 @@ def _joined(column: Any) -> Any:
 
 
 def _own_properties(column: Any) -> Any:
-    """Each row's map as property text; what belongs to the protocol, or is a stamp, is left out."""
+    """Return each row's properties as text, without those of the protocol and of the stamp."""
+    # The stamp of an earlier sink, too: a copied message gets the stamp of this write.
     left_out = {*RESERVED_PROPERTIES, SOURCE, SEQUENCE, ROW}
     texts = [
         props.encode({name: value for name, value in entries if name not in left_out and value})

@@ -1,4 +1,4 @@
-"""A shuffle that a sink can follow: each target queue's rows in one task, in order."""
+"""A shuffle for the sink: the rows of each target queue in one task, in order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import selector_of
 from ordermq.spark.options import SinkOptions
-from ordermq.spark.row_order import PLACE_COLUMNS, check_columns
-from ordermq.spark.sink.block_sender import sender_of
+from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
+from ordermq.spark.sink.block_sender import block_sender
 
 TARGET_COLUMN = "target_queue"
 
@@ -26,63 +26,75 @@ def by_target_queue(
     frame: DataFrame,
     options: Mapping[str, str],
     *,
-    order_by: Sequence[str] = PLACE_COLUMNS,
+    order_by: Sequence[str] = ORIGIN_COLUMNS,
     n_partitions: int | None = None,
 ) -> DataFrame:
-    """Bring each target queue's rows into one task, in order, for a write with that order.
+    """Bring the rows of each target queue into one task, in order, for a write with order='queue'.
 
         ready = by_target_queue(scored, options)
         ready.write.format("ordermq").options(**options, queue_column="target_queue",
                                               order="queue").mode("append").save()
 
-    In streaming a target queue's rows of a micro-batch are in memory together.
+    In streaming, all rows of a target queue and micro-batch are in memory together.
 
     Args:
-        frame: what is to be written, with its key column and those of `order_by`.
+        frame: the rows to write, with the key column and the columns of `order_by`.
         options: of the sink: name servers, topic, key_column, selector.
         order_by: the order within a target queue.
-        n_partitions: of the shuffle; None leaves it to Spark.
-    Returns: the frame with the INT column `target_queue` behind the others.
-    Raises: ConfigError: no topic, no key column. RouteError: the topic is not known.
+        n_partitions: number of partitions of the shuffle; None leaves it to Spark.
+    Returns: the frame with the additional INT column `target_queue`.
+    Raises: ConfigError: topic or key column is missing. RouteError: the topic does not exist.
     """
-    check_columns(frame, *(name for name in order_by if name not in PLACE_COLUMNS))
+    check_columns(frame, *(name for name in order_by if name not in ORIGIN_COLUMNS))
     columns: Mapping[str, Any] = dict.fromkeys(frame.columns)
-    read = SinkOptions.of(options, columns)
-    if not read.topic or not read.key_column:
-        raise ConfigError("by_target_queue needs option topic, and a key column in the frame")
-    sender = sender_of(read.name_servers, read.config, read.group, read.selector)
-    queues = sender.queues(read.topic)
-    number = F.arrow_udf(_number_of(queues, read.selector), IntegerType())
-    key = F.col(read.key_column).cast("string")
-    numbered = frame.withColumn(TARGET_COLUMN, number(key))
+    sink = SinkOptions.of(options, columns)
+    if not sink.topic or not sink.key_column:
+        raise ConfigError(
+            "by_target_queue needs a topic and a key: give option topic, and option key_column "
+            "with a column of the DataFrame"
+        )
+    sender = block_sender(sink.name_servers, sink.config, sink.group, sink.selector)
+    # On the driver, once: every task must number the same queues in the same way.
+    queues = sender.queues(sink.topic)
+    queue_index = F.arrow_udf(_index_function(queues, sink.selector), IntegerType())
+    key = F.col(sink.key_column).cast("string")
+    indexed = frame.withColumn(TARGET_COLUMN, queue_index(key))
     if frame.isStreaming:
-        target = StructType(numbered.schema.fields)
-        return numbered.groupBy(TARGET_COLUMN).applyInArrow(_sorted(list(order_by)), target)
-    moved = numbered.repartition(*([n_partitions] if n_partitions else []), TARGET_COLUMN)
+        # Spark refuses to sort a streaming DataFrame, so the sort is inside the group's function.
+        target = StructType(indexed.schema.fields)
+        return indexed.groupBy(TARGET_COLUMN).applyInArrow(_sort_function(list(order_by)), target)
+    # The sort behind the repartition is what gives the order; Spark merges shuffled blocks in the
+    # order of their arrival.
+    moved = indexed.repartition(*([n_partitions] if n_partitions else []), TARGET_COLUMN)
     return moved.sortWithinPartitions(TARGET_COLUMN, *order_by)
 
 
-def _number_of(queues: Sequence[MessageQueue], selector: str) -> Callable[[Any], Any]:
-    numbers: dict[str, int] = {}
+def _index_function(queues: Sequence[MessageQueue], selector: str) -> Callable[[Any], Any]:
+    # Kept over the record batches of a task.
+    known: dict[str, int] = {}
 
-    def number(keys: Any) -> Any:
+    def queue_index(keys: Any) -> Any:
         select, probe = selector_of(selector), Message("probe", b"-")
+        # Each distinct key is hashed once: topics have far fewer keys than rows.
         coded = keys.dictionary_encode()
         if coded.null_count:
-            raise ConfigError("by_target_queue: a row has no key, so no target queue")
+            raise ConfigError(
+                "by_target_queue: a row has no key, so no target queue. Fill the key column first"
+            )
         names = coded.dictionary.to_pylist()
         for name in names:
-            if name not in numbers:
-                numbers[name] = list(queues).index(select(queues, probe, name))
-        found = np.array([numbers[name] for name in names], dtype=np.int32)
+            if name not in known:
+                known[name] = list(queues).index(select(queues, probe, name))
+        found = np.array([known[name] for name in names], dtype=np.int32)
         return pa.array(found[coded.indices.to_numpy()])
 
-    number.__annotations__ = {"keys": pa.Array, "return": pa.Array}
-    return number
+    # Spark reads the kind of UDF from the annotations, which are strings in this module.
+    queue_index.__annotations__ = {"keys": pa.Array, "return": pa.Array}
+    return queue_index
 
 
-def _sorted(order_by: list[str]) -> Callable[[Any], Any]:
-    def ordered(table: Any) -> Any:
+def _sort_function(order_by: list[str]) -> Callable[[Any], Any]:
+    def sorted_rows(table: Any) -> Any:
         return table.sort_by([(name, "ascending") for name in order_by])
 
-    return ordered
+    return sorted_rows

@@ -1,7 +1,8 @@
-"""The sink: rows to a topic, at least once, in order, stamped.
+"""The sink: writes rows to a topic, at least once, in order, with stamps.
 
-Spark may write a batch twice, and a losing attempt may go on after the batch's commit, so every
-message says where it comes from (sink_places.py); `drop_repeats` reads that.
+Spark may write a batch twice, and the losing attempt may go on after the batch was committed. So
+every message carries a stamp of its origin (row_stamps.py), by which `drop_repeats` finds the
+repeated ones.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ from pyspark.sql.types import StructType
 from ordermq.errors import ConfigError, OrderingError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import Order, SinkOptions
-from ordermq.spark.sink.block_sender import BlockSender, sender_of
+from ordermq.spark.session import running_task
+from ordermq.spark.sink.block_sender import BlockSender, block_sender
 from ordermq.spark.sink.row_encoder import RowEncoder
-from ordermq.spark.stages.stage_invocation import task_place
 
 _log = logging.getLogger("ordermq.spark")
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task has sent.
+    """The report of one task.
 
     Args:
         targets: the queues it sent to.
-        sources: the queues its rows came from; empty where they do not say.
-        keys: its sharding keys; None if they are too many, or there are none.
+        sources: the queues its rows came from; empty without origin columns.
+        keys: its sharding keys; None if there are none, or too many to report.
     """
 
+    # Small and plain: Spark pickles it, and collects one per task on the driver.
     partition: int
     rows: int
     targets: tuple[MessageQueue, ...]
@@ -49,40 +51,45 @@ class Sent(WriterCommitMessage):
 
 
 class SinkWriter:
-    """What the batch and the streaming writer do alike; pickled to every task."""
+    """The common part of the batch and the streaming writer; pickled to every task."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = list(columns)
-        self._write_id = uuid.uuid4().hex  # names a batch write, whose tasks may be run again
+        # Names a batch write in its stamps. Made on the driver and pickled, so that a task which
+        # runs again has the same name and its repeats can be recognized.
+        self._write_id = uuid.uuid4().hex
 
     def _sender(self) -> BlockSender:
         options = self._options
-        return sender_of(options.name_servers, options.config, options.group, options.selector)
+        return block_sender(options.name_servers, options.config, options.group, options.selector)
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        """Send one task's rows; returns when the broker has acknowledged them all."""
-        place = task_place("sink")
+        """Send the rows of one task; return when the broker has acknowledged them all."""
+        task = running_task("sink")
         sender = self._sender()
-        origin = f"{place.query_id or self._write_id}/{place.partition}"
+        origin = f"{task.query_id or self._write_id}/{task.partition}"
+        # A new encoder per task: its order check must not remember rows of another attempt.
         encoder = RowEncoder(
             self._options,
             self._columns,
             sender.queues,
-            (origin, place.batch_id or 0),
-            place.partition,
+            (origin, task.batch_id or 0),
+            task.partition,
         )
         sending: Future[None] | None = None
         for batch in iterator:
-            bodies = encoder.encode(batch)  # while the batch before is on its way
+            # Encoded while the batch before is being sent. Only one is in flight: a second could
+            # overtake a retry of the first in the same queue.
+            bodies = encoder.encode(batch)
             if sending is not None:
                 sending.result()
-            sending = sender.begin(bodies)
+            sending = sender.send(bodies)
         if sending is not None:
             sending.result()
         order = encoder.source_order
         return Sent(
-            place.partition,
+            task.partition,
             encoder.rows,
             tuple(sorted(encoder.targets)),
             tuple(sorted(order.queues)) if order is not None else (),
@@ -90,54 +97,64 @@ class SinkWriter:
         )
 
     def check(self, sent: Sequence[Sent | None]) -> None:
-        """Find what the tasks together have done to the order.
+        """Check what the tasks together did to the order.
 
-        Raises: OrderingError: two tasks sent what must come from one.
+        A task sees only its own rows, so a key in two tasks is found here, after the sends. The
+        error fails the batch; the stamps keep its messages recognizable.
+
+        Raises: OrderingError: two tasks sent what only one may send.
         """
+        # None stands for a task that failed; then the batch is aborted, not committed.
         done = [one for one in sent if one is not None]
         if self._options.order is Order.QUEUE:
-            _refuse_shared(Counter(queue for one in done for queue in one.targets))
+            _refuse_shared_targets(Counter(queue for one in done for queue in one.targets))
         if self._options.order is Order.KEY:
-            _refuse_split(done, bool(self._options.key_column))
+            _refuse_split_keys(done, bool(self._options.key_column))
 
 
-def _refuse_shared(tasks: Mapping[MessageQueue, int]) -> None:
+def _refuse_shared_targets(tasks: Mapping[MessageQueue, int]) -> None:
     shared = sorted(queue for queue, count in tasks.items() if count > 1)
     if shared:
         raise OrderingError(
-            f"option order='queue': {tasks[shared[0]]} tasks of one batch sent to one queue, so "
-            "its order is chance. Call ordermq.spark.by_target_queue(frame, ...) before the "
-            "write, or be content with order='key'. The messages are sent; their stamps tell "
-            "them apart",
+            f"option order='queue': {tasks[shared[0]]} tasks of one batch sent to the same queue. "
+            "Call ordermq.spark.by_target_queue(frame, ...) before the write, or use order='key'. "
+            "The messages are sent, in no defined order; their stamps identify them",
             topic=shared[0].topic,
             broker=shared[0].broker_name,
             queue_id=shared[0].queue_id,
         )
 
 
-def _refuse_split(sent: Sequence[Sent], has_keys: bool) -> None:
-    """A source queue in two tasks means a shuffle; then no key may be in two."""
+def _refuse_split_keys(sent: Sequence[Sent], has_keys: bool) -> None:
+    # A source queue in two tasks means that something shuffled. A shuffle by key is fine: then
+    # no key is in two tasks.
     tasks = Counter(queue for one in sent for queue in one.sources)
     split = sorted(queue for queue, count in tasks.items() if count > 1)
     if not split:
         return
     keys = Counter(key for one in sent for key in one.keys or ())
-    twice = sorted(key for key, count in keys.items() if count > 1)
-    if has_keys and not twice:
+    repeated = sorted(key for key, count in keys.items() if count > 1)
+    if has_keys and not repeated:
         if any(one.keys is None for one in sent):
-            _log.warning("%s is in several tasks, with too many keys to compare", split[0])
-        return  # shuffled by key
-    what = f"key {twice[0]!r} is" if twice else f"rows of {split[0]} are"
+            _log.warning(
+                "%s: rows are in several tasks, with too many keys to check their order", split[0]
+            )
+        return
+    what = f"key {repeated[0]!r} is" if repeated else f"rows of {split[0]} are"
     raise OrderingError(
-        f"{what} in several tasks of one batch, so their order is chance: something before the "
-        "write shuffles. Write straight from the source or an ordered stage, call "
-        "ordermq.spark.by_target_queue(frame, ...) before the write, or give option "
-        "order='none'. The messages are sent; their stamps tell them apart"
+        f"{what} in several tasks of one batch: write straight from the source or an ordered "
+        "stage, call ordermq.spark.by_target_queue(frame, ...) before the write, or give option "
+        "order='none'. Something before the write shuffles the rows. The messages are sent, in no "
+        "defined order; their stamps identify them"
     )
 
 
+# Two classes, because Spark tells a batch from a streaming writer by its base class. The Arrow
+# bases get record batches; the plain ones would get a Python object per row.
+
+
 class BatchWriter(SinkWriter, DataSourceArrowWriter):
-    """`df.write.format("ordermq")`."""
+    """The writer of `df.write.format("ordermq")`."""
 
     def commit(self, messages: list[Sent | None]) -> None:
         self.check(messages)
@@ -147,7 +164,7 @@ class BatchWriter(SinkWriter, DataSourceArrowWriter):
 
 
 class StreamWriter(SinkWriter, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("ordermq")`."""
+    """The writer of `df.writeStream.format("ordermq")`."""
 
     def commit(self, messages: list[Sent | None], batchId: int) -> None:
         self.check(messages)
@@ -158,26 +175,26 @@ class StreamWriter(SinkWriter, DataSourceStreamArrowWriter):
 
 def _log_aborted(messages: Sequence[Sent | None]) -> None:
     rows = sum(one.rows for one in messages if one is not None)
-    _log.warning("a write failed; %d rows of its finished tasks are sent and will be again", rows)
-
-
-def _options(given: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
-    if overwrite:
-        raise ConfigError(
-            "mode 'overwrite': a topic cannot be overwritten; write with mode('append'), or "
-            "outputMode('append') in streaming"
-        )
-    return SinkOptions.of(given, {field.name: field for field in schema.fields})
+    _log.warning("write failed: %d rows of finished tasks are sent and will be sent again", rows)
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """The writer of a batch query.
+    """Return the writer of a batch query.
 
-    Raises: ConfigError: options that are wrong, a mode other than append.
+    Raises: ConfigError: an option is wrong, or the mode is not append.
     """
-    return BatchWriter(_options(given, schema, overwrite), schema.names)
+    return BatchWriter(_sink_options(given, schema, overwrite), schema.names)
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """The writer of a streaming query; raises as `batch_writer`."""
-    return StreamWriter(_options(given, schema, overwrite), schema.names)
+    """Return the writer of a streaming query; raises as `batch_writer`."""
+    return StreamWriter(_sink_options(given, schema, overwrite), schema.names)
+
+
+def _sink_options(given: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
+    if overwrite:
+        raise ConfigError(
+            "mode 'overwrite' is not supported: write with mode('append'), or "
+            "outputMode('append') in streaming. A topic cannot be overwritten"
+        )
+    return SinkOptions.of(given, {field.name: field for field in schema.fields})

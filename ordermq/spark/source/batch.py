@@ -1,4 +1,4 @@
-"""The batch source: one partition a queue, over a snapshot of offsets that stays as it is."""
+"""The batch source: one partition per queue, over a snapshot of offsets that never changes."""
 
 from __future__ import annotations
 
@@ -20,56 +20,65 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from ordermq.client.session import ClientSession
 from ordermq.errors import OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
-from ordermq.spark.session import Link
-from ordermq.spark.source.offsets import snapshot
-from ordermq.spark.source.queue_reader import QueueRange, range_of, read_range
+from ordermq.spark.source.offsets import Ranges, resolve_snapshot
+from ordermq.spark.source.queue_reader import make_range, read_range
 
 _log = logging.getLogger("ordermq.spark")
-Snapshot = dict[MessageQueue, tuple[int, int]]
 
 
-def take_snapshot(options: SourceOptions) -> Snapshot:
-    """Ask the brokers which offsets a batch read takes.
+def take_snapshot(options: SourceOptions) -> Ranges:
+    """Ask the brokers for the offsets that a batch read takes.
 
-    Raises: as `positions.snapshot`.
+    Raises: as `offsets.resolve_snapshot`.
     """
-    link = Link(options.name_servers, options.remoting)
+    # A session of its own, closed at once: Spark ends the planner process when it likes.
+    session = ClientSession(options.name_servers, options.remoting)
     try:
-        return link.call(snapshot(link, options))
+        return session.call(resolve_snapshot(session, options))
     finally:
-        link.close()
+        session.close()
 
 
-def try_snapshot(options: SourceOptions) -> Snapshot | None:
-    """The snapshot of the moment a DataFrame is made; None if it cannot be had yet.
+def try_snapshot(options: SourceOptions) -> Ranges | None:
+    """Take the snapshot while a DataFrame is made; None if the brokers give none.
 
-    Spark asks for a schema without saying whether a batch or a stream is meant. A stream needs
-    no snapshot, and one with a checkpoint must start also when its options have grown old.
+    Spark asks for a schema without telling whether a batch or a stream is meant. A stream needs
+    no snapshot, and one with a checkpoint must start even if its starting offsets have expired.
     """
     try:
         return take_snapshot(options)
     except OrderMQError as error:
-        _log.info("no snapshot yet: %s", error)
+        _log.info("no snapshot for a batch read: %s", error)
         return None
+
+
+def batch_reader(options: SourceOptions, snapshot: Ranges | None) -> BatchReader:
+    """Return the reader that the options select."""
+    # Chosen by an option: this process cannot see whether Spark's setting is on.
+    kind = PushdownReader if options.pushdown else BatchReader
+    return kind(options, snapshot)
 
 
 class BatchReader(DataSourceReader):
     """Reads a snapshot. Spark makes it in a planner process, and a copy in each task."""
 
-    def __init__(self, options: SourceOptions, taken: Snapshot | None) -> None:
+    def __init__(self, options: SourceOptions, snapshot: Ranges | None) -> None:
         self.options = options
-        self.taken = taken if taken is not None else take_snapshot(options)
+        # Taken while the schema was asked for, as a rule: two actions on one DataFrame must read
+        # the same messages, and Spark makes a reader for each. Here an error is raised.
+        self.snapshot = snapshot if snapshot is not None else take_snapshot(options)
 
     def partitions(self) -> list[InputPartition]:
-        """One for each queue that has messages in the snapshot."""
-        return [range_of(queue, *span) for queue, span in sorted(self.taken.items())]
+        """Return one partition per queue that has messages in the snapshot."""
+        return [make_range(queue, *span) for queue, span in sorted(self.snapshot.items())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of a queue's range, ascending in offset."""
-        return read_range(self.options, partition, is_ordered=self.options.is_ordered)
+        """Read the messages of a queue's range, ascending by offset."""
+        return read_range(self.options, partition)
 
 
 _QUEUE_FIELDS: dict[str, Callable[[MessageQueue], Any]] = {
@@ -77,55 +86,62 @@ _QUEUE_FIELDS: dict[str, Callable[[MessageQueue], Any]] = {
     "broker": lambda queue: queue.broker_name,
     "queue_id": lambda queue: queue.queue_id,
 }
-_TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
-    EqualTo: lambda mine, wanted: mine == wanted,
-    In: lambda mine, wanted: mine in wanted,
-    GreaterThan: lambda mine, wanted: mine > wanted,
-    GreaterThanOrEqual: lambda mine, wanted: mine >= wanted,
-    LessThan: lambda mine, wanted: mine < wanted,
-    LessThanOrEqual: lambda mine, wanted: mine <= wanted,
+# Filters of other kinds (or, like, null tests) go back to Spark, which applies them to the rows.
+_COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: lambda own, wanted: own == wanted,
+    In: lambda own, wanted: own in wanted,
+    GreaterThan: lambda own, wanted: own > wanted,
+    GreaterThanOrEqual: lambda own, wanted: own >= wanted,
+    LessThan: lambda own, wanted: own < wanted,
+    LessThanOrEqual: lambda own, wanted: own <= wanted,
 }
 
 
 class PushdownReader(BatchReader):
-    """Also leaves out queues and offsets that a filter does not want.
+    """A batch reader that skips the queues and offsets which a filter excludes.
 
-    A class of its own: a reader that has `pushFilters` cannot be used at all while Spark's
+    A class of its own: Spark refuses any reader that has `pushFilters` while
     spark.sql.python.filterPushdown.enabled is false, its default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take filters on topic, broker, queue_id and offset; give the others back."""
-        return [one for one in filters if not self._is_taken(one)]
+        """Apply filters on topic, broker, queue_id and offset; return the others to Spark."""
+        # Spark does not check a filter again which is not returned, so `_apply` must be exact.
+        return [one for one in filters if not self._apply(one)]
 
-    def _is_taken(self, one: Filter) -> bool:
+    def _apply(self, one: Filter) -> bool:
         attribute: tuple[str, ...] = getattr(one, "attribute", ())
         name = attribute[0] if len(attribute) == 1 else None
         if name not in (*_QUEUE_FIELDS, "offset"):
             return False
         if isinstance(one, IsNotNull):
-            return True  # none of these ever is
-        test = _TESTS.get(type(one))
+            return True  # these columns are never null
+        compare = _COMPARISONS.get(type(one))
         wanted = one.value if hasattr(one, "value") else None
-        if test is None or wanted is None:
+        if compare is None or wanted is None:
             return False
         if name in _QUEUE_FIELDS:
-            mine = _QUEUE_FIELDS[name]
-            self.taken = {q: span for q, span in self.taken.items() if test(mine(q), wanted)}
+            field_of = _QUEUE_FIELDS[name]
+            self.snapshot = {
+                queue: span
+                for queue, span in self.snapshot.items()
+                if compare(field_of(queue), wanted)
+            }
             return True
-        span = _span(one)
+        span = _offset_range(one)
         if span is None:
             return False
-        self.taken = {
-            queue: cut
-            for queue, (start, end) in self.taken.items()
-            if (cut := (max(start, span[0]), min(end, span[1])))[0] < cut[1]
+        # Ranges only shrink, so the order in which Spark pushes filters does not matter.
+        self.snapshot = {
+            queue: part
+            for queue, (start, end) in self.snapshot.items()
+            if (part := (max(start, span[0]), min(end, span[1])))[0] < part[1]
         }
         return True
 
 
-def _span(one: Filter) -> tuple[int, int] | None:
-    """The offsets a filter lets through, as first and end; None if they are no single range."""
+def _offset_range(one: Filter) -> tuple[int, int] | None:
+    """Return the offsets that a filter selects, end exclusive; None if not one range."""
     everything, value = 1 << 62, getattr(one, "value", None)
     if not isinstance(value, int):
         return None
@@ -136,12 +152,3 @@ def _span(one: Filter) -> tuple[int, int] | None:
         LessThan: (0, value),
         LessThanOrEqual: (0, value + 1),
     }.get(type(one))
-
-
-def batch_reader(options: SourceOptions, taken: Snapshot | None) -> BatchReader:
-    """The reader the options ask for."""
-    kind = PushdownReader if options.pushdown else BatchReader
-    return kind(options, taken)
-
-
-__all__ = ["BatchReader", "PushdownReader", "QueueRange", "batch_reader", "try_snapshot"]

@@ -1,13 +1,12 @@
-"""A running query holds its queues: broker locks and membership, on the driver.
+"""The queue locks of a running query, held by its driver.
 
-The run is a member of its group under `lease_client_id(group, lease)` and holds the lock of
-every queue of its topics, renewed on the I/O thread, so that no push consumer and no other
-query works one of them at the same time (docs/internals/semantics.md#queue-locks). Deadlines count
-from the send of the
-request that got them, on the monotonic clock.
+The run is a member of its group under `lease_client_id(group, lease)`. It holds the broker's lock
+of every queue of its topics and renews them on the I/O thread, so that no push consumer and no
+other query works one of these queues at the same time
+(docs/internals/semantics.md#queue-locks).
 
-Queues are taken together or not at all: a query that waits holds nothing, so two of them, or a
-query and a consumer, cannot wait for each other.
+Queues are locked all together or not at all. A query that waits holds nothing, so two queries, or
+a query and a consumer, cannot wait for each other.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from itertools import groupby
 
 from ordermq.client.broker_api import BrokerApi, LockGrant
 from ordermq.client.runtime import cancelled, wait_until_set
+from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.consumer.group.queue_locks import LeaseTimes
 from ordermq.consumer.queue.assigned_queue import Lease
@@ -29,19 +29,24 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.spark.options import ReleaseInFlight, SourceOptions, queue_text
-from ordermq.spark.session import Link, lease_client_id
+from ordermq.spark.session import learn_routes, lease_client_id
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")
-_RENEWALS_A_LEASE = 3
+# Two renewals may fail before the third still comes in time.
+_RENEWALS_PER_LEASE = 3
 
 
 class DriverLease:
-    """The queues of one run; its coroutines run on the I/O thread, the rest anywhere.
+    """The queue locks of one run; its coroutines run on the I/O thread, the rest anywhere.
+
+    Unlike a consumer's `QueueLocks` it locks all queues or none, takes over from the run before
+    by its checkpoint, and never regains a lost lock: the query fails and starts again from its
+    checkpoint, because tasks of a batch may already have been given away.
 
     Args:
         lease: the id of the run, new for each.
-        clock: time, as an argument; for tests.
+        clock: the time; tests inject theirs.
     """
 
     def __init__(self, options: SourceOptions, lease: int, clock: Clock | None = None) -> None:
@@ -51,47 +56,53 @@ class DriverLease:
         self._subscriptions = tuple(
             Subscription.parse(topic, options.tags, 0) for topic in options.topics
         )
-        self.link = Link(
+        self.session = ClientSession(
             options.name_servers,
             options.remoting,
-            client_id=lease_client_id(options.group, lease),
-            describe=self._describe,
-            on_lost=self._on_connection_lost,
+            lease_client_id(options.group, lease),
             clock=clock,
+            describe=self._describe,
+            on_connection_lost=self._on_connection_lost,
         )
         self._config = options.lease
         self._times = LeaseTimes.of(self._config, None)
         self._held: dict[MessageQueue, Lease] = {}
         self._lost: dict[MessageQueue, str] = {}
-        self._doubtful: set[MessageQueue] = set()  # a plain broker may have forgotten its locks
+        # Queues whose broker went away and may have forgotten its locks; see _on_connection_lost.
+        self._unconfirmed: set[MessageQueue] = set()
         self._committed: Offsets = {}
-        self._found: Offsets = {}  # the group's offsets at plain brokers when we became holders
+        # The group's offsets at brokers without epochs, read when this run became the holder.
+        self._found: Offsets = {}
         self._wake = asyncio.Event()
-        self._renewing: asyncio.Task[None] | None = None
-        self._acquiring: asyncio.Task[None] | None = None
-        self._asked: set[MessageQueue] = set()  # for locks whose answer is not dealt with
+        self._renewal: asyncio.Task[None] | None = None
+        self._acquisition: asyncio.Task[None] | None = None
+        # Locks that were requested and are neither held nor unlocked yet: `release` unlocks them.
+        self._requested: set[MessageQueue] = set()
         self._requests: set[asyncio.Task[LockGrant]] = set()
-        # One lock or unlock request a broker at a time: they must not overtake each other.
-        self._talking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._committing = asyncio.Lock()
+        # One lock or unlock request per broker at a time. A renewal that overtakes an unlock would
+        # take the lock again for a run that has ended.
+        self._broker_turn: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._commit_turn = asyncio.Lock()
 
     # From the driver's thread.
 
     def check(self, queues: Iterable[MessageQueue]) -> None:
-        """Make sure that these are held now.
+        """Make sure that these queues are held now.
 
-        Raises: LockLost: one was lost; the query must end and begin again at its checkpoint.
+        Raises: LockLost: one was lost; the query must end and start again from its checkpoint.
         """
-        now_ms = self.link.clock.now_ms()
+        now_ms = self.session.clock.now_ms()
         for queue in queues:
             lease = self._held.get(queue)
+            # The renewal loop finds an expired lease, too. After a pause of the whole process
+            # (SIGSTOP, a swapped-out container) this thread may run first.
             if queue not in self._lost and lease is not None and not lease.is_valid(now_ms):
-                self._lost[queue] = f"it could not be renewed for {self._times.live_ms} ms"
+                self._lost[queue] = self._not_renewed()
             if queue in self._lost:
                 raise LockLost(
-                    f"the lock of a queue of this query was lost, {self._lost[queue]}: the driver "
-                    "was paused too long, or its broker away. Start the query again, from its "
-                    "checkpoint",
+                    f"the lock of a queue was lost: {self._lost[queue]}. Start the query again, "
+                    "it continues from its checkpoint. The driver was paused too long, or the "
+                    "broker was unreachable",
                     topic=queue.topic,
                     broker=queue.broker_name,
                     queue_id=queue.queue_id,
@@ -99,34 +110,35 @@ class DriverLease:
                 )
 
     def hold(self, queues: Collection[MessageQueue], former: int | None) -> None:
-        """Hold these queues, waiting for those who have them.
+        """Hold these queues, waiting for the members that have them.
 
         Args:
             former: the lease of the run before this one, from the checkpoint.
-        Raises: LockLost: as `check`. LockRefused: not given up within `lock_wait_ms`.
+        Raises: LockLost: as `check`. LockRefused: not free within `lock_wait_ms`.
         """
         self.check(queues)
         missing = [queue for queue in queues if queue not in self._held]
         if missing:
-            self.link.call(self._acquire_as_task(sorted(missing), former))
+            self.session.call(self._acquire_as_task(sorted(missing), former))
 
     def try_hold(self, queues: Collection[MessageQueue]) -> bool:
-        """Hold these queues if nobody else does."""
+        """Hold these queues if no other member does."""
         missing = sorted(queue for queue in queues if queue not in self._held)
-        return not missing or self.link.call(self._try(missing)) is None
+        return not missing or self.session.call(self._try(missing)) is None
 
-    # Becoming the holder.
+    # Acquiring the locks.
 
     async def _acquire_as_task(self, queues: list[MessageQueue], former: int | None) -> None:
-        # SIGTERM ends the wait of the driver's thread, but not what runs here: `release` does.
+        # SIGTERM ends the wait of the driver's thread, but not what runs on this one. As a task
+        # of its own, `release` can cancel it before it unlocks.
         work = self._acquire(queues, former)
-        self._acquiring = asyncio.get_running_loop().create_task(work)
-        await self._acquiring
+        self._acquisition = asyncio.get_running_loop().create_task(work)
+        await self._acquisition
 
     async def _acquire(self, queues: list[MessageQueue], former: int | None) -> None:
-        if self._renewing is None:
+        if self._renewal is None:
             await self._join(queues)
-        deadline_ms = self.link.clock.now_ms() + self._options.lock_wait_ms
+        deadline_ms = self.session.clock.now_ms() + self._options.lock_wait_ms
         may_take_over = (
             former not in (None, self.id)
             and self._options.release_in_flight is ReleaseInFlight.AFTER_PAUSE
@@ -136,45 +148,50 @@ class DriverLease:
             if may_take_over and former is not None and await self._take_over(queues, former):
                 refusal = await self._try(queues)
                 continue
-            if self.link.clock.now_ms() >= deadline_ms:
+            if self.session.clock.now_ms() >= deadline_ms:
                 raise refusal
-            await self.link.clock.sleep_ms(self._config.lock_retry_ms + random.randrange(100))
+            # Jitter, because two queries that wait for queues of each other's topics would
+            # otherwise collide at every try.
+            await self.session.clock.sleep_ms(self._config.lock_retry_ms + random.randrange(100))
             refusal = await self._try(queues)
         for queue in queues:
             if not self._held[queue].is_fenced:
-                self._found[queue] = await self._stored(queue)
-        _log.info("holding %s as %s", _names(queues), self.link.client.client_id)
+                self._found[queue] = await self._stored_offset(queue)
+        _log.info("locked %s as %s", _names(queues), self.session.client_id)
 
     async def _join(self, queues: list[MessageQueue]) -> None:
-        await self.link.known(queue.topic for queue in queues)
-        await self.link.client.heartbeats.register()
-        self.link.client.start_loops()
-        self._renewing = self.link.spawn(self._renew_for_ever(), f"lease {self.id:016x}")
+        # A member first, so that `mqadmin` and the other members can tell whose locks these are.
+        await learn_routes(self.session, queues)
+        await self.session.heartbeats.register()
+        self.session.start_loops()
+        self._renewal = self.session.runtime.spawn(
+            self._renew_forever(), f"lease renewal {self.id:016x}"
+        )
 
     async def _try(self, queues: list[MessageQueue]) -> LockRefused | None:
-        """Take all of these, or none and the error that says so."""
-        await self.link.known(queue.topic for queue in queues)
-        self._asked |= set(queues)
+        """Lock all of these queues, or none and return the error that tells why."""
+        await learn_routes(self.session, queues)
+        self._requested |= set(queues)
         granted: dict[MessageQueue, Lease] = {}
         reason = "another member of the group holds it"
         for broker, wanted in _by_broker(queues):
             try:
-                granted |= await self._lock(self.link.client.api, broker, wanted)
+                granted |= await self._lock(self.session.api, broker, wanted)
             except (RemotingError, RouteError) as error:
                 reason = str(error)
         refused = [queue for queue in queues if queue not in granted]
         if not refused:
             self._held |= granted
-            self._asked.clear()
-            self._wake.set()  # the loop may be asleep for the interval of a longer lease
+            self._requested.clear()
+            self._wake.set()  # the loop may sleep for the interval of a broker with longer leases
             return None
-        await self._unlock(self.link.client.api, granted)
-        self._asked.clear()
+        await self._unlock(self.session.api, granted)
+        self._requested.clear()
         queue = refused[0]
         return LockRefused(
-            f"{len(refused)} of {len(queues)} queues cannot be held, the first because {reason}: "
-            f"stop the other query or consumer, wait until its lock expires, or raise "
-            f"lock_wait_ms={self._options.lock_wait_ms}",
+            f"{len(refused)} of {len(queues)} queues cannot be locked: stop the other query or "
+            "consumer, wait until its lock expires, or raise "
+            f"lock_wait_ms={self._options.lock_wait_ms}. The first is refused because {reason}",
             topic=queue.topic,
             broker=queue.broker_name,
             queue_id=queue.queue_id,
@@ -182,20 +199,23 @@ class DriverLease:
         )
 
     async def _take_over(self, queues: list[MessageQueue], former: int) -> bool:
-        """Release what the run before us still holds, after its executors had time to end.
+        """Unlock what the run before still holds, after a pause for its executors.
 
-        Its id comes from the checkpoint, so nobody else's lock is touched. Tasks of that run
-        that are still alive ask under its id, and are refused from then on.
+        Its id comes from the checkpoint, so no other query's lock is touched. Tasks of that run
+        which are still alive ask under its id, and are refused from then on.
         """
         client_id = lease_client_id(self._group, former)
-        api = BrokerApi(self.link.client.connections, self._options.remoting, client_id)
+        api = BrokerApi(self.session.connections, self._options.remoting, client_id)
         kept = await self._lock_each(api, queues)
         if not kept:
-            return False  # somebody else's
-        end_ms = self.link.clock.now_ms() + self._options.release_pause_ms
-        _log.info("waiting %d ms for the run before this one", self._options.release_pause_ms)
-        while (left_ms := end_ms - self.link.clock.now_ms()) > 0:
-            await self.link.clock.sleep_ms(min(left_ms, self._pause_ms()))
+            return False  # another member's
+        clock, pause_ms = self.session.clock, self._options.release_pause_ms
+        end_ms = clock.now_ms() + pause_ms
+        _log.info("waiting %d ms for the executors of run %016x", pause_ms, former)
+        # Renewed in the former run's name while waiting, or a third member could get the locks
+        # while its tasks may still run.
+        while (left_ms := end_ms - clock.now_ms()) > 0:
+            await clock.sleep_ms(min(left_ms, self._pause_ms()))
             await self._lock_each(api, sorted(kept))
         await self._unlock(api, kept)
         return True
@@ -214,117 +234,123 @@ class DriverLease:
     async def _lock(
         self, api: BrokerApi, broker: str, queues: list[MessageQueue]
     ) -> dict[MessageQueue, Lease]:
-        async with self._talking[broker]:
-            sent_ms = self.link.clock.now_ms()
-            address = self.link.client.routes.master_of(broker)
-            asking = asyncio.get_running_loop().create_task(api.lock(address, self._group, queues))
-            self._requests.add(asking)
-            asking.add_done_callback(self._requests.discard)
-            answer = await asyncio.shield(asking)  # `release` must know what was granted
-        return self._leases(answer, sent_ms)
-
-    def _leases(self, answer: LockGrant, sent_ms: int) -> dict[MessageQueue, Lease]:
+        async with self._broker_turn[broker]:
+            # Before the send: the broker counts from the arrival, so this side stops first.
+            sent_ms = self.session.clock.now_ms()
+            address = self.session.routes.master_of(broker)
+            request = asyncio.get_running_loop().create_task(api.lock(address, self._group, queues))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+            # Shielded: a cancelled wait must not cancel the request. The broker may have granted
+            # the lock, and `release` must know of it.
+            answer = await asyncio.shield(request)
         self._times = LeaseTimes.of(self._config, answer.lease_ms)
         return {
             queue: self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
             for queue, epoch in answer.granted.items()
         }
 
-    # Staying the holder.
+    # Renewing the locks.
 
-    async def _renew_for_ever(self) -> None:
+    async def _renew_forever(self) -> None:
         while True:
             self._wake.clear()
             await self.renew()
-            await wait_until_set(self._wake, self.link.clock, self._pause_ms())
+            await wait_until_set(self._wake, self.session.clock, self._pause_ms())
 
     def _pause_ms(self) -> int:
-        now_ms = self.link.clock.now_ms()
-        ends = [
+        now_ms = self.session.clock.now_ms()
+        left_ms = [
             lease.deadline_ms - now_ms for q, lease in self._held.items() if q not in self._lost
         ]
-        if ends and min(ends) < self._times.live_ms // 2:  # the last try failed: hurry
+        # Less than half is left only after a renewal failed: retry quickly instead of waiting
+        # for the next interval.
+        if left_ms and min(left_ms) < self._times.live_ms // 2:
             return self._config.lock_retry_ms
-        return max(min(self._times.renew_ms, self._times.live_ms // _RENEWALS_A_LEASE), 1)
+        return max(min(self._times.renew_ms, self._times.live_ms // _RENEWALS_PER_LEASE), 1)
 
     async def renew(self) -> None:
-        """Prolong what is held; a request that fails changes nothing, the lease ages."""
-        now_ms = self.link.clock.now_ms()
+        """Renew the leases; after a failed request they keep their old deadline."""
+        now_ms = self.session.clock.now_ms()
         for queue, lease in self._held.items():
             if not lease.is_valid(now_ms):
-                self._lose(queue, f"it could not be renewed for {self._times.live_ms} ms")
-        alive = [queue for queue in self._held if queue not in self._lost]
+                self._lose(queue, self._not_renewed())
+        held = [queue for queue in self._held if queue not in self._lost]
         await asyncio.gather(
-            *(self._renew_of(broker, queues) for broker, queues in _by_broker(sorted(alive)))
+            *(self._renew_at(broker, queues) for broker, queues in _by_broker(sorted(held)))
         )
 
-    async def _renew_of(self, broker: str, queues: list[MessageQueue]) -> None:
+    async def _renew_at(self, broker: str, queues: list[MessageQueue]) -> None:
         try:
-            granted = await self._lock(self.link.client.api, broker, queues)
+            granted = await self._lock(self.session.api, broker, queues)
         except (RemotingError, RouteError) as error:
-            _log.warning("%s: locks not renewed yet: %s", broker, error)
+            _log.warning("%s: lock renewal failed, retrying: %s", broker, error)
             return
         for queue in queues:
             before, now = self._held.get(queue), granted.get(queue)
             if before is None:
-                continue
+                continue  # released while the request was under way
             if now is None:
                 self._lose(queue, "the broker gave it to another member")
             elif now.is_fenced and now.epoch != before.epoch:
-                self._lose(queue, "somebody else held it meanwhile")
-            elif queue in self._doubtful and not await self._is_untouched(queue):
-                self._lose(queue, "the broker was away, and somebody else may have held it")
+                self._lose(queue, "another member held it in between")
+            elif queue in self._unconfirmed and not await self._is_untouched(queue):
+                self._lose(queue, "the broker was away, and another member may have held it")
             else:
-                self._doubtful.discard(queue)
+                self._unconfirmed.discard(queue)
                 self._held[queue] = now
+
+    def _not_renewed(self) -> str:
+        return f"it could not be renewed for {self._times.live_ms} ms"
 
     def _lose(self, queue: MessageQueue, reason: str) -> None:
         if queue not in self._lost:
             self._lost[queue] = reason
-            _log.error("%s: lock lost, %s", queue, reason)
+            _log.error("%s: lock lost: %s", queue, reason)
 
     def _on_connection_lost(self, address: str) -> None:
-        # A broker without epochs keeps locks in memory: after its restart another member may
-        # have got ours, worked, and given it back, and nothing would tell
-        # (docs/internals/semantics.md#leases-and-renewal).
-        # The group's offset does: only a holder moves it.
+        # A broker without epochs keeps locks in memory: after its restart another member may have
+        # got the lock, worked, and given it back, and no answer would tell
+        # (docs/internals/semantics.md#leases-and-renewal). The group's offset does: only a holder
+        # moves it.
         for queue, lease in self._held.items():
-            if not lease.is_fenced and self._address_of(queue) == address:
-                self._doubtful.add(queue)
+            if not lease.is_fenced and self._known_address_of(queue) == address:
+                self._unconfirmed.add(queue)
         self._wake.set()
 
-    def _address_of(self, queue: MessageQueue) -> str | None:
+    def _known_address_of(self, queue: MessageQueue) -> str | None:
         try:
-            return self.link.client.routes.master_of(queue.broker_name)
+            return self.session.routes.master_of(queue.broker_name)
         except RouteError:
             return None
 
     async def _is_untouched(self, queue: MessageQueue) -> bool:
-        """Whether nobody has consumed further than we; a restarted broker may know of less."""
+        """Return whether no other member has committed further than this run."""
         try:
-            stored = await self._stored(queue)
+            stored = await self._stored_offset(queue)
         except (RemotingError, RouteError) as error:
-            _log.warning("%s: the group's offset is not known: %s", queue, error)
+            _log.warning("%s: the group's offset could not be read: %s", queue, error)
             return False
+        # Less is fine: a restarted broker may have lost its last commits.
         return stored <= max(self._committed.get(queue, -1), self._found.get(queue, -1))
 
-    async def _stored(self, queue: MessageQueue) -> int:
-        client = self.link.client
-        address = client.routes.master_of(queue.broker_name)
-        stored = await client.api.query_offset(address, self._group, queue)
+    async def _stored_offset(self, queue: MessageQueue) -> int:
+        session = self.session
+        address = await session.address_of(queue)
+        stored = await session.api.query_offset(address, self._group, queue)
         return -1 if stored is None else stored
 
     def _describe(self) -> Heartbeat:
         data = ConsumerData(self._group, self._subscriptions)
-        return Heartbeat(self.link.client.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
+        return Heartbeat(self.session.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
 
-    # Saying how far it is, and letting go.
+    # Committing, and releasing the locks.
 
     async def commit(self, offsets: Offsets) -> None:
-        """Store how far held queues are done; what fails is logged, the checkpoint is the truth."""
-        async with self._committing:
-            now_ms = self.link.clock.now_ms()
-            behind = [
+        """Commit the offsets of held queues; a failure is logged, the checkpoint is the truth."""
+        async with self._commit_turn:  # an older commit must not arrive after a newer one
+            now_ms = self.session.clock.now_ms()
+            changed = [
                 (queue, offset, lease)
                 for queue, offset in offsets.items()
                 if (lease := self._held.get(queue)) is not None
@@ -332,14 +358,13 @@ class DriverLease:
                 and queue not in self._lost
                 and self._committed.get(queue) != offset
             ]
-            await asyncio.gather(*(self._commit_one(*one) for one in behind))
+            await asyncio.gather(*(self._commit_one(*one) for one in changed))
 
     async def _commit_one(self, queue: MessageQueue, offset: int, lease: Lease) -> None:
-        client = self.link.client
-        epoch = lease.wire_epoch
+        session = self.session
         try:
-            address = client.routes.master_of(queue.broker_name)
-            await client.api.update_offset(address, self._group, queue, offset, epoch)
+            address = session.routes.master_of(queue.broker_name)
+            await session.api.update_offset(address, self._group, queue, offset, lease.wire_epoch)
         except Fenced as error:
             self._lose(queue, f"a commit was fenced: {error}")
         except (RemotingError, RouteError) as error:
@@ -348,48 +373,42 @@ class DriverLease:
             self._committed[queue] = offset
 
     async def release(self, *, is_in_flight: bool) -> None:
-        """End the run: unlock, or leave the locks to expire while executors may be at work.
+        """End the run: unlock, or let the locks expire while executors may still be working.
 
         Args:
-            is_in_flight: a batch was handed out whose end is not known. No pause proves that
-                its tasks have ended, so by default nobody is let in before the locks expire.
+            is_in_flight: a batch was handed out and its end is not known. No pause proves that
+                its tasks have ended, so by default nobody gets the locks before they expire.
         """
-        pause = self._options.release_in_flight is ReleaseInFlight.AFTER_PAUSE
-        await cancelled(self._acquiring)
+        pauses = self._options.release_in_flight is ReleaseInFlight.AFTER_PAUSE
+        await cancelled(self._acquisition)
         await asyncio.gather(*self._requests, return_exceptions=True)
         if is_in_flight:
-            await self.renew()  # the whole of the broker's time from now on
-        if is_in_flight and pause:
-            await self.link.clock.sleep_ms(self._options.release_pause_ms)  # the loop renews
-        await cancelled(self._renewing)
-        if not is_in_flight or pause:
-            nobodys = Lease(epoch=0, deadline_ms=0, is_fenced=False)
-            ours = dict.fromkeys(self._asked, nobodys) | self._held
+            await self.renew()  # the executors get the broker's whole lock time from now on
+        if is_in_flight and pauses:
+            # The renewal loop goes on during the pause.
+            await self.session.clock.sleep_ms(self._options.release_pause_ms)
+        await cancelled(self._renewal)
+        if not is_in_flight or pauses:
+            # Requested but unanswered locks may have been granted. They are unlocked without an
+            # epoch, which every broker accepts from the owner.
+            without_epoch = Lease(epoch=0, deadline_ms=0, is_fenced=False)
+            own = dict.fromkeys(self._requested, without_epoch) | self._held
             lost = self._lost
             await self._unlock(
-                self.link.client.api, {q: lease for q, lease in ours.items() if q not in lost}
+                self.session.api, {q: lease for q, lease in own.items() if q not in lost}
             )
-        await self._leave()
+        await self.session.leave(consumer_group=self._group)
         self._held.clear()
 
     async def _unlock(self, api: BrokerApi, leases: dict[MessageQueue, Lease]) -> None:
         for broker, queues in _by_broker(sorted(leases)):
-            epochs = [leases[q].wire_epoch for q in queues]
+            epochs = [leases[queue].wire_epoch for queue in queues]
             try:
-                async with self._talking[broker]:
-                    address = self.link.client.routes.master_of(broker)
+                async with self._broker_turn[broker]:
+                    address = self.session.routes.master_of(broker)
                     await api.unlock(address, self._group, queues, epochs)
             except (RemotingError, RouteError) as error:
-                _log.warning("%s: unlock failed, the locks expire by themselves: %s", broker, error)
-
-    async def _leave(self) -> None:
-        client = self.link.client
-        await client.stop_loops()  # a heartbeat would make us a member again
-        for address in client.routes.masters():
-            try:
-                await client.api.unregister(address, consumer_group=self._group)
-            except RemotingError as error:
-                _log.warning("%s: not unregistered, the broker will notice: %s", address, error)
+                _log.warning("%s: unlock failed, the locks will expire: %s", broker, error)
 
 
 def _by_broker(queues: list[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:

@@ -1,8 +1,7 @@
-"""Offsets of a stream: pure functions over {queue: next offset}.
+"""The offsets of a read: where it begins, where the queues end, how far the next batch goes.
 
-Spark keeps an offset as JSON text and compares the texts, so ours has one form: keys sorted,
-plain ints. The key `@lease` carries the lease id of the run that made it (lease_identity.py);
-it is no queue, for no topic is empty.
+`StreamOffset` and `advance` are pure. `resolve_boundary` and `resolve_snapshot` ask the brokers
+once. `LatestOffsets` keeps the ends of a running stream's queues in memory.
 """
 
 from __future__ import annotations
@@ -11,95 +10,112 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ordermq.client.broker_api import BrokerApi
+from ordermq.client.session import ClientSession
 from ordermq.errors import ConfigError, DataLoss, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import Boundary, Edge, SourceOptions, queue_of, queue_text
-from ordermq.spark.session import Link
+from ordermq.spark.options import Boundary, Edge, SourceOptions, parse_queue, queue_text
+from ordermq.spark.session import queues_of
 
+_log = logging.getLogger("ordermq.spark")
+# No topic name is empty, so no queue can have this name.
 _LEASE: Final = "@lease"
 Offsets = dict[MessageQueue, int]
+Ranges = dict[MessageQueue, tuple[int, int]]  # first offset, and end, exclusive
+
+
+# Pure functions over {queue: next offset to read}.
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a stream is.
+    """The offset of a stream, as Spark keeps it in the checkpoint.
 
     Args:
-        queues: the next offset to read of each.
-        lease: of the run that got here; None when no locks are held.
+        queues: the next offset to read of each queue.
+        lease: the lease id of the run that wrote it; None when no locks are held.
     """
 
     queues: Offsets
     lease: int | None = None
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> StreamOffset:
+    def of(cls, members: Mapping[str, Any]) -> StreamOffset:
         """Read what `to_json` made.
 
-        Raises: StateError: it is something else, as the checkpoint of another source.
+        Raises: StateError: the checkpoint is not one of this source.
         """
         try:
-            queues = {queue_of(key): int(at) for key, at in told.items() if key != _LEASE}
-            lease = told.get(_LEASE)
+            queues = {parse_queue(key): int(at) for key, at in members.items() if key != _LEASE}
+            lease = members.get(_LEASE)
             return cls(queues, None if lease is None else int(lease))
         except (ValueError, TypeError) as error:
             raise StateError(
-                f"the checkpoint holds no offset of this source: {error}; was it made by another "
-                "query? Give this one a checkpointLocation of its own"
+                "the checkpoint holds no offset of this source: give this query a "
+                "checkpointLocation of its own. It may have been written by another query: "
+                f"{error}"
             ) from error
 
     def to_json(self) -> dict[str, int]:
-        """What Spark keeps: the same text for the same offsets, whatever their order."""
+        """Return what Spark stores: the same text for the same offsets."""
+        # Spark compares offsets as JSON texts and starts a batch where two differ. Sorted keys and
+        # plain ints (not NumPy's) give one text per offset.
         members = {queue_text(queue): int(at) for queue, at in self.queues.items()}
         if self.lease is not None:
             members[_LEASE] = self.lease
         return dict(sorted(members.items()))
 
 
-def share_fairly(backlog: Mapping[MessageQueue, int], limit: int, turn: int) -> Offsets:
-    """How many messages of each queue make up to `limit`: alike, what one lacks goes to others.
-
-    Args:
-        backlog: messages waiting, by queue.
-        turn: who gets what does not divide; with one that moves on, nobody is passed over for ever.
-    """
-    shares = dict(backlog)
-    left = limit
-    hungry = sorted(backlog, key=lambda queue: (backlog[queue], queue))
-    while hungry and backlog[hungry[0]] * len(hungry) <= left:
-        left -= backlog[hungry.pop(0)]  # has no more than its part: gets all
-    if hungry:
-        each, rest = divmod(left, len(hungry))  # each of these has more than that
-        hungry.sort()
-        first = turn % len(hungry)
-        for place, queue in enumerate(hungry[first:] + hungry[:first]):
-            shares[queue] = each + (place < rest)
-    return shares
-
-
-def advance(start: Offsets, tails: Mapping[MessageQueue, int], limit: int | None) -> Offsets:
-    """The next offsets: towards the tails, at most `limit` messages further altogether."""
-    backlog = {queue: max(tails.get(queue, at) - at, 0) for queue, at in start.items()}
+def advance(start: Offsets, latest: Mapping[MessageQueue, int], limit: int | None) -> Offsets:
+    """Return the end of the next batch: towards `latest`, at most `limit` messages altogether."""
+    backlog = {queue: max(latest.get(queue, at) - at, 0) for queue, at in start.items()}
+    # The sum of the offsets changes with each batch, so the remainder of the division goes to
+    # other queues each time, and there is no counter to keep over restarts.
     steps = backlog if limit is None else share_fairly(backlog, limit, sum(start.values()))
     return {queue: at + steps[queue] for queue, at in start.items()}
 
 
-def went_back(start: Offsets, tails: Mapping[MessageQueue, int]) -> DataLoss | None:
-    """The error for a queue that ends before the stream's place in it; None if there is none.
+def share_fairly(backlog: Mapping[MessageQueue, int], limit: int, rotation: int) -> Offsets:
+    """Return how many messages of each queue make up to `limit`, equally divided.
 
-    Spark takes an offset that goes back, or lacks a queue, without a word.
+    A queue with less than its share leaves the rest to the others.
+
+    Args:
+        backlog: messages waiting, by queue.
+        rotation: which queues get the remainder of the division; with a number that changes, no
+            queue is left out forever.
     """
+    shares = dict(backlog)
+    left = limit
+    # Ascending by backlog, so that each queue with less than an equal share is settled before
+    # the share of the others is computed.
+    open_queues = sorted(backlog, key=lambda queue: (backlog[queue], queue))
+    while open_queues and backlog[open_queues[0]] * len(open_queues) <= left:
+        left -= backlog[open_queues.pop(0)]
+    if open_queues:
+        each, rest = divmod(left, len(open_queues))
+        open_queues.sort()
+        first = rotation % len(open_queues)
+        for place, queue in enumerate(open_queues[first:] + open_queues[:first]):
+            shares[queue] = each + (place < rest)
+    return shares
+
+
+def find_truncation(start: Offsets, latest: Mapping[MessageQueue, int]) -> DataLoss | None:
+    """Return the error for a queue that ends before the stream's offset; None if there is none."""
+    # Spark itself accepts an offset that goes back without a word, and would read messages again
+    # under numbers that the stream has already passed.
     for queue, at in sorted(start.items()):
-        tail = tails.get(queue)
-        if tail is not None and tail < at:
+        end = latest.get(queue)
+        if end is not None and end < at:
             return DataLoss(
-                f"the queue ends at offset {tail}, before the stream's place in it: the topic was "
-                "made anew, or the broker lost messages. Begin with a new checkpoint, or set "
-                "fail_on_data_loss=false to wait until the queue has got there again",
+                f"the queue ends at offset {end}, before the stream's offset in it: begin with a "
+                "new checkpoint, or set fail_on_data_loss=false to wait until the queue has "
+                "reached that offset again. The topic was created anew, or the broker lost "
+                "messages",
                 topic=queue.topic,
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
@@ -108,68 +124,67 @@ def went_back(start: Offsets, tails: Mapping[MessageQueue, int]) -> DataLoss | N
     return None
 
 
-_log = logging.getLogger("ordermq.spark")
+# Resolving a boundary: the brokers are asked once, and the answer is kept.
 
 
-async def offsets_at(
-    link: Link, options: SourceOptions, boundary: Boundary, queues: Sequence[MessageQueue]
-) -> Offsets:
-    """The offset of each queue where a boundary lies.
+async def resolve_snapshot(session: ClientSession, options: SourceOptions) -> Ranges:
+    """Return the offsets that a batch read takes, of each queue that has any.
 
-    Raises: ConfigError: it names a queue there is none of, or an offset behind the queue's end.
-        DataLoss: it names an offset that expired. RemotingError, RouteError: nobody answers.
+    Raises: as `resolve_boundary`.
     """
-    named = dict(boundary.offsets)
-    if unknown := sorted(set(named).difference(queues)):
-        known = ", ".join(map(queue_text, queues))
-        raise ConfigError(f"offsets are given for {queue_text(unknown[0])}; there are {known}")
-    found = await asyncio.gather(
-        *(_offset_at(link, options, boundary, queue, named.get(queue)) for queue in queues)
-    )
-    return dict(zip(queues, found, strict=True))
-
-
-async def tails_of(link: Link, queues: Sequence[MessageQueue]) -> Offsets:
-    """Where each queue ends now."""
-    api, routes = link.client.api, link.client.routes
-    found = await asyncio.gather(
-        *(api.max_offset(routes.master_of(queue.broker_name), queue) for queue in queues)
-    )
-    return dict(zip(queues, found, strict=True))
-
-
-async def heads_of(link: Link, queues: Sequence[MessageQueue]) -> Offsets:
-    """The oldest offset each queue still has."""
-    api, routes = link.client.api, link.client.routes
-    found = await asyncio.gather(
-        *(api.min_offset(routes.master_of(queue.broker_name), queue) for queue in queues)
-    )
-    return dict(zip(queues, found, strict=True))
-
-
-async def snapshot(link: Link, options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
-    """The offsets (first, end) that a batch read takes, of each queue that has any.
-
-    Raises: as `offsets_at`.
-    """
-    queues = await link.queues(options.topics)
-    starts = await offsets_at(link, options, options.batch_start(), queues)
-    ends = await offsets_at(link, options, options.end, queues)
+    queues = await queues_of(session, options.topics)
+    starts = await resolve_boundary(session, options, options.batch_start(), queues)
+    ends = await resolve_boundary(session, options, options.end, queues)
     if options.max_rows is not None:
         ends = advance(starts, ends, options.max_rows)
     return {queue: (at, ends[queue]) for queue, at in starts.items() if at < ends[queue]}
 
 
-async def _offset_at(
-    link: Link,
+async def resolve_boundary(
+    session: ClientSession,
+    options: SourceOptions,
+    boundary: Boundary,
+    queues: Sequence[MessageQueue],
+) -> Offsets:
+    """Return the offset of each queue at a boundary.
+
+    Raises: ConfigError: it names an unknown queue, or an offset after the queue's end. DataLoss:
+        it names an expired offset. RemotingError, RouteError: no broker answers.
+    """
+    named = dict(boundary.offsets)
+    if unknown := sorted(set(named).difference(queues)):
+        known = ", ".join(map(queue_text, queues))
+        raise ConfigError(
+            f"offsets are given for {queue_text(unknown[0])}, which does not exist; the queues "
+            f"are {known}"
+        )
+    found = await asyncio.gather(
+        *(_resolve(session, options, boundary, queue, named.get(queue)) for queue in queues)
+    )
+    return dict(zip(queues, found, strict=True))
+
+
+async def earliest_offsets(session: ClientSession, queues: Sequence[MessageQueue]) -> Offsets:
+    """Return the oldest offset that each queue still has."""
+    found = await asyncio.gather(
+        *(
+            session.api.min_offset(session.routes.master_of(queue.broker_name), queue)
+            for queue in queues
+        )
+    )
+    return dict(zip(queues, found, strict=True))
+
+
+async def _resolve(
+    session: ClientSession,
     options: SourceOptions,
     boundary: Boundary,
     queue: MessageQueue,
     named: int | Edge | None,
 ) -> int:
-    api, address = link.client.api, link.client.routes.master_of(queue.broker_name)
+    api, address = session.api, session.routes.master_of(queue.broker_name)
     if isinstance(named, int):
-        return await _checked(api, address, options, queue, named)
+        return await _checked(session, options, queue, named)
     if boundary.timestamp_ms is not None:
         return await api.search_offset(address, queue, boundary.timestamp_ms)
     edge = named or boundary.edge
@@ -177,94 +192,107 @@ async def _offset_at(
         return await api.max_offset(address, queue)
     if edge is Edge.GROUP:
         stored = await api.query_offset(address, options.group, queue)
+        # A group which never committed has no offset, or a negative one: the queue begins at its
+        # earliest message then.
         if stored is not None and stored >= 0:
-            return await _checked(api, address, options, queue, stored)
+            return await _checked(session, options, queue, stored)
     return await api.min_offset(address, queue)
 
 
 async def _checked(
-    api: BrokerApi, address: str, options: SourceOptions, queue: MessageQueue, offset: int
+    session: ClientSession, options: SourceOptions, queue: MessageQueue, offset: int
 ) -> int:
-    head, tail = await asyncio.gather(
+    """Return the offset, or the earliest one where it expired and data loss is allowed."""
+    api, address = session.api, session.routes.master_of(queue.broker_name)
+    earliest, latest = await asyncio.gather(
         api.min_offset(address, queue), api.max_offset(address, queue)
     )
-    if head <= offset <= tail:
+    if earliest <= offset <= latest:
         return offset
-    where = f"offset {offset} of {queue_text(queue)}; the broker has {head}..{tail}"
-    if offset > tail:
-        raise ConfigError(f"{where}: expected none behind the end")
+    where = f"offset {offset} of {queue_text(queue)}; the broker has {earliest}..{latest}"
+    if offset > latest:
+        raise ConfigError(f"{where}: give an offset that is not after the queue's end")
     if options.fail_on_data_loss:
         raise DataLoss(
-            f"{where}: the messages before expired. Begin later, or set fail_on_data_loss=false",
+            f"{where}: begin at a later offset, or set fail_on_data_loss=false. The messages "
+            "before that expired",
             topic=queue.topic,
             broker=queue.broker_name,
             queue_id=queue.queue_id,
             offset=offset,
         )
-    _log.warning("%s: %d messages expired unread", where, head - offset)
-    return head
+    _log.warning("%s: %d messages expired before they were read", where, earliest - offset)
+    return earliest
 
 
-_log = logging.getLogger("ordermq.spark")
-REFRESH_MS: Final = 25  # an answer older than this starts a new question
-_STALE_MS: Final = 100  # one older than this is not given: the caller waits for a new one
+# The ends of a running stream's queues.
+
+REFRESH_MS: Final = 25  # an answer older than this starts a refresh in the background
+_STALE_MS: Final = 100  # an older one is not returned: the caller waits for the refresh
 
 
-class Tails:
-    """The ends of all queues of some topics, new queues among them."""
+class LatestOffsets:
+    """The ends of all queues of some topics, new queues included.
 
-    def __init__(self, link: Link, topics: Sequence[str]) -> None:
-        self._link = link
+    An idle query asks 92 times per second. It is answered from memory, and only an answer that
+    is too old starts a request. Nobody asks the brokers while a long batch runs.
+    """
+
+    def __init__(self, session: ClientSession, topics: Sequence[str]) -> None:
+        self._session = session
         self._topics = topics
         self._routed_ms: int | None = None
+        # Spark's thread reads, the I/O thread writes. Only one refresh may be under way, or two
+        # answers that overtake each other would make a queue's end go back.
         self._lock = threading.Lock()
         self._known: Offsets = {}
-        self._asked_ms: int | None = None  # when the question of the last answer was sent
-        self._asking: Any = None
-        self._complaint = ""
+        self._asked_ms: int | None = None  # send time of the request that was answered last
+        self._refresh: Future[None] | None = None
+        self._last_warning = ""
 
-    def latest(self) -> Offsets:
-        """The ends as last told; a question at most 100 ms ago.
+    def get(self) -> Offsets:
+        """Return the ends, asked at most 100 ms ago.
 
-        Raises: RemotingError, RouteError: nobody has answered yet, ever.
+        Raises: RemotingError, RouteError: no broker has answered, ever.
         """
-        now_ms = self._link.clock.now_ms()
+        now_ms = self._session.clock.now_ms()
         with self._lock:
             age_ms = None if self._asked_ms is None else now_ms - self._asked_ms
-            if self._asking is not None and self._asking.done():
-                self._asking = None
-            if self._asking is None and (age_ms is None or age_ms > REFRESH_MS):
-                self._asking = self._link.submit(self._ask())
-            asking = self._asking
-        if asking is not None and (age_ms is None or age_ms > _STALE_MS):
-            asking.result()
+            if self._refresh is not None and self._refresh.done():
+                self._refresh = None
+            if self._refresh is None and (age_ms is None or age_ms > REFRESH_MS):
+                self._refresh = self._session.submit(self._ask())
+            refresh = self._refresh
+        if refresh is not None and (age_ms is None or age_ms > _STALE_MS):
+            refresh.result()
         return dict(self._known)
 
-    def fresh(self) -> Offsets:
-        """The ends now.
+    def get_now(self) -> Offsets:
+        """Ask the brokers and return the ends.
 
-        Raises: as `latest`.
+        Raises: as `get`.
         """
-        self._link.submit(self._ask()).result()
+        self._session.call(self._ask())
         return dict(self._known)
 
     async def _ask(self) -> None:
-        asked_ms = self._link.clock.now_ms()
+        asked_ms = self._session.clock.now_ms()
         try:
             queues = await self._queues(asked_ms)
         except OrderMQError as error:
-            self._complain(error)
+            self._warn_once(error)
             if not self._known:
                 raise
             queues = sorted(self._known)
         answers = await asyncio.gather(
-            *(self._tail(queue) for queue in queues), return_exceptions=True
+            *(self._end_of(queue) for queue in queues), return_exceptions=True
         )
         for queue, answer in zip(queues, answers, strict=True):
             if isinstance(answer, OrderMQError):
-                # A broker that is away for a while: its queues stand still until it is back.
-                self._complain(answer)
-                if queue not in self._known and not self._known:
+                # One broker may be away for a while. Its queues keep their last known end, and
+                # those of the other brokers go on.
+                self._warn_once(answer)
+                if not self._known:
                     raise answer
             elif isinstance(answer, BaseException):
                 raise answer
@@ -273,19 +301,19 @@ class Tails:
         self._asked_ms = asked_ms
 
     async def _queues(self, now_ms: int) -> list[MessageQueue]:
-        client = self._link.client
         if self._routed_ms is None:
             self._routed_ms = now_ms
-        elif now_ms - self._routed_ms > client.config.route_interval_ms:
+        elif now_ms - self._routed_ms > self._session.config.route_interval_ms:
             self._routed_ms = now_ms
-            await client.routes.refresh_all()  # a topic may have got more queues
-        return await self._link.queues(self._topics)
+            await self._session.routes.refresh_all()  # a topic may have more queues by now
+        return await queues_of(self._session, self._topics)
 
-    async def _tail(self, queue: MessageQueue) -> int:
-        client = self._link.client
-        return await client.api.max_offset(client.routes.master_of(queue.broker_name), queue)
+    async def _end_of(self, queue: MessageQueue) -> int:
+        address = self._session.routes.master_of(queue.broker_name)
+        return await self._session.api.max_offset(address, queue)
 
-    def _complain(self, error: OrderMQError) -> None:
-        if str(error) != self._complaint:  # once, not 92 times a second
-            self._complaint = str(error)
-            _log.warning("the ends of some queues are not known anew: %s", error)
+    def _warn_once(self, error: OrderMQError) -> None:
+        # Once per outage: 92 requests per second would log as many lines.
+        if str(error) != self._last_warning:
+            self._last_warning = str(error)
+            _log.warning("the ends of some queues could not be refreshed: %s", error)

@@ -1,8 +1,7 @@
-"""The streaming source, as Spark calls it.
+"""The streaming source: `StreamReader` as Spark calls it, `StreamDriver` as its driver half.
 
-Spark makes a reader in one process a query run and calls its driver-side methods there; others
-are made only to be pickled, and read on executors. So a reader keeps its options, and opens
-nothing before the first call that needs it.
+Spark makes a reader in one Python process per query run and calls its driver-side methods there,
+one after the other. It makes other readers only to pickle them, and calls `read` on executors.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -23,22 +22,27 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.errors import ConfigError, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import Boundary, Edge, SourceOptions, queue_text
-from ordermq.spark.session import Link, new_lease
+from ordermq.spark.session import learn_routes, new_lease_id, queues_of
 from ordermq.spark.source.driver_lease import DriverLease
 from ordermq.spark.source.offsets import (
+    LatestOffsets,
     Offsets,
     StreamOffset,
-    Tails,
     advance,
-    heads_of,
-    offsets_at,
-    went_back,
+    earliest_offsets,
+    find_truncation,
+    resolve_boundary,
 )
-from ordermq.spark.source.queue_reader import range_of, read_range
+from ordermq.spark.source.queue_reader import make_range, read_range
+
+_log = logging.getLogger("ordermq.spark")
+# The checkpoint is the truth, so the commit of an unordered run at its end may be given up.
+_COMMIT_WAIT_S = 10.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -46,8 +50,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         if options.end != Boundary(Edge.LATEST):
-            raise ConfigError("options ending_offsets and ending_timestamp are for batch reads")
+            raise ConfigError(
+                "options ending_offsets and ending_timestamp are for batch reads: remove them, "
+                "or use spark.read"
+            )
         self.options = options
+        # Not opened here: Spark makes readers which it only pickles, and they must not connect,
+        # take locks or start threads.
         self._opened: StreamDriver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -55,78 +64,79 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _driver(self) -> StreamDriver:
         if self._opened is None:
-            end_in_order()
+            install_sigterm_handler()
             self._opened = StreamDriver(self.options)
         return self._opened
 
     # On the driver. The names are Spark's.
 
     def initialOffset(self) -> dict[str, int]:
-        """Where a query without a checkpoint begins."""
+        """Return the offset at which a query without a checkpoint begins."""
         return self._driver().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`max_rows` of a micro-batch."""
-        most = self.options.max_rows
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return `max_rows` as the limit of a micro-batch."""
+        max_rows = self.options.max_rows
+        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends with what there is now."""
-        self._driver().freeze()
+        """Let the query end with the messages that exist now."""
+        self._driver().freeze_end()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """The end of the next batch; the very `start` if there is nothing to read."""
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self._driver().latest(StreamOffset.of(start), most)
+        """Return the end of the next batch; `start` itself if there is nothing to read."""
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = self._driver().next_end(StreamOffset.of(start), max_rows)
         return start if end is None else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, int]:
-        """Where the queues end, for the query's progress."""
-        return self._driver().report().to_json()
+        """Return the ends of the queues, for the query's progress."""
+        return self._driver().queue_ends().to_json()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One for each queue that has messages in the batch."""
+        """Return one partition per queue that has messages in the batch."""
         driver = self._driver()
-        ranges = driver.begin(StreamOffset.of(start), StreamOffset.of(end))
-        return [range_of(*one, driver.lease_id) for one in ranges]
+        ranges = driver.begin_batch(StreamOffset.of(start), StreamOffset.of(end))
+        return [make_range(*one, driver.lease_id) for one in ranges]
 
     def commit(self, end: dict[str, int]) -> None:
-        """A batch is finished; the group's offset follows, for tools that show lag."""
-        self._driver().commit(StreamOffset.of(end))
+        """Commit the offsets of a finished batch for the group, for tools that show lag."""
+        self._driver().finish(StreamOffset.of(end))
 
     def stop(self) -> None:
-        """The run ends."""
+        """End the run."""
         if self._opened is not None:
             self._opened.close()
 
     # On executors.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of a queue's range, ascending in offset."""
-        return read_range(self.options, partition, is_ordered=self.options.is_ordered)
-
-
-_log = logging.getLogger("ordermq.spark")
-_COMMIT_WAIT_S = 10.0
+        """Read the messages of a queue's range, ascending by offset."""
+        return read_range(self.options, partition)
 
 
 class StreamDriver:
-    """A run of a streaming query, on the driver."""
+    """One run of a streaming query, on the driver.
+
+    One process per run calls these methods from its main thread. Whichever comes first opens the
+    session and takes the queue locks: after a restart in the middle of a batch that is
+    `begin_batch`, with neither `initial` nor `next_end` before it.
+    """
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self._options = options
         self._lease: DriverLease | None = None
         if options.is_ordered:
-            self._lease = DriverLease(options, new_lease(), clock)
-            self._link = self._lease.link
+            self._lease = DriverLease(options, new_lease_id(), clock)
+            self._session = self._lease.session
         else:
-            self._link = Link(options.name_servers, options.remoting, clock=clock)
-        self._tails = Tails(self._link, options.topics)
-        self._targets: Offsets | None = None  # of Trigger.AvailableNow
+            self._session = ClientSession(options.name_servers, options.remoting, clock=clock)
+        self._latest = LatestOffsets(self._session, options.topics)
+        self._frozen_end: Offsets | None = None  # of Trigger.AvailableNow
         self._initial: StreamOffset | None = None
-        self._in_flight: Offsets | None = None  # the end of a batch handed out and not finished
+        self._in_flight: Offsets | None = None  # the end of a batch handed out, not yet finished
         self._finished: Offsets = {}
-        self._warned: set[MessageQueue] = set()
+        self._has_warned = False
         self._is_closed = False
 
     @property
@@ -135,47 +145,53 @@ class StreamDriver:
         return None if self._lease is None else self._lease.id
 
     def initial(self) -> StreamOffset:
-        """Where a query without a checkpoint begins; Spark asks twice."""
+        """Return the offset at which a query without a checkpoint begins."""
+        # Kept, because Spark asks twice and must get the same answer.
         if self._initial is None:
-            queues = self._link.call(self._link.queues(self._options.topics))
-            self._hold(queues, None)  # only a holder's reading of the group's offset stays true
-            start = self._options.stream_start()
-            found = self._link.call(offsets_at(self._link, self._options, start, queues))
-            self._initial = StreamOffset(found, self.lease_id)
+            queues = self._session.call(queues_of(self._session, self._options.topics))
+            # Locked first: until then another member may move the group's offset on.
+            self._hold(queues, None)
+            boundary = self._options.stream_start()
+            start = self._session.call(
+                resolve_boundary(self._session, self._options, boundary, queues)
+            )
+            self._initial = StreamOffset(start, self.lease_id)
         return self._initial
 
-    def freeze(self) -> None:
-        """What there is now is all there will be: Trigger.AvailableNow."""
-        self._targets = self._tails.fresh()
+    def freeze_end(self) -> None:
+        """Let the stream end at the present ends of its queues: Trigger.AvailableNow."""
+        self._frozen_end = self._latest.get_now()
 
-    def latest(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
-        """The end of the next batch; None if there is nothing for one.
-
-        All before `start` is finished: Spark asks for the next batch when the last one's sink
-        has committed. So `start` is what the group has consumed.
-        """
+    def next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
+        """Return the end of the next batch; None if there is nothing to read."""
         self._hold(start.queues, start.lease)
+        # Everything before `start` is finished: Spark asks for the next batch after the sink has
+        # committed the last one. Spark's own `commit` comes only when a further batch is planned,
+        # so the last batch of a run would never be committed by it.
         self._finish(start.queues)
-        tails = self._tails.latest() if self._targets is None else self._targets
-        self._refuse_going_back(start.queues, tails)
-        # A queue enters where it begins, with no messages yet: the start of each batch must be
-        # in the checkpoint, so that a batch that runs again reads the same.
-        entered = self._begin_new(sorted(set(tails).difference(start.queues)))
-        end = advance(start.queues, tails, limit) | entered
+        latest = self._latest.get() if self._frozen_end is None else self._frozen_end
+        self._check_not_truncated(start.queues, latest)
+        # A new queue enters with its beginning and no messages. The start of each batch must be
+        # in the checkpoint, so that a batch which runs again reads the same messages.
+        added = self._begin_new(sorted(set(latest).difference(start.queues)))
+        end = advance(start.queues, latest, limit) | added
         return None if end == start.queues else StreamOffset(end, self.lease_id)
 
-    def report(self) -> StreamOffset:
-        """Where the queues end, for Spark's progress."""
-        return StreamOffset(self._tails.latest())
+    def queue_ends(self) -> StreamOffset:
+        """Return the ends of the queues, for Spark's progress."""
+        return StreamOffset(self._latest.get())
 
-    def begin(self, start: StreamOffset, end: StreamOffset) -> list[tuple[MessageQueue, int, int]]:
-        """The ranges of a batch; from now on until `latest(start=end)` it is in flight."""
+    def begin_batch(
+        self, start: StreamOffset, end: StreamOffset
+    ) -> list[tuple[MessageQueue, int, int]]:
+        """Return the ranges of a batch, which is in flight until `next_end(start=end)`."""
         self._hold(end.queues, end.lease)
         for queue, at in start.queues.items():
             if end.queues.get(queue, -1) < at:
                 raise StateError(
                     f"the checkpoint has {queue_text(queue)} at {at}, then at "
-                    f"{end.queues.get(queue)}: it was changed by hand, or is another query's"
+                    f"{end.queues.get(queue)}: start with a new checkpoint. This one was changed "
+                    "by hand, or belongs to another query"
                 )
         self._in_flight = end.queues
         return [
@@ -184,9 +200,9 @@ class StreamDriver:
             if start.queues.get(queue, at) < at
         ]
 
-    def commit(self, done: StreamOffset) -> None:
-        """Spark has finished a batch."""
-        self._finish(done.queues)
+    def finish(self, end: StreamOffset) -> None:
+        """Mark the batch that ends here as finished."""
+        self._finish(end.queues)
 
     def close(self) -> None:
         """End the run; a second call does nothing."""
@@ -197,73 +213,78 @@ class StreamDriver:
             if self._lease is not None:
                 self._close_ordered(self._lease)
             else:
-                self._link.call(self._commit(self._finished), _COMMIT_WAIT_S)
+                self._session.call(self._commit(self._finished), _COMMIT_WAIT_S)
         finally:
-            self._link.close()
+            self._session.close()
 
     def _close_ordered(self, lease: DriverLease) -> None:
         is_in_flight = self._in_flight is not None
         if is_in_flight:
             _log.warning(
-                "stopped in the middle of a batch: release_in_flight=%s",
+                "query stopped in the middle of a batch: release_in_flight=%s",
                 self._options.release_in_flight.value,
             )
-        self._link.call(lease.commit(self._finished))
-        self._link.call(lease.release(is_in_flight=is_in_flight))
+        # Commit, then unlock: the next owner asks for the offset as soon as it has the lock.
+        self._session.call(lease.commit(self._finished))
+        self._session.call(lease.release(is_in_flight=is_in_flight))
 
-    def _hold(self, queues: Any, former: int | None) -> None:
+    def _hold(self, queues: Iterable[MessageQueue], former: int | None) -> None:
         if self._lease is not None:
-            self._lease.hold(queues, former)
+            self._lease.hold(list(queues), former)
 
-    def _finish(self, done: Offsets) -> None:
-        if self._in_flight is not None and done == self._in_flight:
+    def _finish(self, end: Offsets) -> None:
+        if self._in_flight is not None and end == self._in_flight:
             self._in_flight = None
-        if done != self._finished:
-            self._finished = done
+        if end != self._finished:
+            self._finished = end
+            # Not awaited: the checkpoint is the truth, and the group's offset only follows it.
             if self._options.group:
-                self._link.submit(self._commit(done))
+                self._session.submit(self._commit(end))
 
-    async def _commit(self, done: Offsets) -> None:
+    async def _commit(self, end: Offsets) -> None:
         if self._lease is not None:
-            await self._lease.commit(done)
+            await self._lease.commit(end)
             return
         if not self._options.group:
             return
-        client = self._link.client
-        await self._link.known(queue.topic for queue in done)
-        for queue, offset in sorted(done.items()):
+        session = self._session
+        await learn_routes(session, end)
+        for queue, offset in sorted(end.items()):
             try:
-                address = client.routes.master_of(queue.broker_name)
-                await client.api.update_offset(address, self._options.group, queue, offset)
+                address = session.routes.master_of(queue.broker_name)
+                await session.api.update_offset(address, self._options.group, queue, offset)
             except OrderMQError as error:
                 _log.warning("%s: commit of offset %d failed: %s", queue, offset, error)
 
     def _begin_new(self, queues: list[MessageQueue]) -> Offsets:
         if not queues or (self._lease is not None and not self._lease.try_hold(queues)):
-            return {}
+            return {}  # held by somebody else yet: the next call tries again
         _log.info("new queues: %s", ", ".join(map(queue_text, queues)))
-        return self._link.call(heads_of(self._link, queues))
+        return self._session.call(earliest_offsets(self._session, queues))
 
-    def _refuse_going_back(self, start: Offsets, tails: Offsets) -> None:
-        error = went_back(start, tails)
+    def _check_not_truncated(self, start: Offsets, latest: Offsets) -> None:
+        error = find_truncation(start, latest)
         if error is None:
             return
         if self._options.fail_on_data_loss:
             raise error
-        if not self._warned:
-            self._warned = set(start)
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("%s", error)
 
 
-def end_in_order() -> None:
-    """Let `stop()` run when Spark ends this process: it sends SIGTERM, and does not wait.
+def install_sigterm_handler() -> None:
+    """Let `stop` run when Spark ends this process.
 
-    Once: a second one must not cut the release of the locks short.
+    Spark sends SIGTERM and does not wait. Without a handler Python dies at once, and `stop` is
+    called in hardly any way a query can end.
     """
+    # Only the main thread may set a handler; elsewhere, as in tests, `stop` is called by hand.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _exit_once)
 
 
 def _exit_once(number: int, frame: FrameType | None) -> None:
+    # A second SIGTERM must not cut the release of the locks short.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)

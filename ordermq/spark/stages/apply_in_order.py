@@ -1,37 +1,48 @@
-"""Ordered stages: a function over rows, each queue's, or each key's, in offset order.
+"""`apply_in_order`: a function over rows, those of each queue, or of each key, in offset order.
 
-The plans and what they cost: spark.md. Which is chosen, `apply_in_order` says.
+The first half plans on the driver, the second half runs on executors. docs/spark-stages.md has
+the plans and their costs.
 """
 
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
-from ordermq.spark.row_order import PLACE_COLUMNS, OrderCheck, Places, check_columns
+from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.row_order import ORIGIN_COLUMNS, OrderCheck, RowOrigins, check_columns
 from ordermq.spark.schema import LEASE_COLUMN
-from ordermq.spark.stages.concurrent_keys import Lanes, lane_key
+from ordermq.spark.stages.concurrent_keys import ConcurrentKeys, concurrency_key
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
-from ordermq.spark.stages.key_runs import KeyRun, KeyRuns, regrouped
-from ordermq.spark.stages.output import Gathered, OutputShape, struct_of
-from ordermq.spark.stages.stage_invocation import Calls, Engine, StageSpec, takes_context
+from ordermq.spark.stages.key_runs import KeyRun, KeyRuns, grouped_by_key
+from ordermq.spark.stages.output import BatchCollector, OutputShape, struct_of
+from ordermq.spark.stages.stage_invocation import (
+    Engine,
+    StageInvocation,
+    StageSpec,
+    takes_context,
+)
 
 SHARDING_KEY = "sharding_key"
-MOST_ROWS_OF_A_KEY = 100_000
+# A longer run of one key is called with in parts, so that one key cannot fill the memory.
+MAX_ROWS_OF_A_KEY = 100_000
+_FORMAT = "ordermq"
 
 _QUEUE_REMEDY = (
     "call the stage straight on the source's DataFrame, before any repartition, join, sort, "
-    "distinct or union with itself; or give key=... and it shuffles and sorts by itself"
+    "distinct or union with itself; or give key=..., and it shuffles and sorts by itself"
 )
 _KEY_REMEDY = (
-    "the source was united or joined with itself, or read twice; use drop_repeats=True, or read "
-    "each offset once"
+    "read each offset once, or use apply_with_state(drop_repeats=True); the source was united or "
+    "joined with itself, or read twice"
 )
 
 
@@ -42,20 +53,21 @@ def apply_in_order(
     *,
     key: str | Sequence[str] | None = None,
     per_key: bool | None = None,
-    order_by: Sequence[str] = PLACE_COLUMNS,
+    order_by: Sequence[str] = ORIGIN_COLUMNS,
     engine: Engine = "pandas",
     on_failure: DeadLetter | None = None,
     max_in_flight: int = 1,
-    rows_a_call: int | None = None,
+    rows_per_call: int | None = None,
     n_partitions: int | None = None,
     barrier: bool = False,
     allow_speculation: bool = False,
     client_options: Mapping[str, str] | None = None,
     fence_interval_ms: int = 1_000,
+    rows_a_call: int | None = None,
 ) -> DataFrame:
-    """Call a function with rows in order; its rows are the new DataFrame.
+    """Call a function with rows in order; its results are the rows of the new DataFrame.
 
-    | key | plan | a call sees |
+    | key | plan | a call gets |
     |---|---|---|
     | none, or the producer's sharding key | no shuffle: a queue is a partition | rows of one \
 queue, offsets rising |
@@ -63,67 +75,81 @@ queue, offsets rising |
     | another, in streaming | `groupBy(key).applyInArrow`, sorted inside: a key's rows of a \
 micro-batch are in memory together | one key's rows |
 
-    Every run checks that each queue's offsets rise, natively, and raises where they do not. In
-    order means inside a run of the query: a micro-batch that failed comes again, so effects
-    outside happen at least once (make them idempotent by the context).
+    Every run checks natively that the offsets of each queue rise, and raises where they do not.
+    Order holds within a run of the query: a micro-batch that failed runs again, so effects
+    outside happen at least once. Make them idempotent with the context.
 
     Args:
         frame: rows of the ordermq source, with the columns topic, broker, queue_id and offset.
         function: (rows) or (rows, context) -> rows or None. Rows are a pandas DataFrame, or a
-            pyarrow RecordBatch; what it returns must have the schema's columns, in any order.
+            pyarrow RecordBatch; the result must have the schema's columns, in any order.
             `context` is a `StageContext`.
-        schema: of what it returns.
-        key: whose rows must stay in order.
-        per_key: one call for each key's rows instead of rows of many keys in one; the default
-            is so exactly where the stage shuffles.
-        order_by: within a key, after a shuffle. If it is not the default, offsets are not
-            checked there.
-        engine: "pandas" or "arrow". Timestamps arrive in the session's time zone; those
-            without a zone that come back are meant in it.
-        on_failure: what becomes of a row the function raises on: None fails the query and says
-            which; else DeadLetter or ParkKey. The function is then called again with parts of
-            the rows, until the failing one stands alone.
-        max_in_flight: more than 1 calls the function row by row, rows of different keys in so
-            many threads. Only without a shuffle.
-        rows_a_call: at most so many rows a call; None: as they come.
-        n_partitions: of the shuffle; None leaves it to Spark.
-        barrier: all tasks of the stage at once, one attempt each; needs a free slot for each.
+        schema: of the result.
+        key: column or columns of the key whose rows must stay in order.
+        per_key: make one call per key instead of one for rows of many keys. The default is
+            True where the stage shuffles, else False.
+        order_by: the order within a key, after a shuffle. With another than the default, offsets
+            are not checked there.
+        engine: "pandas" or "arrow". Timestamps arrive in the session's time zone; a result
+            without a zone is taken to be in it.
+        on_failure: what to do with a row on which the function raises: None fails the query and
+            names the row; else DeadLetter or ParkKey. The function is then called again with
+            parts of the rows, until the failing row is alone.
+        max_in_flight: with more than 1, call the function row by row, with rows of different
+            keys in this many threads. Only without a shuffle.
+        rows_per_call: maximum number of rows per call; None: as they arrive.
+        n_partitions: number of partitions of the shuffle; None leaves it to Spark.
+        barrier: run all tasks of the stage at once, one attempt each; needs a free slot per task.
         allow_speculation: start although spark.speculation is true.
-        client_options: name servers, account, group, where the source's cannot be seen in the
-            plan (Spark Connect, a checkpointed DataFrame).
-        fence_interval_ms: in ordered mode, how long an executor believes a lock it has seen.
-    Raises: ConfigError: an argument does not fit the others, or the DataFrame, or the session.
+        client_options: name servers, account and group, where the source's cannot be found in
+            the plan (Spark Connect, a checkpointed DataFrame).
+        fence_interval_ms: in ordered mode, how long an executor believes a confirmed lock.
+        rows_a_call: deprecated name of `rows_per_call`.
+    Raises: ConfigError: an argument does not fit the others, the DataFrame or the session.
     """
+    if rows_a_call is not None:
+        warnings.warn(
+            "rows_a_call is deprecated: use rows_per_call", DeprecationWarning, stacklevel=2
+        )
+        rows_per_call = rows_a_call
     keys = [key] if isinstance(key, str) else list(key or ())
+    # A sharding key lives in one queue, and a queue is one partition: nothing to shuffle.
     shuffles = bool(keys) and keys != [SHARDING_KEY]
-    check_columns(frame, *keys, *(name for name in order_by if name not in PLACE_COLUMNS))
+    # All checks before the plan: an error in a task comes late, in a stack trace of Spark.
+    check_columns(frame, *keys, *(name for name in order_by if name not in ORIGIN_COLUMNS))
     check_speculation(frame.sparkSession, allow_speculation)
-    _check_arguments(frame, on_failure, max_in_flight, rows_a_call, shuffles, barrier)
+    _check_arguments(frame, on_failure, max_in_flight, rows_per_call, shuffles, barrier)
+    target = struct_of(schema)
     spec = make_spec(
         frame,
         function,
-        struct_of(schema),
+        target,
         engine=engine,
         remedy=_KEY_REMEDY if shuffles else _QUEUE_REMEDY,
         on_failure=on_failure,
-        rows_a_call=rows_a_call,
+        rows_per_call=rows_per_call,
         client_options=client_options,
         fence_interval_ms=fence_interval_ms,
     )
-    target = struct_of(schema)
     by_key = shuffles if per_key is None else per_key
     if not shuffles:
-        lane = lane_key(on_failure, keys[0] if keys else None)
-        run = _queue_stage(spec, [SHARDING_KEY] if by_key else [], max_in_flight, lane)
+        concurrent_by = concurrency_key(on_failure, keys[0] if keys else None)
+        run = _queue_stage(spec, [SHARDING_KEY] if by_key else [], max_in_flight, concurrent_by)
         return frame.mapInArrow(run, target, barrier=barrier)
-    is_checked = tuple(order_by) == PLACE_COLUMNS
+    is_checked = tuple(order_by) == ORIGIN_COLUMNS
     if frame.isStreaming:
+        # Spark refuses to sort a streaming DataFrame, so the sort is inside the group's function.
         return frame.groupBy(*keys).applyInArrow(
             _group_stage(spec, keys, list(order_by), is_checked), target
         )
+    # Not groupBy().applyInArrow: Spark gives no order of rows inside a group, and merges blocks
+    # in any order as soon as a shuffle spills. A sort behind the repartition is kept.
     moved = frame.repartition(*([n_partitions] if n_partitions else []), *keys)
     run = _key_stage(spec, keys, by_key, is_checked)
     return moved.sortWithinPartitions(*keys, *order_by).mapInArrow(run, target, barrier=barrier)
+
+
+# Planning, on the driver.
 
 
 def make_spec(
@@ -134,37 +160,40 @@ def make_spec(
     engine: Engine,
     remedy: str,
     on_failure: DeadLetter | None,
-    rows_a_call: int | None,
+    rows_per_call: int | None,
     client_options: Mapping[str, str] | None,
     fence_interval_ms: int,
     rows: int = 1,
 ) -> StageSpec:
-    """What executors need of a stage.
+    """Return what executors need of a stage.
 
+    Args: rows: number of arguments of the function before the context.
     Raises: ConfigError: see `apply_in_order`.
     """
-    if engine not in ("pandas", "arrow"):
-        raise ConfigError(f"engine={engine!r}: expected 'pandas' or 'arrow'")
+    check_engine(engine)
     client: Mapping[str, str] = client_options or {}
     fence = None
+    # The column is the source's word that the stream is ordered; a user who drops it before the
+    # stage gives up the check.
     if LEASE_COLUMN in frame.columns:
-        client = client or one_source(frame, "the fence of an ordered stream (column `lease`)")
+        client = client or source_options(frame, "the lease check of an ordered stream")
         group = client.get("group", "")
         if not group:
-            raise ConfigError("client_options needs 'group', whose locks the source holds")
+            raise ConfigError("client_options needs 'group': the group that owns the locks")
         fence = ExecutorLease(group, tuple(sorted(client.items())), fence_interval_ms)
     if on_failure is not None:
-        client = client or one_source(frame, f"on_failure={type(on_failure).__name__}")
+        client = client or source_options(frame, f"on_failure={type(on_failure).__name__}")
     return StageSpec(
         function=function,
         with_context=takes_context(function, rows),
         engine=engine,
         output=OutputShape(schema, session_time_zone(frame.sparkSession)),
-        stage=uuid.uuid4().hex,
+        stage=uuid.uuid4().hex,  # two stages of one query must not share process queues
         remedy=remedy,
         on_failure=on_failure,
-        rows_a_call=rows_a_call,
+        rows_per_call=rows_per_call,
         fence=fence,
+        # A sorted tuple, because a key of `ProcessCache` must be hashable and equal in every task.
         client=tuple(sorted(client.items())),
     )
 
@@ -173,34 +202,114 @@ def _check_arguments(
     frame: DataFrame,
     on_failure: DeadLetter | None,
     max_in_flight: int,
-    rows_a_call: int | None,
+    rows_per_call: int | None,
     shuffles: bool,
     barrier: bool,
 ) -> None:
     if not 1 <= max_in_flight <= 1_000:
         raise ConfigError(f"max_in_flight={max_in_flight}: expected 1..1000")
-    if rows_a_call is not None and rows_a_call < 1:
-        raise ConfigError(f"rows_a_call={rows_a_call}: expected at least 1")
+    if rows_per_call is not None and rows_per_call < 1:
+        raise ConfigError(f"rows_per_call={rows_per_call}: expected at least 1")
     if shuffles and max_in_flight > 1:
-        raise ConfigError("max_in_flight works without a shuffle: key=None or 'sharding_key'")
+        raise ConfigError("max_in_flight needs a stage without shuffle: key=None or 'sharding_key'")
     if shuffles and barrier and frame.isStreaming:
-        raise ConfigError("barrier has no effect on applyInArrow: leave it, or the key, out")
+        raise ConfigError("barrier has no effect on applyInArrow: remove barrier, or the key")
     if not isinstance(on_failure, ParkKey):
         return
     if on_failure.key not in frame.columns:
         raise ConfigError(f"ParkKey(key={on_failure.key!r}): the DataFrame has no such column")
     if frame.isStreaming and on_failure.directory is None:
         raise ConfigError(
-            "ParkKey in streaming needs directory=..., on a file system all executors share: "
+            "ParkKey in streaming needs directory=..., on a file system that all executors share: "
             "the next micro-batch may run in another process, which must know the parked keys"
         )
 
 
+def check_engine(engine: str) -> None:
+    """Refuse an engine that does not exist.
+
+    Raises: ConfigError: names the two.
+    """
+    if engine not in ("pandas", "arrow"):
+        raise ConfigError(f"engine={engine!r}: expected 'pandas' or 'arrow'")
+
+
+def check_speculation(spark: SparkSession, allowed: bool) -> None:
+    """Refuse a session that runs two attempts of a task at once.
+
+    Raises: ConfigError: spark.speculation is true.
+    """
+    if not allowed and spark.conf.get("spark.speculation", "false") == "true":
+        raise ConfigError(
+            "spark.speculation is true: set it to false, or pass allow_speculation=True where the "
+            "function's effects may happen twice and late. Spark would run two attempts of one "
+            "task at the same time, and a slow one would go on after its batch is done"
+        )
+
+
+def session_time_zone(spark: SparkSession) -> str:
+    """Return the time zone of timestamps that have none."""
+    return str(spark.conf.get("spark.sql.session.timeZone"))
+
+
+def source_options(frame: DataFrame, purpose: str) -> Mapping[str, str]:
+    """Return the options of the ordermq source in a DataFrame's plan.
+
+    Args: purpose: what they are needed for, for the error.
+    Raises: ConfigError: the plan shows no such source, or several that differ.
+    """
+    found = _sources_in_plan(frame)
+    # A self-join shows one source twice, with the same options: that is still one.
+    different = {tuple(sorted(options.items())) for options in found}
+    if len(different) == 1:
+        return found[0]
+    what = "no ordermq source" if not found else f"{len(different)} different ordermq sources"
+    raise ConfigError(
+        f"{purpose} needs name servers and account: give client_options={{'name_servers': ..., "
+        f"'group': ...}}. The DataFrame's plan shows {what}"
+    )
+
+
+def _sources_in_plan(frame: DataFrame) -> list[dict[str, str]]:
+    # PySpark has no way to ask a DataFrame for its source, so the JVM's analyzed plan is walked.
+    # Spark Connect keeps its plan at the server; a checkpointed DataFrame has no source.
+    java = getattr(frame, "_jdf", None)
+    if java is None:
+        return []
+    leaves = java.queryExecution().analyzed().collectLeaves()
+    found = [_options_of_leaf(leaves.apply(at)) for at in range(leaves.size())]
+    return [options for options in found if options is not None]
+
+
+def _options_of_leaf(leaf: Any) -> dict[str, str] | None:
+    kind = leaf.getClass().getSimpleName()
+    if kind == "StreamingRelationV2":
+        if leaf.sourceName().lower() != _FORMAT:
+            return None
+        return dict(_entries(leaf.extraOptions()))
+    if kind == "DataSourceV2Relation":
+        # Only the end is compared: Spark may put a prefix before the format's name.
+        if not leaf.table().name().lower().endswith(_FORMAT):
+            return None
+        return dict(_entries(leaf.options()))
+    return None
+
+
+def _entries(java_map: Any) -> Iterator[tuple[str, str]]:
+    walk = java_map.asCaseSensitiveMap().entrySet().iterator()
+    while walk.hasNext():
+        entry = walk.next()
+        yield str(entry.getKey()), str(entry.getValue())
+
+
+# Spark pickles the function it is given. These closures carry only what the executors need.
+
+
 def _queue_stage(
-    spec: StageSpec, by: list[str], max_in_flight: int, lane: str
+    spec: StageSpec, by: list[str], max_in_flight: int, concurrent_by: str
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        return run_queues(spec, batches, by, max_in_flight, lane)
+        return run_queues(spec, batches, by, max_in_flight, concurrent_by)
 
     return stage
 
@@ -223,153 +332,99 @@ def _group_stage(
     return stage
 
 
-# On executors.
+# Running, on executors.
+
+
+class QueueCaller(Protocol):
+    """Calls the function with the rows of one queue's run."""
+
+    def call_queue(
+        self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
+    ) -> Iterator[list[Any]]:
+        """Call with the rows first .. end - 1; yield the results in the order of the rows."""
+
+
+class _PerKey:
+    """A `QueueCaller` that makes one call per key of the run."""
+
+    def __init__(self, invocation: StageInvocation, by: list[str]) -> None:
+        self._invocation = invocation
+        self._by = by
+
+    def call_queue(
+        self, rows: Any, queue: MessageQueue, offsets: memoryview, first: int, end: int
+    ) -> Iterator[list[Any]]:
+        # The run was checked; grouping within it keeps the order of each key's rows.
+        grouped = grouped_by_key(rows.slice(first, end - first), self._by)
+        for run in KeyRuns(self._by, MAX_ROWS_OF_A_KEY, OrderCheck("")).of([grouped]):
+            yield from _call_run(self._invocation, run)
 
 
 def run_queues(
-    spec: StageSpec, batches: Iterator[Any], by: list[str], max_in_flight: int, lane: str
+    spec: StageSpec, batches: Iterator[Any], by: list[str], max_in_flight: int, concurrent_by: str
 ) -> Iterator[Any]:
-    """Rows as the source gives them: each queue's run checked, then called with."""
-    calls, check, gathered = Calls(spec), OrderCheck(spec.remedy), Gathered()
-    lanes = Lanes(calls, lane, max_in_flight) if max_in_flight > 1 else None
+    """Run a stage without shuffle: check the run of each queue, then call with it."""
+    invocation, check, collector = StageInvocation(spec), OrderCheck(spec.remedy), BatchCollector()
+    concurrent = None
+    if max_in_flight > 1:
+        concurrent = ConcurrentKeys(invocation, concurrent_by, max_in_flight)
+    caller: QueueCaller = _PerKey(invocation, by) if by else concurrent or invocation
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            places = Places(batch)
-            for queue, first, end in check.runs(places, 0, batch.num_rows):
-                if by:
-                    run = regrouped(batch.slice(first, end - first), by)
-                    answers = _by_key(calls, run, by)
-                elif lanes is not None:
-                    answers = lanes.of_queue(batch, queue, places.offsets, first, end)
-                else:
-                    answers = calls.of_queue(batch, queue, places.offsets, first, end)
-                for answer in answers:
-                    yield from gathered.add(answer)
-        yield from gathered.rest()
+            origins = RowOrigins(batch)
+            for queue, first, end in check.runs(origins, 0, batch.num_rows):
+                for result in caller.call_queue(batch, queue, origins.offsets, first, end):
+                    yield from collector.add(result)
+        yield from collector.rest()
+    # Spark closes the generator when it has enough rows; the threads must not outlive the task.
     finally:
-        if lanes is not None:
-            lanes.close()
-
-
-def _by_key(calls: Calls, rows: Any, by: list[str]) -> Iterator[list[Any]]:
-    # Regrouped within a run that was checked; each key's rows are in order still.
-    for run in KeyRuns(by, MOST_ROWS_OF_A_KEY, OrderCheck("")).of([rows]):
-        yield from _called(calls, run)
+        if concurrent is not None:
+            concurrent.close()
 
 
 def run_keys(
     spec: StageSpec, batches: Iterator[Any], keys: list[str], by_key: bool, is_checked: bool
 ) -> Iterator[Any]:
-    """Rows sorted by key: a call for each run of one, or for a batch of several whole runs."""
-    calls, gathered = Calls(spec), Gathered()
+    """Run a stage over rows sorted by key: a call per key, or for several whole keys."""
+    invocation, collector = StageInvocation(spec), BatchCollector()
     check = OrderCheck(spec.remedy) if is_checked else None
-    runs = KeyRuns(keys, MOST_ROWS_OF_A_KEY, check).of(batches)
+    # A run goes on over record batches: Spark cuts these anywhere, also within a key.
+    runs = KeyRuns(keys, MAX_ROWS_OF_A_KEY, check).of(batches)
     if not by_key:
         runs = _joined(runs)
     for run in runs:
-        for answer in _called(calls, run):
-            yield from gathered.add(answer)
-    yield from gathered.rest()
+        for result in _call_run(invocation, run):
+            yield from collector.add(result)
+    yield from collector.rest()
 
 
 def _joined(runs: Iterator[KeyRun]) -> Iterator[KeyRun]:
-    """Whole runs of several keys in one, so that a call is worth its price."""
-    together = Gathered()
+    """Join whole runs of several keys."""
+    # A call has a price of its own, mostly the conversion to pandas. Small keys share it so.
+    collector = BatchCollector()
     for run in runs:
-        for rows in together.add([run.rows]):
+        for rows in collector.add([run.rows]):
             yield KeyRun(None, rows, None, False)
-    for rows in together.rest():
+    for rows in collector.rest():
         yield KeyRun(None, rows, None, False)
 
 
-def _called(calls: Calls, run: KeyRun) -> Iterator[list[Any]]:
-    return calls.of_key(run.rows, run.queue, run.key, run.is_continued)
+def _call_run(invocation: StageInvocation, run: KeyRun) -> Iterator[list[Any]]:
+    return invocation.call_key(run.rows, run.queue, run.key, run.is_continued)
 
 
 def run_group(
     spec: StageSpec, table: Any, keys: list[str], order_by: list[str], is_checked: bool
 ) -> Any:
-    """One key's rows of a micro-batch, from Spark in any order."""
-    import pyarrow as pa
-
-    calls = Calls(spec)
+    """Run a stage over one key's rows of a micro-batch, which Spark gives in any order."""
+    invocation = StageInvocation(spec)
     sorted_rows = table.sort_by([(name, "ascending") for name in order_by]).combine_chunks()
     check = OrderCheck(spec.remedy) if is_checked else None
     found: list[Any] = []
+    # The group is in memory already, so its run is not cut into parts.
     for run in KeyRuns(keys, max(table.num_rows, 1), check).of(sorted_rows.to_batches()):
-        for answer in _called(calls, run):
-            found += answer
+        for result in _call_run(invocation, run):
+            found += result
     return pa.Table.from_batches(found, schema=spec.output.schema)
-
-
-FORMAT = "ordermq"
-
-
-def check_speculation(spark: SparkSession, allowed: bool) -> None:
-    """Refuse a session that runs two attempts of a task at once.
-
-    Raises: ConfigError: spark.speculation is true.
-    """
-    if not allowed and spark.conf.get("spark.speculation", "false") == "true":
-        raise ConfigError(
-            "spark.speculation is true: Spark would run two attempts of one task at the same "
-            "time, and a slow one would go on after its batch is done. Set it to false, or pass "
-            "allow_speculation=True where the function's effects may happen twice and late"
-        )
-
-
-def session_time_zone(spark: SparkSession) -> str:
-    """What a timestamp without a zone is meant in."""
-    return str(spark.conf.get("spark.sql.session.timeZone"))
-
-
-def source_options(frame: DataFrame) -> list[dict[str, str]]:
-    """The options of each ordermq source in a DataFrame's plan; [] where they cannot be seen.
-
-    Spark Connect keeps its plan at the server; a DataFrame of a checkpoint has no source.
-    """
-    java = getattr(frame, "_jdf", None)
-    if java is None:
-        return []
-    leaves = java.queryExecution().analyzed().collectLeaves()
-    found = [_options_of(leaves.apply(at)) for at in range(leaves.size())]
-    return [options for options in found if options is not None]
-
-
-def _options_of(leaf: Any) -> dict[str, str] | None:
-    kind = leaf.getClass().getSimpleName()
-    if kind == "StreamingRelationV2":
-        if leaf.sourceName().lower() != FORMAT:
-            return None
-        return dict(_entries(leaf.extraOptions()))
-    if kind == "DataSourceV2Relation":
-        if not leaf.table().name().lower().endswith(FORMAT):
-            return None
-        return dict(_entries(leaf.options()))
-    return None
-
-
-def _entries(java_map: Any) -> Iterator[tuple[str, str]]:
-    walk = java_map.asCaseSensitiveMap().entrySet().iterator()
-    while walk.hasNext():
-        entry = walk.next()
-        yield str(entry.getKey()), str(entry.getValue())
-
-
-def one_source(frame: DataFrame, purpose: str) -> Mapping[str, str]:
-    """The options of the only source.
-
-    Args: purpose: what they are needed for, for the error.
-    Raises: ConfigError: there is none to be seen, or several that differ.
-    """
-    found = source_options(frame)
-    different = {tuple(sorted(options.items())) for options in found}
-    if len(different) == 1:
-        return found[0]
-    what = "no ordermq source is" if not found else f"{len(different)} ordermq sources are"
-    raise ConfigError(
-        f"{purpose} needs name servers and account, and {what} to be seen in the DataFrame's "
-        "plan: give them as client_options={'name_servers': ..., 'group': ...}"
-    )

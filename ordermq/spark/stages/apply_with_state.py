@@ -1,6 +1,7 @@
-"""Ordered stages that remember: a value a key over micro-batches, exact where a batch comes again.
+"""`apply_with_state`: ordered stages with a state per key that is kept over micro-batches.
 
-Spark commits the state with the batch: a batch that failed begins from the state before it.
+Spark commits the state with the batch. A batch that failed begins from the state before it, so
+the state is exact although the batch runs twice.
 """
 
 from __future__ import annotations
@@ -18,19 +19,25 @@ from pyspark.sql.types import StringType, StructType
 
 from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.row_order import PLACE_COLUMNS, check_columns
-from ordermq.spark.stages.apply_in_order import (
-    SHARDING_KEY,
-    check_speculation,
-    make_spec,
-)
-from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
+from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
+from ordermq.spark.schema import LEASE_COLUMN
+from ordermq.spark.stages.apply_in_order import SHARDING_KEY, check_speculation, make_spec
+from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, queue_of
 from ordermq.spark.stages.output import struct_of
-from ordermq.spark.stages.stage_invocation import Calls, StageContext, StageSpec
+from ordermq.spark.stages.stage_invocation import (
+    StageContext,
+    StageInvocation,
+    StageSpec,
+    function_failed,
+)
 
-_OURS = "_ordermq"  # the state's own column: cursors, parked, whether there is a user's value
-_LEAST_PROTOBUF = (6, 33, 5)
-_REMEDY = "pass drop_repeats=True to have rows that come again dropped, or read each offset once"
+# A column of the state beside the user's: cursors, parked key, and whether there is a user's
+# state. One JSON text, because a second ValueState would be a second lookup in RocksDB per key.
+_OWN_COLUMN = "_ordermq"
+# The first version that Spark's transformWithState runs with; with an older one its worker
+# crashes without a message.
+_MIN_PROTOBUF = (6, 33, 5)
+_REMEDY = "pass drop_repeats=True to drop rows that arrive twice, or read each offset once"
 
 
 def apply_with_state(
@@ -40,7 +47,7 @@ def apply_with_state(
     state_schema: StructType | str,
     *,
     key: str | Sequence[str] = SHARDING_KEY,
-    order_by: Sequence[str] = PLACE_COLUMNS,
+    order_by: Sequence[str] = ORIGIN_COLUMNS,
     drop_repeats: bool = False,
     on_failure: DeadLetter | None = None,
     ttl_ms: int | None = None,
@@ -48,27 +55,28 @@ def apply_with_state(
     client_options: Mapping[str, str] | None = None,
     fence_interval_ms: int = 1_000,
 ) -> DataFrame:
-    """Call a function with each key's rows in order and the state it left at its last call.
+    """Call a function with each key's rows in order, and with the state of its last call.
 
-    One call a key and micro-batch; a key's rows of a micro-batch are in memory together. Runs
-    on `transformWithStateInPandas`, several times slower than `apply_in_order`: use it where
-    something must be remembered.
+    One call per key and micro-batch; a key's rows of a micro-batch are in memory together. It
+    runs on `transformWithStateInPandas`, several times slower than `apply_in_order`: use it only
+    where a state is needed.
 
     Args:
         function: (rows, state) or (rows, state, context) -> (rows or None, state). Rows are a
-            pandas DataFrame with Spark's own times (naive, of the session's zone). The state is
-            a dict with the columns of `state_schema`, or None at first; return None to forget.
+            pandas DataFrame with Spark's own timestamps (naive, in the session's zone). The state
+            is a dict with the columns of `state_schema`, or None at first; return None to
+            forget it.
         state_schema: of the state.
-        key: what a state belongs to.
-        drop_repeats: remember the last offset of each queue too, and drop rows at or below it:
-            a queue read twice, or an outer replay, reaches the function once.
-        on_failure: as in `apply_in_order`; parked keys are kept in the state, no directory.
-        ttl_ms: forget a key so long after its last call.
+        key: column or columns to which a state belongs.
+        drop_repeats: keep the last offset of each queue, too, and drop rows at or below it: a
+            queue that is read twice, or replayed from outside, reaches the function once.
+        on_failure: as in `apply_in_order`; parked keys are kept in the state, without directory.
+        ttl_ms: forget a key this long after its last call.
     Others as in `apply_in_order`.
     Raises: ConfigError: protobuf or the RocksDB state store is missing, or an argument is wrong.
     """
     keys = [key] if isinstance(key, str) else list(key)
-    check_columns(frame, *keys, *(name for name in order_by if name not in PLACE_COLUMNS))
+    check_columns(frame, *keys, *(name for name in order_by if name not in ORIGIN_COLUMNS))
     spark = frame.sparkSession
     check_speculation(spark, allow_speculation)
     check_state_store(spark)
@@ -80,13 +88,13 @@ def apply_with_state(
         engine="pandas",
         remedy=_REMEDY,
         on_failure=on_failure,
-        rows_a_call=None,
+        rows_per_call=None,
         client_options=client_options,
         fence_interval_ms=fence_interval_ms,
         rows=2,
     )
     state = struct_of(state_schema)
-    processor = _Stage(spec, frame.columns, tuple(order_by), state, drop_repeats, ttl_ms)
+    processor = _KeyProcessor(spec, frame.columns, tuple(order_by), state, drop_repeats, ttl_ms)
     return frame.groupBy(*keys).transformWithStateInPandas(
         statefulProcessor=processor,
         outputStructType=target,
@@ -98,38 +106,47 @@ def apply_with_state(
 def check_state_store(spark: SparkSession) -> None:
     """Refuse a session that cannot keep state.
 
-    Raises: ConfigError: says what to install or set.
+    Raises: ConfigError: names what to install or set.
     """
     try:
         found = importlib.metadata.version("protobuf")
     except importlib.metadata.PackageNotFoundError:
         found = "0"
     parts = tuple(int(part) for part in found.split(".")[:3] if part.isdecimal())
-    if parts < _LEAST_PROTOBUF:
+    if parts < _MIN_PROTOBUF:
         raise ConfigError(
-            f"state needs protobuf 6.33.5 or later, which pyspark does not bring, and has "
-            f"{'none' if found == '0' else found}: pip install 'ordermq[spark-state]', here and "
-            "on the executors"
+            "state needs protobuf 6.33.5 or later: pip install 'ordermq[spark-state]', here and "
+            f"on the executors. Installed is {'none' if found == '0' else found}; pyspark does "
+            "not bring it"
         )
     name = "spark.sql.streaming.stateStore.providerClass"
     provider = str(spark.conf.get(name, ""))
     if "RocksDB" not in provider:
         raise ConfigError(
-            f"state needs the RocksDB store, and {name} is {provider!r}: set it to "
-            "'org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider'"
+            f"state needs the RocksDB store, and {name} selects another: set it to "
+            "'org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider'. It is "
+            f"{provider!r}"
         )
 
 
 @dataclass
-class _Memory:
-    """What is kept of a key."""
+class _KeyMemory:
+    """The kept values of a key.
+
+    Args:
+        state: the user's; None if there is none.
+        cursors: the last offset per queue, with `drop_repeats`.
+        parked: the reason why the key's rows are diverted; None if they are not.
+    """
 
     state: dict[str, Any] | None
     cursors: dict[str, int]
-    parked: str | None  # why its rows are diverted
+    parked: str | None
 
 
-class _Stage(StatefulProcessor):
+class _KeyProcessor(StatefulProcessor):
+    """Spark calls it once per key and micro-batch, with the key's rows in any order."""
+
     def __init__(
         self,
         spec: StageSpec,
@@ -143,67 +160,51 @@ class _Stage(StatefulProcessor):
         self._columns = columns
         self._order_by = list(order_by)
         self._names = state_schema.names
-        self._kept_schema = StructType(list(state_schema.fields)).add(_OURS, StringType())
+        self._kept_schema = StructType(list(state_schema.fields)).add(_OWN_COLUMN, StringType())
         self._drops_repeats = drops_repeats
         self._ttl_ms = ttl_ms
 
+    # The three methods below are named and called by Spark.
+
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._value = handle.getValueState("kept", self._kept_schema, self._ttl_ms)
-        self._calls = Calls(self._spec)
+        self._invocation = StageInvocation(self._spec)
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         frames = list(rows)
         frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-        # Spark 4.3 hands over computed columns as _13, _14, ...: in their places, unnamed.
+        # Spark 4.3 names computed columns _13, _14, ...; their positions are right.
         frame.columns = self._columns
-        memory = self._recall()
+        memory = self._load()
         queue = self._queue_in_order(frame)
         if queue is None:
             frame = frame.sort_values(self._order_by, kind="stable", ignore_index=True)
-            frame = self._checked(frame, memory)
+            frame = self._without_repeats(frame, memory)
         elif self._drops_repeats:
             frame = self._after_cursor(frame, queue, memory)
         if len(frame):
             context = self._context(frame, key)
-            yield from self._consumed(frame, memory, context)
-            self._remember(memory)
-
-    def _queue_in_order(self, frame: pd.DataFrame) -> MessageQueue | None:
-        """The queue all rows are of, if they rise there already, as a key's mostly do.
-
-        Sorting a few rows by four columns, and looking for repeats, cost pandas a millisecond
-        each, which was most of what a key cost.
-        """
-        if self._order_by != list(PLACE_COLUMNS):
-            return None
-        queue, offsets = _only_queue(frame), frame["offset"].to_numpy()
-        return queue if (offsets[1:] > offsets[:-1]).all() else None
-
-    @staticmethod
-    def _after_cursor(frame: pd.DataFrame, queue: MessageQueue, memory: _Memory) -> pd.DataFrame:
-        """Rows of one queue, rising, that are new; moves its cursor over them."""
-        offsets = frame["offset"].to_numpy()
-        last = memory.cursors.get(str(queue), -1)
-        memory.cursors[str(queue)] = max(last, int(offsets[-1]))
-        if offsets[0] > last:
-            return frame
-        return frame[offsets > last].reset_index(drop=True)
+            yield from self._process(frame, memory, context)
+            self._save(memory)
 
     def close(self) -> None:
         pass
 
-    def _recall(self) -> _Memory:
+    # The state.
+
+    def _load(self) -> _KeyMemory:
         kept = self._value.get() if self._value.exists() else None
         if kept is None:
-            return _Memory(None, {}, None)
-        *values, ours = kept
-        told = json.loads(ours)
-        state = dict(zip(self._names, values, strict=True)) if told["has"] else None
-        return _Memory(state, told["cursors"], told["parked"])
+            return _KeyMemory(None, {}, None)
+        *values, own_text = kept
+        own = json.loads(own_text)
+        state = dict(zip(self._names, values, strict=True)) if own["has"] else None
+        return _KeyMemory(state, own["cursors"], own["parked"])
 
-    def _remember(self, memory: _Memory) -> None:
+    def _save(self, memory: _KeyMemory) -> None:
+        # A key without anything to keep is cleared, or the store would grow with every key.
         if memory.state is None and not memory.cursors and memory.parked is None:
             if self._value.exists():
                 self._value.clear()
@@ -211,143 +212,162 @@ class _Stage(StatefulProcessor):
         state = memory.state or {}
         if memory.state is not None and set(state) != set(self._names):
             raise ConfigError(
-                f"the function returned a state of {sorted(state)}: the state's schema has "
-                f"{sorted(self._names)}"
+                f"the function returned a state of {sorted(state)}: return the columns of the "
+                f"state's schema, {sorted(self._names)}"
             )
-        ours = {
+        own = {
             "has": memory.state is not None,
             "cursors": memory.cursors,
             "parked": memory.parked,
         }
         values = [state.get(name) for name in self._names]
-        self._value.update((*values, json.dumps(ours)))
+        self._value.update((*values, json.dumps(own)))
 
-    def _checked(self, frame: pd.DataFrame, memory: _Memory) -> pd.DataFrame:
-        """Rows that are new; moves the cursors over them."""
-        repeated = frame.duplicated(list(PLACE_COLUMNS))
+    # The order.
+
+    def _queue_in_order(self, frame: pd.DataFrame) -> MessageQueue | None:
+        """Return the queue of all rows, if their offsets rise already, as they mostly do."""
+        # Sorting a few rows by four columns, and looking for repeats, take pandas a millisecond
+        # each: that was most of the time of a key.
+        if self._order_by != list(ORIGIN_COLUMNS):
+            return None
+        queue, offsets = _single_queue(frame), frame["offset"].to_numpy()
+        return queue if (offsets[1:] > offsets[:-1]).all() else None
+
+    @staticmethod
+    def _after_cursor(frame: pd.DataFrame, queue: MessageQueue, memory: _KeyMemory) -> pd.DataFrame:
+        """Return the new rows of one queue, offsets rising, and move its cursor past them."""
+        offsets = frame["offset"].to_numpy()
+        last = memory.cursors.get(str(queue), -1)
+        memory.cursors[str(queue)] = max(last, int(offsets[-1]))
+        if offsets[0] > last:
+            return frame
+        return frame[offsets > last].reset_index(drop=True)
+
+    def _without_repeats(self, frame: pd.DataFrame, memory: _KeyMemory) -> pd.DataFrame:
+        """Return the new rows of any queues and move the cursors past them.
+
+        Raises: OrderingError: a row arrives twice, and repeats are not dropped.
+        """
+        # Within the micro-batch by comparison, against earlier ones by the cursors.
+        repeated = frame.duplicated(list(ORIGIN_COLUMNS))
         if not self._drops_repeats:
             if repeated.any():
                 row = frame[repeated].iloc[0]
                 raise OrderingError(
-                    f"offset {row['offset']} comes again: {_REMEDY}",
+                    f"offset {row['offset']} arrives twice: {_REMEDY}",
                     topic=row["topic"],
                     broker=row["broker"],
                     queue_id=int(row["queue_id"]),
                     offset=int(row["offset"]),
                 )
             return frame
-        for place, own in frame.groupby(list(PLACE_COLUMNS[:3]), sort=False):
-            name = str(MessageQueue(*place))
+        for origin, own in frame.groupby(list(ORIGIN_COLUMNS[:3]), sort=False):
+            name = str(MessageQueue(*origin))
             last = memory.cursors.get(name, -1)
             repeated.loc[own.index[own["offset"] <= last]] = True
             memory.cursors[name] = max(last, int(own["offset"].max()))
         return frame[~repeated].reset_index(drop=True) if repeated.any() else frame
 
-    def _context(self, frame: pd.DataFrame, key: Any) -> StageContext:
-        lease = frame["lease"].iat[0] if "lease" in frame else None
-        value = key[0] if isinstance(key, tuple) and len(key) == 1 else key
-        told = None if lease is None or pd.isna(lease) else int(lease)
-        return self._calls.context(_only_queue(frame), told, value)
+    # The calls.
 
-    def _consumed(
-        self, frame: pd.DataFrame, memory: _Memory, context: StageContext
+    def _context(self, frame: pd.DataFrame, key: Any) -> StageContext:
+        lease = frame[LEASE_COLUMN].iat[0] if LEASE_COLUMN in frame else None
+        value = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+        held_by = None if lease is None or pd.isna(lease) else int(lease)
+        return self._invocation.context(_single_queue(frame), held_by, value)
+
+    def _process(
+        self, frame: pd.DataFrame, memory: _KeyMemory, context: StageContext
     ) -> Iterator[pd.DataFrame]:
-        """Call with the rows; what fails is called again in halves until it stands alone."""
+        """Call with the rows; after a failure with half as many, until the failing row is alone.
+
+        Not by a process queue, as `StageInvocation` does it: a call's state is the argument of
+        the next one, and a failed call must leave no trace in it.
+        """
         first, attempts, limit = 0, 0, len(frame)
-        policy = self._spec.on_failure
+        failures = self._invocation.failures
         while first < len(frame):
-            whole = first == 0 and limit == len(frame)
-            part = frame if whole else frame.iloc[first : first + limit]
+            is_whole = first == 0 and limit == len(frame)
+            part = frame if is_whole else frame.iloc[first : first + limit]
             if memory.parked is not None:
                 self._divert(part, memory.parked)
                 first += len(part)
                 continue
-            self._fence(context, part)
+            self._check_lease(context, part)
             try:
-                answer, memory.state = self._called(part, memory.state, context)
+                result, memory.state = self._call(part, memory.state, context)
             except FunctionFailed as error:
-                if policy is None:
+                if failures is None:
                     raise
                 if len(part) > 1:
                     limit = (len(part) + 1) // 2
                     continue
                 attempts += 1
-                if attempts < policy.max_attempts:
+                if attempts < failures.policy.max_attempts:
                     continue
                 self._give_up(part, memory, error)
-                answer, limit, attempts = None, len(frame), 0
+                result, limit, attempts = None, len(frame), 0
             first += len(part)
-            for batch in self._spec.output.batches(answer):
-                # Without threads: waking them took longer than the work. Spark wants maps as dicts.
+            for batch in self._spec.output.batches(result):
+                # Without threads: waking them took longer than the work. Spark needs maps as
+                # dicts.
                 yield batch.to_pandas(use_threads=False, maps_as_pydicts="lossy")
 
-    def _called(
+    def _call(
         self, part: pd.DataFrame, state: dict[str, Any] | None, context: StageContext
     ) -> tuple[Any, dict[str, Any] | None]:
         rows = part if part.index[0] == 0 else part.reset_index(drop=True)
+        # A copy: a function that changes its state and then raises must not be seen to.
         given = (rows, None if state is None else dict(state))
         function = self._spec.function
         try:
-            answer = function(*given, context) if self._spec.with_context else function(*given)
+            result = function(*given, context) if self._spec.with_context else function(*given)
         except Exception as error:
-            raise _failed(part, error) from error
-        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise function_failed(len(part), part.iloc[0], part.iloc[-1], error) from error
+        if not isinstance(result, tuple) or len(result) != 2:
             raise ConfigError(
-                f"the function returned a {type(answer).__name__}: expected (rows, state)"
+                f"the function returned a {type(result).__name__}: return (rows, state)"
             )
-        return answer
+        return result
 
-    def _fence(self, context: StageContext, part: pd.DataFrame) -> None:
+    def _check_lease(self, context: StageContext, part: pd.DataFrame) -> None:
         fence = self._spec.fence
         if fence is None:
             return
+        # A key of one queue, the usual case, is checked without looking at its rows.
         if context.queue is not None and context.lease is not None:
             fence.check(context.queue, context.lease)
             return
-        leases = part[[*PLACE_COLUMNS[:3], "lease"]].drop_duplicates().dropna()
+        leases = part[[*ORIGIN_COLUMNS[:3], LEASE_COLUMN]].drop_duplicates().dropna()
         for topic, broker, queue_id, lease in leases.itertuples(index=False, name=None):
             fence.check(MessageQueue(topic, broker, int(queue_id)), int(lease))
 
-    def _give_up(self, part: pd.DataFrame, memory: _Memory, error: FunctionFailed) -> None:
-        row = _values(part.iloc[0].to_dict())
+    def _give_up(self, part: pd.DataFrame, memory: _KeyMemory, error: FunctionFailed) -> None:
+        assert self._invocation.failures is not None
+        row = _without_nan(part.iloc[0].to_dict())
         reason = str(error.__cause__ or error)
         if isinstance(self._spec.on_failure, ParkKey):
             memory.parked = (
-                f"its key is parked since offset {row['offset']} of {_queue_of(row)}: {reason}"
+                f"its key is parked since offset {row['offset']} of {queue_of(row)}: {reason}"
             )
-        self._calls.divert(row, _queue_of(row), reason)
+        self._invocation.failures.divert(row, queue_of(row), reason)
 
     def _divert(self, part: pd.DataFrame, reason: str) -> None:
+        assert self._invocation.failures is not None
         for row in part.to_dict("records"):
-            self._calls.divert(_values(row), _queue_of(row), reason)
+            self._invocation.failures.divert(_without_nan(row), queue_of(row), reason)
 
 
-def _values(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without pandas' NaN for what is not there."""
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    # pandas puts NaN where a value is missing, and only NaN differs from itself.
     return {name: None if value != value else value for name, value in row.items()}
 
 
-def _only_queue(frame: pd.DataFrame) -> MessageQueue | None:
-    """The queue that all rows are of; None if there are several."""
-    columns = [frame[name].to_numpy() for name in PLACE_COLUMNS[:3]]
+def _single_queue(frame: pd.DataFrame) -> MessageQueue | None:
+    """Return the queue of all rows; None if there are several."""
+    columns = [frame[name].to_numpy() for name in ORIGIN_COLUMNS[:3]]
     if not all((column == column[0]).all() for column in columns):
         return None
     topic, broker, queue_id = (column[0] for column in columns)
     return MessageQueue(topic, broker, int(queue_id))
-
-
-def _queue_of(row: Any) -> MessageQueue:
-    return MessageQueue(row["topic"], row["broker"], int(row["queue_id"]))
-
-
-def _failed(part: pd.DataFrame, error: Exception) -> FunctionFailed:
-    first, last = part.iloc[0], part.iloc[-1]
-    return FunctionFailed(
-        f"the stage's function failed on {len(part)} rows, offsets {first['offset']} to "
-        f"{last['offset']}: {type(error).__name__}: {error}. The batch comes again; "
-        "on_failure=DeadLetter(topic) or ParkKey(topic) lets the others go on",
-        topic=first["topic"],
-        broker=first["broker"],
-        queue_id=int(first["queue_id"]),
-        offset=int(first["offset"]),
-    )

@@ -1,4 +1,4 @@
-"""Messages that a sink wrote twice, known by their stamps (sink_places.py), read once."""
+"""`drop_repeats`: read once the messages that a Spark sink wrote several times."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
-from ordermq.spark.row_order import OrderCheck, Places, check_columns
+from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns
 from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE
 
+# Columns with the stamp while rows are filtered; the leading underscore keeps them apart from
+# the user's.
 _STAMP = ("_omq_source", "_omq_offset", "_omq_row")
 _KEY = "sharding_key"
 _REMEDY = "call drop_repeats straight on the source's DataFrame"
 
 
 def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
-    """Keep the first of the messages a Spark sink wrote several times; others pass.
+    """Keep the first of the messages that a Spark sink wrote several times; others pass.
 
-    Within a key of one source the stamps of a sink rise, so what is not above the last one has
-    been seen. Rows keep their order.
+    Within a key of one source the stamps of a sink rise, so a stamp which is not above the last
+    one was seen before. Rows keep their order.
 
     Args:
         frame: rows of the ordermq source with the column `properties`, and `sharding_key` where
             keys are used.
-        stateful: remember the last stamp of each key over micro-batches, in the state store
-            (`apply_with_state`, and what it needs); there is a shuffle then, and each key's
-            rows alone are in order. Without it repeats are found within a micro-batch, or a
-            batch query, and a queue.
+        stateful: keep the last stamp of each key over micro-batches, in the state store. It needs
+            what `apply_with_state` needs, shuffles, and keeps the order only within a key.
+            Without it, repeats are found within one micro-batch (or batch query) and queue.
     Raises: ConfigError: a column is missing; with `stateful`, as `apply_with_state`.
     """
     check_columns(frame)
     if "properties" not in frame.columns:
         raise ConfigError(
-            "drop_repeats reads the stamps among a message's properties: read the source with "
-            "the column `properties`"
+            "drop_repeats needs the column `properties`: read the source with it. The stamps are "
+            "properties of the messages"
         )
     target = StructType(frame.schema.fields)
+    # Looked up by Spark, once per row and natively, instead of in a Python dict per row.
     stamped = frame.withColumns({
         _STAMP[0]: F.col("properties")[SOURCE],
         _STAMP[1]: F.col("properties")[SEQUENCE].cast("bigint"),
@@ -48,30 +50,33 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
     })  # fmt: skip
     has_key = _KEY in frame.columns
     if not stateful:
-        return stamped.mapInArrow(_stage(has_key), target)
+        return stamped.mapInArrow(_stage_function(has_key), target)
+    # Imported here: it needs pandas and protobuf, which the plain stage does not.
     from ordermq.spark.stages.apply_with_state import apply_with_state
 
     keys = [_STAMP[0], *([_KEY] if has_key else [])]
     state = "sequence bigint, row bigint"
-    return apply_with_state(stamped, _once, target, state, key=keys)
+    return apply_with_state(stamped, _first_of_key, target, state, key=keys)
 
 
-def _stage(has_key: bool) -> Any:
+def _stage_function(has_key: bool) -> Any:
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        return first_ones(batches, has_key)
+        return first_occurrences(batches, has_key)
 
     return stage
 
 
-def first_ones(batches: Iterator[Any], has_key: bool) -> Iterator[Any]:
-    """The rows of stamped batches that were not seen before, without their stamps."""
+def first_occurrences(batches: Iterator[Any], has_key: bool) -> Iterator[Any]:
+    """Return the rows of stamped batches that were not seen before, without their stamps."""
     check = OrderCheck(_REMEDY)
     last: dict[Any, tuple[int, int]] = {}
     for batch in batches:
         if not batch.num_rows:
             continue
-        for _ in check.runs(Places(batch), 0, batch.num_rows):
-            pass  # whoever shuffled would make a later stamp come first
+        # Only for its error: after a shuffle a later stamp could arrive first, and the earlier
+        # message would be dropped as a repeat.
+        for _ in check.runs(RowOrigins(batch), 0, batch.num_rows):
+            pass
         sources, sequences, rows = (batch.column(name).to_pylist() for name in _STAMP)
         keys = batch.column(_KEY).to_pylist() if has_key else [None] * batch.num_rows
         kept = []
@@ -85,10 +90,11 @@ def first_ones(batches: Iterator[Any], has_key: bool) -> Iterator[Any]:
         yield own if all(kept) else own.filter(pa.array(kept))
 
 
-def _once(rows: Any, state: dict[str, int] | None) -> tuple[Any, dict[str, int] | None]:
-    """One key's rows, as the place of each in its queue orders them."""
+def _first_of_key(rows: Any, state: dict[str, int] | None) -> tuple[Any, dict[str, int] | None]:
+    """Return the new rows of one source and key, and the last stamp as the new state."""
     own = rows.drop(columns=list(_STAMP))
-    if rows[_STAMP[0]].isna().any():  # no sink's: the group of those without a stamp
+    # The rows without a stamp, which no sink wrote, are one group: they pass, with no state.
+    if rows[_STAMP[0]].isna().any():
         return own, None
     last = (-1, 0) if state is None else (state["sequence"], state["row"])
     kept = []

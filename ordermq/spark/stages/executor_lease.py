@@ -1,9 +1,9 @@
-"""The fence on executors: before user code runs, the queue is still the query's.
+"""The lease check on executors: before user code runs, the run must still hold the queue.
 
-The driver of an ordered query holds the broker's queue locks (driver_lease.py). A task that
-goes on after its query has ended, as Spark's do for seconds, must notice that somebody else
-consumes its queue now. It asks the broker for the lock under the very client id its driver
-used: for the holder that is a renewal, for anybody else a refusal
+The driver of an ordered query holds the broker's queue locks (source/driver_lease.py). After the
+query has ended, Spark lets its tasks run on for seconds, and such a task must notice that another
+member consumes its queue now. It asks the broker for the lock under the client id of its driver:
+for the holder that is a renewal, for any other client a refusal
 (docs/internals/semantics.md#broker-lock-table).
 """
 
@@ -16,77 +16,71 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ordermq.client.session import ClientSession
 from ordermq.clock import SystemClock
-from ordermq.config import RemotingConfig
+from ordermq.config import LeaseConfig
+from ordermq.consumer.group.queue_locks import LeaseTimes
 from ordermq.errors import LockLost, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.options import client_options
 from ordermq.spark.schema import LEASE_COLUMN
-from ordermq.spark.session import KeptClients, lease_client_id, remoting_of
+from ordermq.spark.session import lease_client_id, shared_session
 
 if TYPE_CHECKING:
     from ordermq.client.broker_api import LockGrant
-    from ordermq.spark.stages.stage_invocation import StageContext
 
 _log = logging.getLogger("ordermq.spark")
-# A broker that does not say how long its locks live: RocketMQ's 60 s, halved as in LeaseTimes.
-_LIVE_MS = 30_000
-_MOST_KNOWN = 4_096  # queues of runs that this process remembers
+_MAX_KNOWN = 4_096  # answers kept; a worker sees the queues of many runs before Spark ends it
 _CLOCK = SystemClock()
 
 
 @dataclass(slots=True)
-class _Known:
-    """What the last answer allows, on the monotonic clock, from the send of its question."""
+class _Answer:
+    """The last answer about a queue: two times on the monotonic clock, counted from its request."""
 
     ask_again_ms: int
     valid_until_ms: int
 
 
-_known: dict[tuple[str, MessageQueue], _Known] = {}
-
-
-def _client(name_servers: str, remoting: RemotingConfig, client_id: str) -> ClientSession:
-    # No heartbeat: the driver is the member of the group, executors only ask in its name.
-    return ClientSession(name_servers, remoting, client_id, clock=_CLOCK)
-
-
-_CLIENTS = KeptClients(_client)
+# Of the process, not of an ExecutorLease: Spark unpickles a new one for every task.
+_answers: dict[tuple[str, MessageQueue], _Answer] = {}
 
 
 @dataclass(frozen=True)
 class ExecutorLease:
-    """Asks for the locks of rows before they are handed to user code.
+    """Checks the lease of rows before they are passed to user code.
 
     Args:
-        group: whose locks.
+        group: the consumer group that owns the locks.
         client: options of the format: name servers, account, TLS.
-        interval_ms: an answer is believed so long, and never past half the broker's lease; so
-            much user code at most, and one call, runs beside a new owner.
+        interval_ms: how long an answer is believed, and never past half of the broker's lock
+            time. At most this much user code, and one call, can overlap with a new owner.
     """
 
     group: str
     client: tuple[tuple[str, str], ...]
     interval_ms: int = 1_000
 
-    def check_rows(self, rows: Any, context: StageContext) -> None:
-        """Make sure that every queue the rows are of is still held.
+    def check_rows(self, rows: Any, queue: MessageQueue | None, lease: int | None) -> None:
+        """Make sure that every queue of the rows is still held.
 
-        Raises: LockLost: one is another member's. RemotingError: nobody can be asked, and the
+        Args:
+            queue: of all rows; None if there are several.
+            lease: of all rows, if there is one queue.
+        Raises: LockLost: another member holds a queue. RemotingError: no broker answers, and the
             last answer is too old.
         """
-        if context.queue is not None:
-            if context.lease is not None:
-                self.check(context.queue, context.lease)
+        if queue is not None:
+            if lease is not None:
+                self.check(queue, lease)
             return
-        for queue, lease in _queues_of(rows):
-            self.check(queue, lease)
+        for each, its_lease in _leases_of(rows):
+            self.check(each, its_lease)
 
     def check(self, queue: MessageQueue, lease: int) -> None:
         """Make sure that the run `lease` holds the queue; raises as `check_rows`."""
         client_id = lease_client_id(self.group, lease)
         now_ms = _CLOCK.now_ms()
-        known = _known.get((client_id, queue))
+        known = _answers.get((client_id, queue))
         if known is not None and now_ms < min(known.ask_again_ms, known.valid_until_ms):
             return
         try:
@@ -94,42 +88,44 @@ class ExecutorLease:
         except (RemotingError, RouteError) as error:
             if known is None or now_ms >= known.valid_until_ms:
                 raise
-            _log.warning("%s: lock not confirmed, the last answer still holds: %s", queue, error)
+            # A broker that is away for a moment must not fail a stage whose lease is still good.
+            _log.warning("%s: lease not confirmed, last answer still valid: %s", queue, error)
             return
         if queue not in grant.granted:
-            _known.pop((client_id, queue), None)
+            _answers.pop((client_id, queue), None)
             raise LockLost(
-                "the queue's lock is another member's: this query was stopped, or its driver "
-                "could not renew, and the queue moved on. Nothing more of this batch runs; the "
-                "rows come again from the last committed offset, at whoever holds the queue",
+                "another member holds the queue's lock: start the query again if it should run. "
+                "It was stopped, or its driver could not renew the lock. Nothing more of this "
+                "batch runs; its rows are redelivered from the last committed offset to the "
+                "queue's holder",
                 topic=queue.topic,
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
                 group=self.group,
             )
-        live_ms = grant.lease_ms // 2 if grant.lease_ms else _LIVE_MS
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[client_id, queue] = _Known(now_ms + self.interval_ms, now_ms + live_ms)
+        # The same times as the driver's and as a consumer's: half of the broker's lock time.
+        live_ms = LeaseTimes.of(LeaseConfig(), grant.lease_ms).live_ms
+        if len(_answers) >= _MAX_KNOWN:
+            _answers.clear()  # costs one request per queue
+        _answers[client_id, queue] = _Answer(now_ms + self.interval_ms, now_ms + live_ms)
 
     def _ask(self, client_id: str, queue: MessageQueue) -> LockGrant:
-        name_servers, remoting = remoting_of(dict(self.client))
-        client: ClientSession = _CLIENTS.of(name_servers, remoting, client_id)
+        # No heartbeat goes out under this id: the driver is the member of the group, and two
+        # processes with one client id would confuse the broker's list of members.
+        session = shared_session(*client_options(dict(self.client)), client_id)
 
         async def ask() -> LockGrant:
-            await client.routes.get(queue.topic)
-            address = client.routes.master_of(queue.broker_name)
-            return await client.api.lock(address, self.group, [queue])
+            address = await session.address_of(queue)
+            return await session.api.lock(address, self.group, [queue])
 
-        return client.runtime.call(ask())
+        return session.call(ask())
 
 
-def _queues_of(rows: Any) -> Iterator[tuple[MessageQueue, int]]:
+def _leases_of(rows: Any) -> Iterator[tuple[MessageQueue, int]]:
     names = ["topic", "broker", "queue_id", LEASE_COLUMN]
     if LEASE_COLUMN not in rows.schema.names:
         return
-    places = pa.Table.from_batches([rows.select(names)]).group_by(names).aggregate([])
-    for place in places.to_pylist():
-        if place[LEASE_COLUMN] is not None:
-            queue = MessageQueue(place["topic"], place["broker"], place["queue_id"])
-            yield queue, place[LEASE_COLUMN]
+    distinct = pa.Table.from_batches([rows.select(names)]).group_by(names).aggregate([])
+    for row in distinct.to_pylist():
+        if row[LEASE_COLUMN] is not None:
+            yield MessageQueue(row["topic"], row["broker"], row["queue_id"]), row[LEASE_COLUMN]

@@ -1,4 +1,7 @@
-"""What becomes of a row that the function fails on, as the user chooses."""
+"""Failure policies of a stage: a failing row becomes a dead letter, or its key is parked.
+
+`DeadLetter` and `ParkKey` are the user's choice; `FailureHandler` carries it out in a task.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs
 from pyspark.accumulators import Accumulator
 
+from ordermq import Producer
+from ordermq.config import ProducerConfig, RemotingConfig
 from ordermq.errors import ConfigError
 from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.session import producer_of
+from ordermq.spark.options import client_options
+from ordermq.spark.session import ProcessCache
 
-_MOST_OF_AN_ERROR = 1_000  # characters
-_SCALARS = (str, int)
+DEAD_LETTER_GROUP = "ordermq-spark-dead-letters"
+# Characters. The properties of a message may have 32 KiB together, and a traceback fills that.
+_MAX_ERROR_LENGTH = 1_000
+# Keys that JSON gives back as they were.
+_PARKABLE = (str, int)
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A row that fails goes to a topic, with the reason in its properties; the others go on.
+    """Send a failing row to a topic, with the error in its properties; the other rows go on.
 
-    The send is acknowledged before the batch ends. The order of its key has a gap.
+    The send is acknowledged before the batch ends. The order of the row's key has a gap.
 
     Args:
         topic: of the dead letters.
-        max_attempts: calls with the failing row alone before that, 1..1000.
-        counter: an accumulator that gets one for each row, as Spark counts: again for a task
-            that is run again.
+        max_attempts: calls with the failing row alone before it is sent there, 1..1000.
+        counter: an accumulator that is increased per row; as everywhere in Spark, again for a
+            task that runs again.
     """
 
     topic: str
@@ -45,12 +56,13 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class ParkKey(DeadLetter):
-    """A row that fails goes to a topic, and so do all later rows of its key, in order.
+    """Send a failing row, and all later rows of its key, to a topic, in order.
 
     Args:
-        directory: where parked keys are written down, on a file system all executors share
-            (the checkpoint's will do; any that pyarrow.fs knows). Needed in streaming, for the
-            next micro-batch may run anywhere; in a batch query a key ends with its task.
+        directory: where parked keys are stored, on a file system that all executors share (the
+            checkpoint's, for example; any that pyarrow.fs supports). Required in streaming,
+            because the next micro-batch may run anywhere. In a batch query a key is parked until
+            its task ends.
         key: the column whose value is parked.
     """
 
@@ -58,46 +70,55 @@ class ParkKey(DeadLetter):
     key: str = "sharding_key"
 
 
+# Parked keys.
+
+
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Since which row a key is parked: a batch that is run again parks no earlier one."""
+    """The row since which a key is parked."""
 
     queue: MessageQueue
     offset: int
 
-    def holds(self, queue: MessageQueue, offset: int) -> bool:
+    def covers(self, queue: MessageQueue, offset: int) -> bool:
+        """Return whether a row of the key is parked."""
+        # Rows before the failed one of the same queue are not: when a batch runs again, they are
+        # processed as in its first run. Offsets of other queues do not compare.
         return queue != self.queue or offset >= self.offset
 
 
 @dataclass
 class ParkedKeys:
-    """The parked keys a task knows: what others wrote down before it began, and its own."""
+    """The parked keys that a task knows: those stored before it began, and its own."""
 
     directory: str | None
     keys: dict[Any, Parked] = field(default_factory=dict)
 
     def load(self) -> None:
-        """Read what is written down; before the first row of a task."""
+        """Read the stored keys; called before the first row of a task."""
         if self.directory is None:
             return
-        system, path = pyarrow.fs.FileSystem.from_uri(_uri(self.directory))
+        system, path = pyarrow.fs.FileSystem.from_uri(_checked_uri(self.directory))
         selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
         for found in system.get_file_info(selector):
+            # Drafts of a writer that crashed are left out.
             if found.path.endswith(".json"):
                 with system.open_input_stream(found.path) as stream:
-                    told = json.loads(stream.read())
-                queue = MessageQueue(told["topic"], told["broker"], told["queue_id"])
-                self.keys[told["key"]] = Parked(queue, told["offset"])
+                    entry = json.loads(stream.read())
+                queue = MessageQueue(entry["topic"], entry["broker"], entry["queue_id"])
+                self.keys[entry["key"]] = Parked(queue, entry["offset"])
 
     def park(self, key: Any, queue: MessageQueue, offset: int, reason: str) -> None:
-        """Write a key down, before its row is sent away: a crash between loses nothing."""
-        if not isinstance(key, _SCALARS):
-            raise ConfigError(f"key {key!r}: only texts and whole numbers can be parked")
+        """Store a key. Called before its row is sent, so that a crash in between loses nothing."""
+        if not isinstance(key, _PARKABLE):
+            raise ConfigError(
+                f"key {key!r} cannot be parked: use a key column of strings or integers"
+            )
         self.keys[key] = Parked(queue, offset)
         if self.directory is None:
             return
-        system, path = pyarrow.fs.FileSystem.from_uri(_uri(self.directory))
-        told = {
+        system, path = pyarrow.fs.FileSystem.from_uri(_checked_uri(self.directory))
+        entry = {
             "key": key,
             "topic": queue.topic,
             "broker": queue.broker_name,
@@ -107,19 +128,20 @@ class ParkedKeys:
         }
         system.create_dir(path, recursive=True)
         name = f"{path}/{_file_name(key)}"
-        # Two tries of one task write the same; a name of its own and a move keep it whole.
+        # Two attempts of one task write the same content. A draft per row and a move keep the
+        # file complete for a task that reads it at this moment.
         draft = f"{name}.{queue.queue_id}-{offset}.draft"
         with system.open_output_stream(draft) as stream:
-            stream.write(json.dumps(told).encode())
+            stream.write(json.dumps(entry).encode())
         system.move(draft, name)
 
 
 def unpark(directory: str, key: str | int) -> bool:
-    """Let a parked key's rows go on from the next micro-batch; False if it was not parked.
+    """Process a parked key's rows again from the next micro-batch; False if it was not parked.
 
-    Replay its dead letters first: rows that come after this call pass them.
+    Replay its dead letters first: rows that arrive after this call overtake them.
     """
-    system, path = pyarrow.fs.FileSystem.from_uri(_uri(directory))
+    system, path = pyarrow.fs.FileSystem.from_uri(_checked_uri(directory))
     name = f"{path}/{_file_name(key)}"
     if system.get_file_info(name).type is pyarrow.fs.FileType.NotFound:
         return False
@@ -127,61 +149,144 @@ def unpark(directory: str, key: str | int) -> bool:
     return True
 
 
-def _uri(directory: str) -> str:
-    return directory if "://" in directory or directory.startswith("/") else _absolute(directory)
-
-
-def _absolute(directory: str) -> str:
-    raise ConfigError(f"directory {directory!r}: expected an absolute path or a URI")
+def _checked_uri(directory: str) -> str:
+    # A relative path would name another directory in every process.
+    if "://" not in directory and not directory.startswith("/"):
+        raise ConfigError(f"directory {directory!r}: give an absolute path or a URI")
+    return directory
 
 
 def _file_name(key: str | int) -> str:
+    # Hashed, because a key may contain anything, and with its type: 1 and "1" are two keys.
     text = f"{type(key).__name__}:{key}"
     return hashlib.sha256(text.encode()).hexdigest()[:32] + ".json"
 
 
-@dataclass(frozen=True)
-class DeadLetters:
-    """Sends rows away; awaited, so that the batch ends after they are stored.
+# Dead letters.
+
+
+def _start_producer(name_servers: str, remoting: RemotingConfig) -> Producer:
+    config = ProducerConfig(remoting=remoting)
+    producer = Producer(DEAD_LETTER_GROUP, name_servers=name_servers, config=config)
+    producer.start()
+    return producer
+
+
+_PRODUCERS = ProcessCache(_start_producer)
+
+
+def send_dead_letter(
+    topic: str,
+    client: Mapping[str, str],
+    row: Mapping[str, Any],
+    queue: MessageQueue | None,
+    reason: str,
+) -> None:
+    """Send a row to a topic and wait for the acknowledgement.
+
+    The body is the row's own, or the whole row as JSON where it has none.
+    """
+    body = row.get("body")
+    if isinstance(body, str):
+        body = body.encode()
+    # A stage may have dropped the body, and a broker accepts no empty message.
+    if not body:
+        body = orjson.dumps(dict(row), default=_json_value)
+    stamp = {
+        # U+0001 and U+0002 separate properties in a message and must not occur in one.
+        "omq_error": reason.replace("\x01", " ").replace("\x02", " ")[:_MAX_ERROR_LENGTH],
+        "omq_failed_offset": str(row.get("offset", "")),
+        "omq_failed_queue": str(queue) if queue is not None else "",
+    }
+    kept = {
+        name: value
+        for name, value in dict(row.get("properties") or {}).items()
+        if name not in RESERVED_PROPERTIES and value
+    }
+    key = row.get("sharding_key")
+    message = Message(
+        topic,
+        bytes(body),
+        tags=row.get("tags") or None,
+        properties=kept | {name: text for name, text in stamp.items() if text},
+    )
+    # By the sharding key, so that the rows of a parked key stay in order in the topic, too.
+    producer = _PRODUCERS.get(*client_options(client))
+    producer.send(message, sharding_key=None if key is None else str(key))
+
+
+def _json_value(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+# Carrying a policy out.
+
+
+class FailureHandler:
+    """Applies a failure policy in one task.
 
     Args:
-        topic: where to.
-        client: options of the producer: name servers, account, TLS.
+        policy: the user's choice.
+        client: options of the format: name servers, account, TLS.
     """
 
-    topic: str
-    client: Mapping[str, str]
+    def __init__(self, policy: DeadLetter, client: Mapping[str, str]) -> None:
+        self.policy = policy
+        self._client = client
+        self._key_column = ""
+        self._parked: ParkedKeys | None = None
+        if isinstance(policy, ParkKey):
+            self._key_column = policy.key
+            self._parked = ParkedKeys(policy.directory)
+            self._parked.load()
 
-    def send(self, row: Mapping[str, Any], queue: MessageQueue | None, reason: str) -> None:
-        """Send one row: its body as it is, or the whole row as JSON where it has none."""
-        body = row.get("body")
-        if isinstance(body, str):
-            body = body.encode()
-        if not body:
-            body = orjson.dumps(dict(row), default=_plain)
-        own = {
-            "omq_error": _cleaned(reason)[:_MOST_OF_AN_ERROR],
-            "omq_failed_offset": str(row.get("offset", "")),
-            "omq_failed_queue": str(queue) if queue is not None else "",
-        }
-        kept = {
-            name: value
-            for name, value in dict(row.get("properties") or {}).items()
-            if name not in RESERVED_PROPERTIES and value
-        }
-        key = row.get("sharding_key")
-        message = Message(
-            self.topic,
-            bytes(body),
-            tags=row.get("tags") or None,
-            properties=kept | {name: text for name, text in own.items() if text},
+    def give_up(self, row: Any, queue: MessageQueue | None, error: Exception) -> None:
+        """Send a failing row (a batch of one row) away, and park its key if the policy says so."""
+        reason = str(error.__cause__ or error)
+        values = row.slice(0, 1).to_pylist()[0]
+        queue = queue or queue_of(values)
+        key = values.get(self._key_column)
+        if self._parked is not None and key is not None:
+            self._parked.park(key, queue, values["offset"], reason)
+        self.divert(values, queue, reason)
+
+    def divert(self, values: Mapping[str, Any], queue: MessageQueue, reason: str) -> None:
+        """Send a row to the policy's topic and count it."""
+        send_dead_letter(self.policy.topic, self._client, values, queue, reason)
+        if self.policy.counter is not None:
+            self.policy.counter.add(1)
+
+    def without_parked(self, rows: Any, queue: MessageQueue | None) -> Any:
+        """Divert the rows of parked keys and return the others.
+
+        Args: queue: of all rows; None if there are several.
+        """
+        if self._parked is None or not self._parked.keys:
+            return rows
+        # Natively first: nearly always no row is parked, and a Python object per row would be
+        # paid for every row of the stage.
+        keys = rows.column(self._key_column)
+        mask = pc.is_in(keys, value_set=pa.array(list(self._parked.keys), type=keys.type))
+        if not pc.any(mask).as_py():
+            return rows
+        held: list[bool] = mask.to_pylist()
+        for at, is_held in enumerate(held):
+            if is_held:
+                values = rows.slice(at, 1).to_pylist()[0]
+                held[at] = self._divert_parked(values, queue or queue_of(values))
+        return rows.filter(pa.array([not is_held for is_held in held]))
+
+    def _divert_parked(self, values: Mapping[str, Any], queue: MessageQueue) -> bool:
+        assert self._parked is not None
+        parked = self._parked.keys[values[self._key_column]]
+        if not parked.covers(queue, values["offset"]):
+            return False
+        self.divert(
+            values, queue, f"its key is parked since offset {parked.offset} of {parked.queue}"
         )
-        producer_of(self.client).send(message, sharding_key=None if key is None else str(key))
+        return True
 
 
-def _cleaned(text: str) -> str:
-    return text.replace("\x01", " ").replace("\x02", " ")
-
-
-def _plain(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
+def queue_of(values: Mapping[str, Any]) -> MessageQueue:
+    """Return the queue that a row comes from."""
+    return MessageQueue(values["topic"], values["broker"], int(values["queue_id"]))

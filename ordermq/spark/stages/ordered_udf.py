@@ -1,4 +1,4 @@
-"""Column functions whose calls see each queue's rows in offset order."""
+"""`ordered_udf`: column functions whose calls get the rows of each queue in offset order."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from ordermq.errors import ConfigError, FunctionFailed
-from ordermq.spark.row_order import PLACE_COLUMNS, OrderCheck, Places, row_tokens
-from ordermq.spark.stages.apply_in_order import check_speculation, session_time_zone
+from ordermq.spark.row_order import ORIGIN_COLUMNS, OrderCheck, RowOrigins, row_tokens
+from ordermq.spark.session import running_task
+from ordermq.spark.stages.apply_in_order import check_engine, check_speculation, session_time_zone
 from ordermq.spark.stages.output import OutputShape
-from ordermq.spark.stages.stage_invocation import TABLE, Engine, task_place
+from ordermq.spark.stages.stage_invocation import PROCESS_QUEUES, Engine
 
-# How Spark knows an Arrow UDF over batches: one that keeps something from batch to batch.
-_SHAPE = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
+# Spark recognizes an Arrow UDF over batches, one that keeps state from batch to batch, by these
+# annotations.
+_ANNOTATIONS = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
 _REMEDY = (
     "use the function straight on the source's columns, before any repartition, join, sort or "
-    "distinct; for another key's order use apply_in_order(key=...)"
+    "distinct; for the order of another key use apply_in_order(key=...)"
 )
 
 
@@ -35,18 +37,17 @@ def ordered_udf(
 
         orders.select("offset", mean_so_far("price"))
 
-    Each call gets rows of one queue, offsets rising; what it returns is as long. Underneath is
-    an Arrow UDF, so there is no shuffle and no cost a group. It reads the columns topic,
-    broker, queue_id and offset of the DataFrame it is used on, and raises where a queue's
-    offsets do not rise. No fence and no dead letters: `apply_in_order` has them.
+    Each call gets rows of one queue, offsets rising, and returns as many values. It is built on
+    an Arrow UDF, so there is no shuffle and no cost per group. It reads the columns topic,
+    broker, queue_id and offset of the DataFrame on which it is used, and raises where a queue's
+    offsets do not rise. It checks no lease and sends no dead letters: `apply_in_order` does.
 
     Args:
         return_type: Spark's.
-        engine: what the function takes and returns: pandas Series or pyarrow Arrays.
+        engine: pandas Series or pyarrow Arrays as arguments and result.
         allow_speculation: as in `apply_in_order`.
     """
-    if engine not in ("pandas", "arrow"):
-        raise ConfigError(f"engine={engine!r}: expected 'pandas' or 'arrow'")
+    check_engine(engine)
 
     def made(function: Callable[..., Any]) -> OrderedUdf:
         return OrderedUdf(function, return_type, engine, allow_speculation)
@@ -55,7 +56,7 @@ def ordered_udf(
 
 
 class OrderedUdf:
-    """A column function; made by `ordered_udf`."""
+    """A column function made by `ordered_udf`."""
 
     def __init__(
         self,
@@ -72,9 +73,9 @@ class OrderedUdf:
         self.__doc__ = function.__doc__
 
     def __call__(self, *columns: Column | str) -> Column:
-        """The column of what the function returns for these columns' rows.
+        """Return the column of the function's values for these columns.
 
-        Raises: ConfigError: the session runs tasks twice at once.
+        Raises: ConfigError: the session runs two attempts of a task at once.
         """
         spark = SparkSession.active()
         check_speculation(spark, self._allow_speculation)
@@ -82,19 +83,21 @@ class OrderedUdf:
         if isinstance(kind, str):
             kind = DataType.fromDDL(kind)
         shape = OutputShape(StructType([StructField("value", kind)]), session_time_zone(spark))
-        stage = _Stage(uuid.uuid4().hex, self._function, self._engine, shape)
+        column_stage = _ColumnStage(uuid.uuid4().hex, self._function, self._engine, shape)
 
+        # A plain function: Spark inspects it, and a bound method cannot carry annotations.
         def run(batches: Any) -> Any:
-            return stage.run(batches)
+            return column_stage.run(batches)
 
-        run.__annotations__ = dict(_SHAPE)
-        # Effects must not be run twice by an optimizer that copies an expression.
+        run.__annotations__ = dict(_ANNOTATIONS)
+        # Not deterministic, for Spark: an optimizer that copies an expression would otherwise run
+        # the function's effects twice.
         udf = F.arrow_udf(run, kind).asNondeterministic()
-        places = [F.col(name) for name in PLACE_COLUMNS]
-        return udf(*places, *columns).alias(self.__name__)
+        origins = [F.col(name) for name in ORIGIN_COLUMNS]
+        return udf(*origins, *columns).alias(self.__name__)
 
 
-class _Stage:
+class _ColumnStage:
     def __init__(
         self, name: str, function: Callable[..., Any], engine: Engine, shape: OutputShape
     ) -> None:
@@ -104,43 +107,48 @@ class _Stage:
         self._shape = shape
 
     def run(self, batches: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-        place, check = task_place(self._name), OrderCheck(_REMEDY)
+        task, check = running_task(self._name), OrderCheck(_REMEDY)
+        n_origins = len(ORIGIN_COLUMNS)
         for columns in batches:
             count = len(columns[0])
             if not count:
                 yield pa.array([], self._shape.schema.field(0).type)
                 continue
-            where = pa.RecordBatch.from_arrays(list(columns[:4]), names=list(PLACE_COLUMNS))
-            places = Places(where)
-            answers: list[Any] = []
-            for queue, first, end in check.runs(places, 0, count):
-                process_queue = TABLE.of(place, queue, places.offsets[first])
-                process_queue.put_columns(places.offsets[first:end], row_tokens(first, end))
+            # The origin columns are arguments of the UDF: Spark passes it nothing else of a row.
+            origins = RowOrigins(
+                pa.RecordBatch.from_arrays(list(columns[:n_origins]), names=list(ORIGIN_COLUMNS))
+            )
+            results: list[Any] = []
+            for queue, first, end in check.runs(origins, 0, count):
+                process_queue = PROCESS_QUEUES.get(task, queue, origins.offsets[first])
+                process_queue.put_columns(origins.offsets[first:end], row_tokens(first, end))
                 _, tokens = process_queue.take_columns(end - first)
-                given = [column.slice(tokens[0], len(tokens)) for column in columns[4:]]
-                answers.append(self._called(given, len(tokens), places, first, end))
+                given = [column.slice(tokens[0], len(tokens)) for column in columns[n_origins:]]
+                results.append(self._call(given, len(tokens), origins, first, end))
                 process_queue.commit()
-            yield answers[0] if len(answers) == 1 else pa.concat_arrays(answers)
+            # One value per row in the order of the rows: Spark puts them beside the other columns.
+            yield results[0] if len(results) == 1 else pa.concat_arrays(results)
 
-    def _called(self, given: list[Any], count: int, places: Places, first: int, end: int) -> Any:
+    def _call(self, given: list[Any], count: int, origins: RowOrigins, first: int, end: int) -> Any:
         if self._engine == "pandas":
             given = [column.to_pandas() for column in given]
         try:
-            answer = self._function(*given)
+            result = self._function(*given)
         except Exception as error:
-            queue = places.queue(first)
+            queue = origins.queue(first)
             raise FunctionFailed(
-                f"the ordered function failed on {count} rows, offsets {places.offsets[first]} "
-                f"to {places.offsets[end - 1]}: {type(error).__name__}: {error}",
+                f"the ordered function failed on {count} rows, offsets {origins.offsets[first]} "
+                f"to {origins.offsets[end - 1]}: {type(error).__name__}: {error}",
                 topic=queue.topic,
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
-                offset=places.offsets[first],
+                offset=origins.offsets[first],
             ) from error
-        if not hasattr(answer, "__len__") or len(answer) != count:
-            size = len(answer) if hasattr(answer, "__len__") else type(answer).__name__
+        # Checked per call, so that the error names the numbers of the function's own call.
+        if not hasattr(result, "__len__") or len(result) != count:
+            size = len(result) if hasattr(result, "__len__") else type(result).__name__
             raise ConfigError(
-                f"the ordered function returned {size} for {count} rows: expected a Series or an "
-                "Array with a value a row"
+                f"the ordered function returned {size} for {count} rows: return a Series or an "
+                "Array with one value per row"
             )
-        return self._shape.column(0, answer)
+        return self._shape.column(0, result)

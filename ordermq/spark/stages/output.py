@@ -1,7 +1,4 @@
-"""What a stage gives back: the schema's columns, found by name and cast.
-
-Spark maps the columns of mapInArrow by position and believes their types (spark.md, H).
-"""
+"""The output of a stage: columns found by name and cast to the schema, batches of a good size."""
 
 from __future__ import annotations
 
@@ -15,63 +12,70 @@ from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
 
-# Rows gathered before they go to Spark: its cost is a batch's, not a row's.
-GATHERED_ROWS = 10_000
+# Rows collected before they go to Spark: its cost is per batch, not per row.
+BATCH_ROWS = 10_000
 
 
 def struct_of(schema: StructType | str) -> StructType:
-    """A schema given as such or as DDL text."""
+    """Return a schema that is given as such or as DDL text."""
     if isinstance(schema, StructType):
         return schema
     return StructType.fromDDL(schema)
 
 
 class OutputShape:
-    """The columns a stage's function must return.
+    """The columns that the function of a stage must return.
+
+    Spark maps the columns of mapInArrow by position and trusts their types. Swapped columns would
+    be swapped silently, and a wrong type crashes far from its cause, so both are checked here.
 
     Args:
         schema: Spark's.
-        time_zone: what a timestamp without a zone is meant in, the session's.
+        time_zone: the session's, for timestamps without a zone.
     """
 
     def __init__(self, schema: StructType, time_zone: str) -> None:
         plain = to_arrow_schema(schema, timezone="UTC")
+        # Rebuilt without Spark's "not null" and metadata: batches are compared with it exactly.
         self.schema = pa.schema([pa.field(one.name, one.type) for one in plain])
         self._time_zone = time_zone
         names = self.schema.names
         if len(set(names)) != len(names):
-            raise ConfigError(f"output schema {names}: expected each name once")
+            raise ConfigError(f"output schema {names}: each name may be used only once")
 
-    def column(self, at: int, values: Any) -> Any:
-        """One column's values, an Array or a pandas Series, cast to what the schema says.
+    def column(self, index: int, values: Any) -> Any:
+        """Return one column's values, an Array or a pandas Series, cast to the schema's type.
 
         Raises: ConfigError: a value does not fit.
         """
         if isinstance(values, pa.ChunkedArray):
-            values = _chunk(values)
-        return self._column(self.schema.field(at), values)
+            values = _one_chunk(values)
+        return self._cast_column(self.schema.field(index), values)
 
     def batches(self, result: Any) -> list[Any]:
-        """A function's answer as record batches of the schema; [] for None or no rows.
+        """Return a function's result as record batches of the schema; [] for None or no rows.
 
         Args: result: RecordBatch, Table or pandas DataFrame, columns in any order; or None.
-        Raises: ConfigError: missing or extra columns, a value that does not fit its type.
+        Raises: ConfigError: a column is missing or unknown, or a value does not fit its type.
         """
         if result is None:
             return []
         if isinstance(result, pa.RecordBatch):
+            # The usual case of engine="arrow" costs one comparison of schemas.
             if result.schema.equals(self.schema):
                 return [result] if result.num_rows else []
             return self._cast(result.schema.names, result.columns)
         if isinstance(result, pa.Table):
             flat = result.combine_chunks()
-            columns = [_chunk(column) for column in flat.columns]
+            columns = [_one_chunk(column) for column in flat.columns]
             return self._cast(result.schema.names, columns)
+        # By what it can do, not by its class: importing pandas takes a second, which a stage with
+        # engine="arrow" need not pay.
         if hasattr(result, "columns") and hasattr(result, "iloc"):
             names = [str(name) for name in result.columns]
             return self._cast(names, [result.iloc[:, at] for at in range(len(names))])
         raise ConfigError(
-            f"the function returned a {type(result).__name__}: expected a pandas DataFrame, a "
+            f"the function returned a {type(result).__name__}: return a pandas DataFrame, a "
             "pyarrow RecordBatch or Table, or None for no rows"
         )
 
@@ -80,7 +84,7 @@ class OutputShape:
         if not columns or not len(columns[0]):
             return []
         found = dict(zip(names, columns, strict=True))
-        arrays = [self._column(field, found[field.name]) for field in self.schema]
+        arrays = [self._cast_column(field, found[field.name]) for field in self.schema]
         return [pa.RecordBatch.from_arrays(arrays, schema=self.schema)]
 
     def _check_names(self, names: Sequence[str]) -> None:
@@ -89,15 +93,16 @@ class OutputShape:
             return
         missing = [name for name in wanted if name not in names]
         extra = [name for name in names if name not in wanted]
-        twice = sorted({name for name in names if list(names).count(name) > 1})
-        parts = (("missing", missing), ("not in the schema", extra), ("more than once", twice))
+        repeated = sorted({name for name in names if list(names).count(name) > 1})
+        # All differences at once, in the terms of the user's function.
+        parts = (("missing", missing), ("not in the schema", extra), ("more than once", repeated))
         wrong = "; ".join(f"{what}: {which}" for what, which in parts if which)
         raise ConfigError(
             f"the function returned columns {list(names)}, the schema has {wanted}: {wrong}. "
             "Return exactly these, in any order"
         )
 
-    def _column(self, field: Any, values: Any) -> Any:
+    def _cast_column(self, field: Any, values: Any) -> Any:
         kind = field.type
         try:
             if not isinstance(values, pa.Array):
@@ -109,50 +114,53 @@ class OutputShape:
             return values.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise ConfigError(
-                f"column {field.name!r} of what the function returned does not fit the schema's "
+                f"column {field.name!r} of the function's result does not fit the schema's "
                 f"{kind}: {error}"
             ) from error
 
     def _from_pandas(self, values: Any, kind: Any) -> Any:
         if pa.types.is_timestamp(kind) and kind.tz and str(values.dtype).startswith("datetime64"):
-            # Naive, or of a zone: the type found first, or naive times would be taken as UTC.
+            # Without a type: given one with a zone, Arrow takes naive times for UTC, and they are
+            # meant in the session's zone.
             found = pa.Array.from_pandas(values)
         else:
             found = pa.Array.from_pandas(values, type=kind)
-        return _chunk(found) if isinstance(found, pa.ChunkedArray) else found
+        return _one_chunk(found) if isinstance(found, pa.ChunkedArray) else found
 
 
 def _is_naive(kind: Any) -> bool:
     return bool(pa.types.is_timestamp(kind)) and kind.tz is None
 
 
-def _chunk(column: Any) -> Any:
+def _one_chunk(column: Any) -> Any:
     if column.num_chunks == 1:
         return column.chunk(0)
-    whole = column.combine_chunks()
-    return whole if isinstance(whole, pa.Array) else whole.chunk(0)
+    # combine_chunks may return an Array or a ChunkedArray.
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else combined.chunk(0)
 
 
-class Gathered:
-    """Joins small batches until they are worth Spark's price of one."""
+class BatchCollector:
+    """Joins small record batches until they reach `BATCH_ROWS`."""
 
     def __init__(self) -> None:
         self._held: list[Any] = []
         self._rows = 0
 
+    # Large batches pass as they are: joining would copy them.
     def add(self, batches: Sequence[Any]) -> Iterator[Any]:
-        """Keep batches; give what is enough."""
+        """Keep these batches and return those that are large enough."""
         for batch in batches:
-            if not self._held and batch.num_rows >= GATHERED_ROWS:
+            if not self._held and batch.num_rows >= BATCH_ROWS:
                 yield batch
                 continue
             self._held.append(batch)
             self._rows += batch.num_rows
-            if self._rows >= GATHERED_ROWS:
+            if self._rows >= BATCH_ROWS:
                 yield from self.rest()
 
     def rest(self) -> Iterator[Any]:
-        """Give what is held."""
+        """Return the rows that are kept."""
         held, self._held, self._rows = self._held, [], 0
         if len(held) == 1:
             yield held[0]

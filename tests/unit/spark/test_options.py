@@ -1,4 +1,4 @@
-"""The options of the source: read at once, refused with what is allowed."""
+"""Options of the source: all checked at once, errors name the allowed values."""
 
 import pickle
 
@@ -15,11 +15,11 @@ from ordermq.spark.options import (
     Edge,
     ReleaseInFlight,
     SourceOptions,
-    queue_of,
+    parse_queue,
     queue_text,
 )
 from ordermq.spark.schema import source_schema, spark_ddl
-from ordermq.spark.session import lease_client_id, new_lease
+from ordermq.spark.session import lease_client_id, new_lease_id
 
 NEEDED = {"name_servers": "127.0.0.1:9876", "topic": "orders"}
 
@@ -38,7 +38,7 @@ def test_defaults_are_those_of_the_table():
     assert found.release_in_flight is ReleaseInFlight.STRICT
 
 
-def test_a_group_makes_a_stream_ordered_and_begin_where_the_group_stands():
+def test_a_group_makes_a_stream_ordered_and_start_at_the_groups_offsets():
     found = options(group="etl")
     assert found.is_ordered
     assert found.stream_start() == Boundary(Edge.GROUP)
@@ -66,7 +66,7 @@ def test_times_are_milliseconds_or_iso(moment):
     assert options(ending_timestamp=moment).end.timestamp_ms == 1_700_000_000_000
 
 
-def test_accounts_and_tls_are_those_of_the_client():
+def test_account_and_tls_options_reach_the_client():
     found = options(
         access_key="me", secret_key="hidden-1", tls="true", tls_verify="CA", lock_timeout_ms="77"
     )
@@ -76,12 +76,12 @@ def test_accounts_and_tls_are_those_of_the_client():
 
 
 WRONG = [
-    ({"max_rows": "0"}, "option max_rows='0': expected a whole number from 1"),
+    ({"max_rows": "0"}, "option max_rows='0': expected int >= 1"),
     ({"maxRows": "many"}, "option max_rows='many': expected"),
     ({"columns": "body,colour"}, "option columns='body,colour': expected some of topic,broker,"),
-    ({"topic": " , "}, "option topic=' , ': expected names of topics"),
+    ({"topic": " , "}, "option topic=' , ': expected topic names"),
     ({"topic": "a b"}, "option topic='a b': expected"),
-    ({"group": "a b"}, "option group='a b': expected a consumer group's name"),
+    ({"group": "a b"}, "option group='a b': expected consumer group name"),
     ({"name_servers": "nowhere"}, "option name_servers='nowhere': expected host:port"),
     ({"tags": "||"}, r"option tags='\|\|': expected"),
     ({"ordered": "yes"}, "option ordered='yes': expected true or false"),
@@ -96,7 +96,7 @@ WRONG = [
     ({"ending_offsets": "[1]"}, "option ending_offsets="),
     ({"starting_timestamp": "soon"}, "option starting_timestamp='soon': expected ms since 1970"),
     ({"release_in_flight": "now"}, "option release_in_flight='now': expected strict or afterPause"),
-    ({"path": "x"}, "a path, as load.* gives it, means nothing here: use option topic"),
+    ({"path": "x"}, "a path, as in load.*, is not supported: use option topic"),
     ({"max_row": "1"}, "no option 'max_row'; did you mean max_rows?"),
     ({"zzzzz": "1"}, "no option 'zzzzz'$"),
     ({"tls_ca_file": "x"}, "tls_ca_file is given without tls=True"),
@@ -111,7 +111,7 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(wrong, said):
         options(**wrong)
 
 
-def test_all_faults_are_told_at_once():
+def test_all_wrong_options_are_in_one_error():
     with pytest.raises(ConfigError) as caught:
         options(max_rows="0", pushdown="maybe", max_row="1")
     for part in ("max_rows='0'", "pushdown='maybe'", "no option 'max_row'"):
@@ -119,11 +119,11 @@ def test_all_faults_are_told_at_once():
 
 
 def test_offsets_and_a_time_are_not_given_together():
-    with pytest.raises(ConfigError, match="starting_offsets and starting_timestamp: give one"):
+    with pytest.raises(ConfigError, match="starting_offsets and starting_timestamp: give only one"):
         options(starting_offsets="latest", starting_timestamp="0")
 
 
-def test_a_missing_option_tells_what_create_table_forgets():
+def test_a_missing_option_error_names_create_table():
     with pytest.raises(ConfigError, match=r"name_servers and topic is missing.*TEMPORARY VIEW"):
         SourceOptions.of({})
 
@@ -134,13 +134,13 @@ def test_a_secret_is_not_shown_in_an_error():
     assert "hidden-1" not in str(caught.value)
 
 
-def test_options_of_sparks_own_are_passed_over():
+def test_sparks_own_options_are_ignored():
     assert options(checkpointLocation="/tmp/c") == options()
     table = {"option.name_servers": "127.0.0.1:9876", "option.topic": "orders"}
     assert SourceOptions.of(table | {"owner": "me", "provider": "ordermq"}) == options()
 
 
-def test_options_travel():
+def test_options_can_be_pickled():
     found = options(group="etl", starting_offsets='{"orders@b:1": 5}', tls="true")
     assert pickle.loads(pickle.dumps(found)) == found
 
@@ -153,23 +153,23 @@ def test_options_travel():
         MessageQueue("t", "b:c", 1),
     ],
 )
-def test_a_queues_text_is_read_back(queue):
-    assert queue_of(queue_text(queue)) == queue
+def test_a_queue_name_is_parsed_back(queue):
+    assert parse_queue(queue_text(queue)) == queue
 
 
 @pytest.mark.parametrize("name", ["", "t", "t@b", "t@b:", "t:1", "@b:1", "t@:1", "t@b:x"])
-def test_what_is_no_queue_is_refused(name):
+def test_an_invalid_queue_name_is_refused(name):
     with pytest.raises(ValueError):
-        queue_of(name)
+        parse_queue(name)
 
 
-def test_every_option_says_what_it_does_and_what_is_allowed():
+def test_every_option_has_a_description_and_a_type():
     names = [setting.name for setting in SOURCE]
     assert len(set(names)) == len(names) > 25
-    assert all(setting.says and setting.allowed for setting in SOURCE)
+    assert all(setting.description and setting.allowed for setting in SOURCE)
 
 
-def test_the_schema_is_said_alike_to_spark_and_to_arrow():
+def test_spark_and_arrow_get_the_same_schema():
     arrow = source_schema(is_ordered=True)
     assert arrow.names == [*COLUMNS, "lease"]
     assert arrow is source_schema(is_ordered=True)
@@ -179,8 +179,8 @@ def test_the_schema_is_said_alike_to_spark_and_to_arrow():
     assert source_schema(("body",)) == pa.schema([("body", pa.binary())])
 
 
-def test_a_run_has_a_lease_and_a_client_id_of_its_own():
-    leases = {new_lease() for _ in range(100)}
+def test_each_run_has_its_own_lease_id_and_client_id():
+    leases = {new_lease_id() for _ in range(100)}
     assert len(leases) == 100
     assert all(0 < lease < 1 << 63 for lease in leases)
     assert lease_client_id("etl", 255) == "etl@spark@00000000000000ff"

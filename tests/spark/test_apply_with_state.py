@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,9 @@ import pandas as pd
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from test_ordered_stage import frame, run_stream, stream
+from test_apply_in_order import frame, run_stream, stream
 
 from ordermq.errors import ConfigError
-from ordermq.spark.stages import state as ordered_state
 from ordermq.spark.stages.apply_with_state import apply_with_state
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
@@ -86,7 +86,7 @@ def test_rows_that_come_again_are_dropped_by_the_cursor(
 
 def test_rows_that_come_again_are_refused_without_the_cursor(spark: SparkSession) -> None:
     twice = frame(spark).union(frame(spark))
-    with pytest.raises(Exception, match="comes again: pass drop_repeats=True"):
+    with pytest.raises(Exception, match="arrives twice: pass drop_repeats=True"):
         apply_with_state(twice, numbered, OUT, STATE).collect()
 
 
@@ -128,7 +128,7 @@ def test_a_state_with_other_columns_is_refused(spark: SparkSession) -> None:
 def test_without_protobuf_state_is_refused_with_what_to_install(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordered_state.importlib.metadata, "version", lambda name: "5.29.1")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.29.1")
     with pytest.raises(ConfigError, match=r"ordermq\[spark-state\]"):
         apply_with_state(frame(spark), numbered, OUT, STATE)
 

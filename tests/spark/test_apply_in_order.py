@@ -245,7 +245,7 @@ def test_a_shuffle_in_between_is_found_and_named(spark: SparkSession) -> None:
 
 def test_a_source_united_with_itself_is_found_after_a_shuffle(spark: SparkSession) -> None:
     twice = frame(spark).union(frame(spark))
-    with pytest.raises(Exception, match="comes again"):
+    with pytest.raises(Exception, match="arrives twice"):
         apply_in_order(twice, noted, OUT, key="plane", engine="arrow").collect()
 
 
@@ -258,8 +258,8 @@ def test_a_function_may_return_nothing(spark: SparkSession) -> None:
     assert apply_in_order(frame(spark), lambda rows: None, "x bigint").collect() == []
 
 
-def test_rows_a_call_bounds_a_call_and_keeps_the_order(spark: SparkSession) -> None:
-    rows = apply_in_order(frame(spark), noted, OUT, engine="arrow", rows_a_call=7).collect()
+def test_rows_per_call_bounds_a_call_and_keeps_the_order(spark: SparkSession) -> None:
+    rows = apply_in_order(frame(spark), noted, OUT, engine="arrow", rows_per_call=7).collect()
     assert_each_queue_once(rows, 4, 100)
     assert max(len(call) for call in calls_of(rows).values()) == 7
 
@@ -333,8 +333,8 @@ def test_a_stream_by_another_key_is_sorted_inside_each_group(
         ({"key": "nothing"}, "no column nothing"),
         ({"engine": "polars"}, "expected 'pandas' or 'arrow'"),
         ({"max_in_flight": 0}, "expected 1..1000"),
-        ({"max_in_flight": 2, "key": "plane"}, "without a shuffle"),
-        ({"rows_a_call": 0}, "at least 1"),
+        ({"max_in_flight": 2, "key": "plane"}, "without shuffle"),
+        ({"rows_per_call": 0}, "at least 1"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(
@@ -370,3 +370,11 @@ def test_speculation_is_refused_unless_allowed(spark: SparkSession) -> None:
     check_speculation(spark, allowed=False)
     # What a session was started with is seen through its conf, speculation too.
     assert spark.conf.get("spark.python.task.killTimeout") == "500ms"
+
+
+def test_the_old_name_of_rows_per_call_works_with_a_warning(spark: SparkSession) -> None:
+    with (
+        pytest.warns(DeprecationWarning, match="use rows_per_call"),
+        pytest.raises(ConfigError, match="rows_per_call=0: expected at least 1"),
+    ):
+        apply_in_order(frame(spark), noted, OUT, rows_a_call=0)

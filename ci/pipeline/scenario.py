@@ -1,4 +1,4 @@
-"""The course of the pipeline: a broker with the demo's flights, a Spark job that is killed once."""
+"""The scenario of the pipeline: a broker with the demo's flights, a Spark job killed once."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ JOB = "examples.flights_on_spark"
 LEASE_MS = 5_000
 KILL_AT = 0.4  # of all rows
 TIME_LIMIT_S = 400.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _MAX_ROWS = 45_000
 
-Say = Callable[[int, str], None]
+Report = Callable[[int, str], None]
 
 
 @dataclass(slots=True)
-class Course:
-    """What happened; `batches` are the job's lines, times in seconds since 1970."""
+class Scenario:
+    """The record of a run; `batches` are the lines of the job, times in seconds since 1970."""
 
     folder: Path
     total: int = 0
     batches: list[dict[str, Any]] = field(default_factory=list)
     killed_t: float = 0.0
-    back_t: float = 0.0  # the first micro-batch after that was done
+    back_t: float = 0.0  # end of the first micro-batch after that
     seconds: float = 0.0
 
     @property
@@ -46,43 +46,44 @@ class Course:
         return sum(int(line["rows"]) for line in self.batches)
 
 
-def play(data: Path, folder: Path, say: Say) -> Course:
-    """Run the job over the topic of `ordermq demo`, kill it in the middle, let it go on.
+def run_scenario(data: Path, folder: Path, report: Report) -> Scenario:
+    """Run the job over the topic of `ordermq demo`, kill it once, and start it again.
 
     Args:
-        data: the broker's, as the demo left it.
-        folder: empty; gets checkpoint, history, logs.
-        say: told how many rows are done, and a note.
-    Raises: DemoFailed: a process ended unasked, or time is up.
+        data: the broker's data folder after the demo.
+        folder: empty; for checkpoint, history and logs.
+        report: called with the number of rows done and a note.
+    Raises: DemoFailed: a process ended by itself, or the time limit is reached.
     """
-    course, started = Course(folder), time.monotonic()
+    scenario, started = Scenario(folder), time.monotonic()
     broker = Process(
         "the broker",
         "ordermq",
         ["broker", "--json", "--data", data, "--port", "0", "--lease-ms", LEASE_MS,
-         "--queues", "8", "--history", course.history],
+         "--queues", "8", "--history", scenario.history],
         folder / "broker.log",
     )  # fmt: skip
     job: Process | None = None
     try:
         address = str(broker.first_line()["name_servers"])
-        course.total = _stored(address)
-        logs = f"aircraft-logs-{time.time_ns() // 1_000_000}"  # an earlier run's are there yet
+        scenario.total = _stored(address)
+        # A topic of its own: an earlier run's logs may still be in the broker.
+        logs = f"aircraft-logs-{time.time_ns() // 1_000_000}"
         job = _job(address, folder, logs)
         while not (job.is_over and job.lines.empty()):
-            _look(course, job, say)
-            is_due = not course.killed_t and course.rows >= KILL_AT * course.total
+            _read_line(scenario, job, report)
+            is_due = not scenario.killed_t and scenario.rows >= KILL_AT * scenario.total
             if is_due and _in_mid_batch(folder):
-                say(course.rows, "the driver is killed (-9) in the middle of a micro-batch")
+                report(scenario.rows, "the driver is killed (-9) in the middle of a micro-batch")
                 job.kill()
-                course.killed_t = time.time()
+                scenario.killed_t = time.time()
                 job = _job(address, folder, logs)
             broker.check_alive()
             job.check_alive()
             if time.monotonic() - started > TIME_LIMIT_S:
                 raise DemoFailed(
-                    f"not done after {TIME_LIMIT_S:.0f} s: {course.rows:,} of {course.total:,} "
-                    f"rows; see {job.log}"
+                    f"not finished after {TIME_LIMIT_S:.0f} s: {scenario.rows:,} of "
+                    f"{scenario.total:,} rows; see {job.log}"
                 )
         job.wait(10.0)
         broker.ask_to_leave()
@@ -91,12 +92,12 @@ def play(data: Path, folder: Path, say: Say) -> Course:
         if job is not None:
             job.end()
         broker.end()
-    course.seconds = time.monotonic() - started
-    return course
+    scenario.seconds = time.monotonic() - started
+    return scenario
 
 
 def _in_mid_batch(folder: Path) -> bool:
-    """Whether the checkpoint has a micro-batch that was begun and is not done."""
+    """Return whether the checkpoint has a micro-batch that was begun and is not done."""
     begun, done = (
         {path.name for path in (folder / "checkpoint" / kind).glob("[0-9]*")}
         for kind in ("offsets", "commits")
@@ -110,18 +111,19 @@ def _job(address: str, folder: Path, logs: str) -> Process:
     return Process("the Spark job", JOB, options, folder / "spark.log", is_tree=True)
 
 
-def _look(course: Course, job: Process, say: Say) -> None:
+def _read_line(scenario: Scenario, job: Process, report: Report) -> None:
     try:
-        line = job.lines.get(timeout=_LOOK_S)
+        line = job.lines.get(timeout=_POLL_S)
     except queue.Empty:
         return
-    if line["lag"] is None:  # right after a restart Spark has not asked the brokers yet
-        line["lag"] = course.total - line["read"]
-    course.batches.append(line)
-    if course.killed_t and not course.back_t:
-        course.back_t = float(line["t"])
+    # Right after a restart Spark has not asked the brokers yet.
+    if line["lag"] is None:
+        line["lag"] = scenario.total - line["read"]
+    scenario.batches.append(line)
+    if scenario.killed_t and not scenario.back_t:
+        scenario.back_t = float(line["t"])
     rate = f"{line['rows_per_second']:,.0f} rows/s"
-    say(course.rows, f"micro-batch {line['batch']}: {rate}, {line['lag']:,} behind")
+    report(scenario.rows, f"micro-batch {line['batch']}: {rate}, {line['lag']:,} behind")
 
 
 def _stored(address: str) -> int:

@@ -1,4 +1,4 @@
-"""Offsets of a stream: one text, fair shares, never back."""
+"""Offsets of a stream: canonical text, fair shares, detection of truncated queues."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ordermq.errors import DataLoss, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.source.offsets import StreamOffset, advance, share_fairly, went_back
+from ordermq.spark.source.offsets import StreamOffset, advance, find_truncation, share_fairly
 
 QUEUES = [MessageQueue("t", "b", number) for number in range(6)]
 backlogs = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 50))
@@ -71,9 +71,9 @@ def test_a_stream_never_goes_back_or_loses_a_queue(start, tails, limit):
 
 def test_a_queue_that_ends_before_the_streams_place_is_an_error():
     start = {QUEUES[0]: 5, QUEUES[1]: 7}
-    assert went_back(start, {QUEUES[0]: 5, QUEUES[1]: 9}) is None
-    assert went_back(start, {QUEUES[0]: 5}) is None  # not heard of is not gone
-    error = went_back(start, {QUEUES[0]: 5, QUEUES[1]: 6})
+    assert find_truncation(start, {QUEUES[0]: 5, QUEUES[1]: 9}) is None
+    assert find_truncation(start, {QUEUES[0]: 5}) is None  # not heard of is not gone
+    error = find_truncation(start, {QUEUES[0]: 5, QUEUES[1]: 6})
     assert isinstance(error, DataLoss)
     assert "the queue ends at offset 6" in str(error)
     assert (error.queue_id, error.offset) == (1, 7)

@@ -1,4 +1,4 @@
-"""Runs of a key across the batches they come in."""
+"""Runs of equal keys across record batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ordermq.errors import OrderingError
 from ordermq.spark.row_order import OrderCheck
-from ordermq.spark.stages.key_runs import KeyRuns, regrouped, run_ends
+from ordermq.spark.stages.key_runs import KeyRuns, grouped_by_key, run_ends
 
 
 def batches_of(keys: list[Any], cuts: list[int]) -> list[Any]:
@@ -31,7 +31,7 @@ KEYS = st.lists(st.none() | st.integers(0, 3), max_size=25)
 
 
 @given(KEYS, st.lists(st.integers(0, 30), max_size=5))
-def test_a_run_is_what_lies_between_changes_of_the_key(keys: list[Any], cuts: list[int]) -> None:
+def test_a_run_ends_where_the_key_changes(keys: list[Any], cuts: list[int]) -> None:
     runs = list(KeyRuns(["key"], 1_000, None).of(batches_of(keys, cuts)))
     found = [(run.key, run.rows.column("row").to_pylist()) for run in runs]
     wanted = [
@@ -42,7 +42,9 @@ def test_a_run_is_what_lies_between_changes_of_the_key(keys: list[Any], cuts: li
 
 
 @given(KEYS, st.lists(st.integers(0, 30), max_size=5), st.integers(1, 4))
-def test_a_long_run_comes_in_parts_that_say_so(keys: list[Any], cuts: list[int], most: int) -> None:
+def test_a_long_run_is_split_into_continued_parts(
+    keys: list[Any], cuts: list[int], most: int
+) -> None:
     runs = list(KeyRuns(["key"], most, None).of(batches_of(keys, cuts)))
     assert [row for run in runs for row in run.rows.column("row").to_pylist()] == list(
         range(len(keys))
@@ -54,13 +56,13 @@ def test_a_long_run_comes_in_parts_that_say_so(keys: list[Any], cuts: list[int],
 
 
 @given(KEYS)
-def test_regrouping_keeps_the_order_within_a_key(keys: list[Any]) -> None:
+def test_grouping_keeps_the_order_within_a_key(keys: list[Any]) -> None:
     if not keys:
         return
     batch = pa.RecordBatch.from_pydict({"key": pa.array(keys, pa.int64()), "row": range(len(keys))})
-    rows = regrouped(batch, ["key"]).to_pylist()
+    rows = grouped_by_key(batch, ["key"]).to_pylist()
     assert sorted(row["row"] for row in rows) == list(range(len(keys)))
-    ends = run_ends([regrouped(batch, ["key"]).column("key")])
+    ends = run_ends([grouped_by_key(batch, ["key"]).column("key")])
     assert len(ends) == len(set(keys))
     for key in set(keys):
         own = [row["row"] for row in rows if row["key"] == key]
@@ -78,10 +80,10 @@ def placed(rows: list[tuple[int, int, int]]) -> Any:
     })  # fmt: skip
 
 
-def test_offsets_begin_anew_with_each_key_and_must_rise_within() -> None:
+def test_offsets_rise_within_a_key_and_restart_with_the_next() -> None:
     runs = KeyRuns(["key"], 100, OrderCheck("look"))
     good = placed([(1, 0, 5), (1, 0, 6), (1, 1, 2), (2, 0, 1)])
     assert [run.queue and run.queue.queue_id for run in runs.of([good])] == [None, 0]
     parts = [placed([(1, 0, 5), (1, 1, 2)]), placed([(1, 0, 5)])]
-    with pytest.raises(OrderingError, match="offset 5 comes again"):
+    with pytest.raises(OrderingError, match="offset 5 arrives twice"):
         list(KeyRuns(["key"], 100, OrderCheck("look")).of(parts))

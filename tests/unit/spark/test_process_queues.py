@@ -1,4 +1,4 @@
-"""The process queues a Spark worker keeps between tasks."""
+"""Process queues that a Spark worker keeps between tasks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import pytest
 
 from ordermq.errors import OrderingError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.stages.stage_invocation import QueueTable, TaskPlace
+from ordermq.spark.session import RunningTask
+from ordermq.spark.stages.stage_invocation import ProcessQueues
 
 QUEUE = MessageQueue("orders", "b", 0)
-TASK = TaskPlace("stage", "query", 7, 0, 0, 100)
+TASK = RunningTask("stage", "query", 7, 0, 0, 100)
 
 
-def run(table: QueueTable, task: TaskPlace, first: int, end: int) -> list[int]:
+def run(table: ProcessQueues, task: RunningTask, first: int, end: int) -> list[int]:
     """One task's rows through its process queue; the offsets taken."""
-    process_queue = table.of(task, QUEUE, first, 0.0)
+    process_queue = table.get(task, QUEUE, first, 0.0)
     process_queue.put_columns(array("q", range(first, end)), array("Q", range(end - first)))
     taken = list(process_queue.take_columns(100)[0])
     process_queue.commit()
@@ -26,38 +27,38 @@ def run(table: QueueTable, task: TaskPlace, first: int, end: int) -> list[int]:
 
 
 def test_a_replayed_batch_goes_through_the_same_queue_again() -> None:
-    table = QueueTable()
+    table = ProcessQueues()
     assert run(table, TASK, 10, 20) == list(range(10, 20))
     # The same batch and attempt number, as after a restart from the checkpoint.
     assert run(table, replace(TASK, task_attempt=101), 10, 20) == list(range(10, 20))
     assert len(table) == 1
 
 
-def test_later_rows_of_the_same_task_go_on_in_the_same_queue() -> None:
-    table = QueueTable()
+def test_later_rows_of_the_same_task_use_the_same_queue() -> None:
+    table = ProcessQueues()
     assert run(table, TASK, 10, 20) + run(table, TASK, 20, 25) == list(range(10, 25))
-    assert table.of(TASK, QUEUE, 25).next_uncommitted == 25
+    assert table.get(TASK, QUEUE, 25).next_uncommitted == 25
 
 
 def test_a_later_batch_that_begins_before_the_end_of_an_earlier_one_is_refused() -> None:
-    table = QueueTable()
+    table = ProcessQueues()
     run(table, TASK, 10, 20)
     later = replace(TASK, batch_id=8, task_attempt=102)
-    with pytest.raises(OrderingError, match="begins at offset 19, but batch 7 went up to 19"):
+    with pytest.raises(OrderingError, match="begins at offset 19, but batch 7 ended at 19"):
         run(table, later, 19, 25)
     assert run(table, later, 20, 25) == list(range(20, 25))
 
 
 def test_two_stages_of_one_query_do_not_share_a_queue() -> None:
-    table = QueueTable()
+    table = ProcessQueues()
     assert run(table, TASK, 10, 20) == run(table, replace(TASK, stage="other"), 10, 20)
     assert len(table) == 2
 
 
-def test_the_table_is_bounded_in_number_and_age() -> None:
-    table = QueueTable(most=3, oldest_s=60.0)
+def test_the_number_and_age_of_queues_are_bounded() -> None:
+    table = ProcessQueues(max_queues=3, max_idle_s=60.0)
     for number in range(5):
-        table.of(TASK, MessageQueue("orders", "b", number), 0, float(number))
+        table.get(TASK, MessageQueue("orders", "b", number), 0, float(number))
     assert len(table) == 3
-    table.of(TASK, MessageQueue("orders", "b", 9), 0, 63.5)
+    table.get(TASK, MessageQueue("orders", "b", 9), 0, 63.5)
     assert len(table) == 2  # 2 and 3 were last used more than 60 s before
