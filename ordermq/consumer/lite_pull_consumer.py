@@ -444,17 +444,17 @@ class LitePullConsumer(Starting):
                     lost.append(queue)
                 else:
                     wanted[assigned] = offset
-        outcomes = await asyncio.gather(
-            *(member.offsets.commit_at(assigned, offset) for assigned, offset in wanted.items()),
-            return_exceptions=True,
-        )
+        commits = {
+            assigned: asyncio.ensure_future(member.offsets.commit_at(assigned, offset))
+            for assigned, offset in wanted.items()
+        }
+        await asyncio.gather(*commits.values(), return_exceptions=True)
         # Only behind the acknowledgement: the end of a batch lets a revoked queue go.
-        answers = dict(zip(wanted, outcomes, strict=True))
-        self._buffer.finish_up_to({a: wanted[a] for a, answer in answers.items() if answer is True})
-        for assigned, answer in answers.items():
-            if isinstance(answer, BaseException):
-                raise answer
-            if not answer and offsets is not None:
+        self._buffer.finish_up_to(
+            {a: wanted[a] for a, task in commits.items() if not task.exception() and task.result()}
+        )
+        for assigned, task in commits.items():
+            if not task.result() and offsets is not None:  # raises what the commit has raised
                 lost.append(assigned.queue)
         for queue in lost:
             raise StateError(

@@ -100,10 +100,11 @@ class PushConsumer(Starting):
                 f"on_failure={on_failure!r}: expected Retry(), ParkKey(), DeadLetter() or Stop()",
                 group=group,
             )
-        if isinstance(on_failure, ParkKey) and not self.config.consume.order_by_key:
+        parking = on_failure if isinstance(on_failure, ParkKey) else None
+        if parking is not None and not self.config.consume.order_by_key:
             raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
-        if self._is_broadcasting and isinstance(on_failure, ParkKey) and on_failure.topic:
+        if self._is_broadcasting and parking is not None and parking.topic:
             raise ConfigError(
                 "ParkKey with a topic is not for broadcasting: its log is the group's, and each "
                 "member has every message; use ParkKey()",

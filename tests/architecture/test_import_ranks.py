@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 HOUSE = ROOT / "ordermq"
 RANKS = (
@@ -20,6 +22,17 @@ RANKS = (
     {"broker", "spark", "cli", "audit", "metrics", "pytest_plugin", "__main__"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+# Inside a room with folders: each folder or file imports itself and the floors below, none beside.
+FLOORS: dict[str, tuple[set[str], ...]] = {
+    "consumer": (
+        {"queue"},
+        {"listener", "offsets"},
+        {"dispatch"},
+        {"fetch"},
+        {"group", "pull_consumer"},
+        {"push_consumer", "lite_pull_consumer"},
+    ),
+}
 HEAVY = {"numpy", "pandas", "pyarrow", "pyspark", "click", "rich", "matplotlib"}
 # The binding's own library, and a module that exists for type checkers only.
 CORE_MAY_ALSO_IMPORT = {"cffi", "_cffi_backend", "_typeshed"}
@@ -71,6 +84,25 @@ def test_a_room_imports_only_lower_ranks_and_itself() -> None:
         if not is_allowed(room, module)
     ]
     assert refused == []
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_inside_a_room_imports_only_go_down(room: str) -> None:
+    floor = {part: number for number, parts in enumerate(FLOORS[room]) for part in parts}
+    refused, parts = [], set()
+    for path in sorted((HOUSE / room).rglob("*.py")):
+        part = path.relative_to(HOUSE / room).parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        parts.add(part)
+        for module in sorted(imports(path)):
+            names = module.split(".")
+            if names[:2] != ["ordermq", room] or len(names) < 3 or names[2] == part:
+                continue
+            if floor[names[2]] >= floor[part]:
+                refused.append(f"{path.relative_to(ROOT)} imports {module}")
+    assert refused == []
+    assert parts == set(floor), "each folder and file of the room has its floor"
 
 
 def test_every_room_has_a_rank() -> None:

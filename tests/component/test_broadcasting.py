@@ -116,7 +116,7 @@ def test_an_error_of_ours_starts_a_broadcast_queue_again_where_it_was_committed(
         seen.wait_for_count(30)
         (assigned,) = [a for a in consumer._live()._rebalancer.assigned() if a.done_offset]
         eventually(lambda: assigned.committed_offset == 30, "the offset is written")
-        assigned.abandon_turn("a test's own error")
+        assigned.abandon_batch("a test's own error")
         send_all(producer, numbered(30, keys=1, start=30))
         seen.wait_for_count(60)
     assert_in_order(seen, 60, keys=1)

@@ -45,8 +45,14 @@ def test_the_example_of_batches_adds_up_every_message(tmp_path: Path) -> None:
     assert printed(0, tmp_path) == [str(sum(range(1000)))]
 
 
-def test_the_example_of_single_pulls_reads_a_queue_to_its_end(tmp_path: Path) -> None:
+def test_the_example_of_batches_in_order_polls_every_queue_under_its_lock(tmp_path: Path) -> None:
     lines = printed(1, tmp_path)
+    assert sum(int(line.split()[1]) for line in lines) == 1000
+    assert all(int(line.split()[-1]) > 0 for line in lines), "an epoch of each"
+
+
+def test_the_example_of_single_pulls_reads_a_queue_to_its_end(tmp_path: Path) -> None:
+    lines = printed(2, tmp_path)
     assert [line.split(" ", 1)[1] for line in lines] == [
         "32 from 0",
         "32 from 32",

@@ -23,7 +23,7 @@ from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Flow, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
+from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -279,6 +279,7 @@ class QueueFetcher:
         """Pull until something but messages comes, or there is no room for more."""
         assigned = self.assigned
         generation, offset = assigned.generation, assigned.next_pull_offset
+        address = assigned.queue.broker_name
         try:
             broker_id, address = self._source.choose()
             self._is_from_slave = broker_id != MASTER_ID
@@ -306,7 +307,7 @@ class QueueFetcher:
             if self._config.pull_interval_ms and generation == assigned.generation:
                 await self._client.clock.sleep_ms(self._config.pull_interval_ms)
         except (RemotingError, RouteError) as error:
-            await self._pause_after(error)
+            await self._pause_after(address, error)
 
     def _count(self, messages: int) -> None:
         """Count a pull with messages, at its answer."""
@@ -363,12 +364,13 @@ class QueueFetcher:
         self._statistics.add("skipped", max(target - offset, 0))
         await self._offsets.reset(assigned, generation, target)
 
-    async def _pause_after(self, error: OrderMQError) -> None:
-        if isinstance(error, BrokerError) and error.response_code == ResponseCode.FLOW_CONTROL:
+    async def _pause_after(self, address: str, error: OrderMQError) -> None:
+        if getattr(error, "response_code", None) == ResponseCode.FLOW_CONTROL:
             await self._client.clock.sleep_ms(_FLOW_CONTROL_DELAY_MS)
             return
         self._statistics.add("pull_errors")
-        _log.warning("%s: pull failed: %s", self.assigned.queue, error)
+        # Reported with the broker, not once for each of its queues.
+        self._client.outages.failed(address, "pull", error)
         await self._source.failed()
         # A nudge, as after a reconnect, ends the pause early.
         await wait_until_set(self._nudge, self._client.clock, self._config.pull_delay_on_error_ms)

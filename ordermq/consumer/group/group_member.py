@@ -8,11 +8,12 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import cancelled, repeat
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import (
@@ -34,7 +35,7 @@ from ordermq.consumer.offsets.local_offsets import LocalOffsets, OffsetFile
 from ordermq.consumer.offsets.offset_store import BrokerOffsets, OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.receiver import Receiver
+from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
@@ -323,22 +324,22 @@ class GroupMember:
             # The heartbeat created it at the broker; now its route exists.
             await client.routes.get(retry)
         client.start_loops()
-        interval_ms = settings.commit_interval_ms
+        loops: list[Loop] = [
+            ("rebalance", self._rebalancer.run),
+            ("subscription check", self._check.run),
+            ("locks", self._locks.run),
+            (
+                "commits",
+                partial(self.offsets.run, self._rebalancer.assigned, settings.commit_interval_ms),
+            ),
+            *self._receiver.loops(self._rebalancer.assigned),
+        ]
         self._loops = [
             self._runtime.spawn(
                 self._keep_running(work, f"{name} {self._group}"), f"{name} {self._group}"
             )
-            for name, work in (
-                ("rebalance", self._rebalancer.run),
-                ("subscription check", self._check.run),
-                ("locks", self._locks.run),
-                ("commits", lambda: repeat(self._commit, client.clock, lambda: interval_ms)),
-                *self._receiver.loops(self._rebalancer.assigned),
-            )
+            for name, work in loops
         ]
-
-    async def _commit(self) -> None:
-        await self.offsets.commit_all(self._rebalancer.assigned())
 
     async def _keep_running(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """Run a loop until it ends by itself; a defect in it stops no consumer."""
@@ -510,8 +511,8 @@ class GroupMember:
     def _make_queue(self, queue: MessageQueue, lease: Lease, offset: int) -> AssignedQueue:
         callbacks = QueueCallbacks(
             on_lease_lost=self._on_lease_lost,
-            on_drained=lambda item: self._runtime.post(self._revocation.on_drained, item),
-            on_room=lambda item: self._runtime.post(self._fetcher.nudge, item),
+            on_drained=partial(self._runtime.post, self._revocation.on_drained),
+            on_room=partial(self._runtime.post, self._fetcher.nudge),
         )
         made: AssignedQueue = self._receiver.make_queue(queue, lease, offset, callbacks)
         return made

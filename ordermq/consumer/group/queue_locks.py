@@ -283,12 +283,13 @@ class QueueLocks:
         return leases
 
     async def _lock(self, broker: str, queues: Sequence[MessageQueue]) -> LockGrant | None:
+        address = broker
         try:
             address = self._client.routes.master_of(broker)
             answer = await self._client.api.lock(address, self._group, queues)
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
-            _log.warning("%s: lock request failed: %s", broker, error)
+            self._client.outages.failed(address, "lock request", error)
             return None
         times = LeaseTimes.of(self._config, answer.lease_ms)
         if times != self._times:

@@ -41,7 +41,7 @@ def from_text(text: str) -> dict[MessageQueue, int]:
                 at = _after(text, at, ",")
             key, at = decode(text, _skip(text, at))
             value, at = decode(text, _skip(text, _after(text, at, ":")))
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if type(value) is not int or value < 0:  # a bool is no offset
                 raise ValueError(f"{value!r} is no offset")
             offsets[queue_from_json(key, "an offset file")] = value
         at = _after(text, _after(text, at, "}"), "}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 from ordermq.client.connections import is_denied
@@ -207,10 +207,14 @@ class OffsetStore:
         async with self._turn(assigned.queue):
             return await self._commit(assigned)
 
+    async def run(self, assigned: Callable[[], Iterable[AssignedQueue]], interval_ms: int) -> None:
+        """Commit what is done of the assigned queues, periodically and for ever."""
+        while self._commits_done:
+            await self._client.clock.sleep_ms(interval_ms)
+            await self.commit_all(assigned())
+
     async def commit_all(self, queues: Iterable[AssignedQueue]) -> None:
         """Commit every queue that has something new."""
-        if not self._commits_done:
-            return
         now_ms = self._client.clock.now_ms()
         dirty = [assigned for assigned in queues if assigned.uncommitted(now_ms) is not None]
         await asyncio.gather(*(self.commit(assigned) for assigned in dirty))

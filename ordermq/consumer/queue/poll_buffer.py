@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ordermq.client.runtime import repeat
 from ordermq.clock import Clock
@@ -508,38 +508,36 @@ class PollBuffer:
     async def _watch(self) -> None:
         """Report pollers that ended with a batch; under queue locks, redeliver what they had."""
         with self._lock:
-            ended = [(poller, out) for poller, out in self._out.items() if _has_ended(poller)]
-            for poller, out in ended:
+            for poller, out in list(self._out.items()):
+                name = _end_of(poller)
+                if not name:
+                    continue
                 if self.is_ordered:
-                    self._report(poller, out, "it is redelivered")
+                    self._report(name, out, "it is redelivered")
                     self._give_back(poller)
                 elif not out.counts:
                     del self._out[poller]  # it counts no more, and nobody comes back with it
                 elif poller not in self._reported:
                     self._reported.add(poller)
                     self._report(
-                        poller, out, "no offset behind it is committed before commit() or seek()"
+                        name, out, "no offset behind it is committed before commit() or seek()"
                     )
 
-    def _report(self, poller: Hashable, out: BatchOut, consequence: str) -> None:
+    def _report(self, name: str, out: BatchOut, consequence: str) -> None:
         _log.warning(
             "%s: %s ended without polling again; nobody knows whether its last batch, offsets "
             "%d-%d, is done: %s",
             out.assigned.queue,
-            _name_of(poller),
+            name,
             out.claim.messages.first_offset,
             out.claim.messages.last_offset,
             consequence,
         )
 
 
-def _has_ended(poller: Hashable) -> bool:
+def _end_of(poller: Hashable) -> str:
+    """Return the name of a poller that has ended; empty while it may come back."""
     if isinstance(poller, asyncio.Task):
-        return poller.done()
-    return isinstance(poller, threading.Thread) and not poller.is_alive()
-
-
-def _name_of(poller: Hashable) -> str:
-    if isinstance(poller, asyncio.Task):
-        return f"task {poller.get_name()}"
-    return f"thread {poller.name}" if isinstance(poller, threading.Thread) else str(poller)
+        return f"task {poller.get_name()}" if poller.done() else ""
+    thread = cast(threading.Thread, poller)
+    return "" if thread.is_alive() else f"thread {thread.name}"
