@@ -148,7 +148,7 @@ def require_listener(listener: Any, group: str) -> None:
             f"listener {listener!r} must accept (messages, context): {error}", group=group
         ) from None
     except ValueError:
-        return  # a builtin without a signature: only the first call can tell
+        return  # a builtin without a signature: only its first call can show it
 
 
 # The result of a call.
@@ -285,7 +285,7 @@ class ConsumeCall:
 
     @property
     def is_success(self) -> bool:
-        """Whether every message of the batch is done."""
+        """True if every message of the batch is done."""
         return self.outcome in (ConsumeReturn.SUCCESS, ConsumeReturn.TIME_OUT) and (
             self.exception is None and not _is_failure(self.result, len(self.messages))
         )
@@ -424,7 +424,7 @@ class _Around:
 def _is_failure(result: object, size: int) -> bool:
     if result in (ConsumeResult.SUSPEND, ConsumeResult.ROLLBACK):
         return True
-    return isinstance(result, int) and result < size
+    return type(result) is int and result < size
 
 
 # Traces.

@@ -36,6 +36,7 @@ from ordermq.consumer.listener import (
 from ordermq.consumer.queue.assigned_queue import (
     UNLOCKED,
     AssignedQueue,
+    BatchClaim,
     Lease,
     NotClaimed,
     QueueCallbacks,
@@ -103,14 +104,12 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         return [("consume timeouts", watch.run)]
 
     async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
-        # A queue of its own: whoever holds the real one must not see this call.
+        # A queue and a claim of its own: whoever holds the real queue must not see this call, and
+        # no offset moves.
         callbacks = QueueCallbacks(lambda *_: None, lambda _: None, lambda _: None)
-        offset = batch.offset_at(0)
-        alone = AssignedQueue(batch.queue, self._group, UNLOCKED, offset, callbacks)
-        alone.accept(alone.generation, batch, offset + 1)
-        claim = alone.begin_batch(1, self._clock.now_ms())
-        assert not isinstance(claim, NotClaimed)
-        run = claim.messages
+        alone = AssignedQueue(batch.queue, self._group, UNLOCKED, batch.offset_at(0), callbacks)
+        run = MessageRun([(batch, 0, 1)])
+        claim = BatchClaim(run, UNLOCKED, alone.generation)
         context = ConcurrentContext(alone, claim, run, run[0].reconsume_times)
         value, raised = await self._pool.call_alone(self._listener, context)
         if raised is not None:
@@ -128,6 +127,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         claim = assigned.begin_batch(self._config.consume_message_batch_max_size, now_ms)
         if isinstance(claim, NotClaimed):
             return
+        # Before the call: the next worker claims the next batch while this one runs.
         if assigned.has_more():
             self._pool.submit(assigned)
         run = claim.messages
@@ -137,7 +137,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 attempt += run[0].reconsume_times  # attempts in other processes count, too
             context = ConcurrentContext(assigned, claim, run, attempt)
             if self._history.enabled:
-                self._record_start(assigned, context)
+                self._record_start(context)
             call = RunningCall(assigned, run, now_ms, threading.get_ident())
             self._running[run] = call, context
             called = yield ListenerCalls((context,), self._history.enabled)
@@ -157,10 +157,10 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         # A plain result needs no judging, unless the listener has limited it.
         if called is not None or context.ack_index is not None:
             outcome: Outcome = (None, None) if called is None else called[1]
-            verdict = self._judge(assigned, context, outcome)
+            verdict = self._judge(context, outcome)
             done, error = verdict.done, verdict.error
             if self._history.enabled:
-                self._record_end(assigned, context, verdict)
+                self._record_end(context, verdict)
         spent_ms = self._clock.now_ms() - call.since_ms
         self._statistics.consumed(assigned.queue.topic, done, size - done, 1, spent_ms)
         assigned.defects = 0
@@ -194,7 +194,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         self._statistics.add("timed_out", len(call.messages))
         if self._history.enabled:
             verdict = verdict_of(Settlement.RETRY, 0)
-            self._record_end(call.assigned, context, verdict, detail="TIME_OUT")
+            self._record_end(context, verdict, detail="TIME_OUT")
         self._finish_soon(call, context, 0, _TIMED_OUT_DELAY_LEVEL)
 
     def _finish_soon(
@@ -223,6 +223,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         for offset in kept:
             assigned.attempts[offset] = assigned.attempts.get(offset, 0) + 1
         assigned.finish(claim, finished)
+        # After `finish`, so that a revocation does not wait for these.
         if kept:
             # Neither done nor stored again: they hold the commit, and are retried in place.
             await self._clock.sleep_ms(self._config.send_back_retry_ms)

@@ -6,13 +6,14 @@ dispatchers do differently and yields the steps that wait:
     claim    a `BatchClaim` from the queue, or the reason why there is none
     batch    cut the claim into runs of messages
     context  one `ConsumeContext` per run
-    call     the listener, until a result needs a decision          <- yielded: `ListenerCalls`
+    call     the listener, until a result needs a decision          <- yielded: `BatchCalls`
     settle   done, retried, or moved elsewhere; commit if wanted    <- yielded: `OnIoThread`
 
 A thread performs the steps for plain listeners and a task performs them for `async def` ones, so
 both follow the same rules. Per message only the middle three run, all of them inside one
-`ListenerCalls`: that is the seam for native code. A native twin takes the same claim, calls the
-same listener and hands the first outcome that is not plain back to the generator.
+`BatchCalls`: that is the seam for native code. A native twin is a `Step` with the same arguments
+and attributes: it takes a claim, calls the listener batch by batch, and returns the first outcome
+that is not plain.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import asyncio
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol
 
 from ordermq.client.runtime import Runtime
@@ -29,7 +30,7 @@ from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
 from ordermq.consumer.listener import ConsumeContext, ListenerResults, Settlement, Verdict
-from ordermq.consumer.queue.assigned_queue import Lease, QueueCallbacks
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
 from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.receiver import Flow, Loop, Queue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
@@ -65,27 +66,22 @@ Steps = Generator[Step, Any, None]
 
 
 class ListenerCalls:
-    """Call the listener with one context after the other, until an outcome is not plain.
+    """Call the listener with each context, until an outcome is not plain.
 
-    The run is sent a `Called`. It may yield the same step again to continue from there: asking
-    for the next context says that the batch before it is done.
+    The run is sent a `Called`. It may yield the same step again to continue from there.
 
     Args:
-        contexts: makes each context when it is asked for, and counts what is done by then.
         is_judged: no outcome is plain: the run wants to see each one.
-    Attributes:
-        batches, messages: done so far, counted by `contexts`.
     """
 
-    __slots__ = ("batches", "contexts", "is_judged", "messages")
+    __slots__ = ("contexts", "is_judged")
 
     def __init__(self, contexts: Iterable[ConsumeContext], is_judged: bool) -> None:
         self.contexts = contexts
         self.is_judged = is_judged
-        self.batches = self.messages = 0
 
-    # None and SUCCESS are compared with `is`, here and below, in each loop anew: looking a result
-    # up in a table, or a method call per batch, costs a tenth of the whole loop.
+    # None and SUCCESS are compared by identity, and in each loop anew: this runs per message, and
+    # a table look-up or a method call would cost as much as a listener that only counts.
 
     def perform(self, listener: AnyListener, runtime: Runtime) -> Called:
         is_judged = self.is_judged
@@ -112,6 +108,65 @@ class ListenerCalls:
             if (value is not _SUCCESS and value is not None) or self.is_judged:
                 return context, (value, None)
         return None
+
+
+class BatchCalls(ListenerCalls):
+    """Call the listener for the batches of one claim, one after the other.
+
+    Asking for the next batch says that the one before is done, so a batch that fails, and those
+    behind it, are never counted.
+
+    Args:
+        size: maximum number of messages per batch.
+        until_ms: no batch begins later, except the first.
+        on_start: called with the context of each batch before its listener; for the history.
+    Attributes:
+        batches, messages: done so far.
+    """
+
+    __slots__ = ("batches", "messages")
+
+    def __init__(
+        self,
+        assigned: AssignedQueue,
+        claim: BatchClaim,
+        size: int,
+        until_ms: int,
+        clock_ms: Callable[[], int],
+        is_judged: bool,
+        on_start: Callable[[ConsumeContext], None] | None,
+    ) -> None:
+        # One generator for the life of the step: performed again, it continues where it was.
+        contexts = self._cut(assigned, claim, size, until_ms, clock_ms, on_start)
+        super().__init__(contexts, is_judged)
+        self.batches = self.messages = 0
+
+    def _cut(
+        self,
+        assigned: AssignedQueue,
+        claim: BatchClaim,
+        size: int,
+        until_ms: int,
+        clock_ms: Callable[[], int],
+        on_start: Callable[[ConsumeContext], None] | None,
+    ) -> Iterator[ConsumeContext]:
+        # Per message from here on, in a catch-up with batches of one: 0.5 us with the listener.
+        attempts = assigned.attempts
+        # Not after the lease either: each batch must start under a valid one.
+        before_ms = min(until_ms + 1, claim.lease.deadline_ms)
+        for run in claim.messages.parts(size):
+            if self.batches and (assigned.ends_claim or clock_ms() >= before_ms):
+                return
+            attempt = attempts.get(run.first_offset, 0) if attempts else 0
+            context = ConsumeContext(assigned, claim, run, attempt)
+            assigned.calling = run
+            if on_start is not None:
+                on_start(context)
+            yield context
+            self.messages += len(run)
+            self.batches += 1
+            if attempts:
+                attempts.clear()
 
 
 class OnIoThread:
@@ -267,7 +322,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
 
     # Judging.
 
-    def _judge(self, assigned: Queue, context: ConsumeContext, outcome: Outcome) -> Verdict:
+    def _judge(self, context: ConsumeContext, outcome: Outcome) -> Verdict:
         """Decide what the outcome of a call means; log nothing yet."""
         value, raised = outcome
         if raised is None:
@@ -282,22 +337,20 @@ class ConsumeLoop(ABC, Generic[Queue]):
 
     # History. Callers ask `enabled` first: else no message is read for it.
 
-    def _record_start(self, assigned: Queue, context: ConsumeContext, **members: int) -> None:
+    def _record_start(self, context: ConsumeContext, **members: int) -> None:
         self._history.record_messages(
             EventType.START,
-            assigned.queue,
+            context.message_queue,
             context.claim.lease.epoch,
             context.messages,
             attempt=context.attempt,
             **members,
         )
 
-    def _record_end(
-        self, assigned: Queue, context: ConsumeContext, verdict: Verdict, detail: str = ""
-    ) -> None:
+    def _record_end(self, context: ConsumeContext, verdict: Verdict, detail: str = "") -> None:
         self._history.record_messages(
             EventType.END,
-            assigned.queue,
+            context.message_queue,
             context.claim.lease.epoch,
             context.messages,
             done=verdict.done,

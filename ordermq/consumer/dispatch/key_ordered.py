@@ -80,13 +80,14 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                 if self._parked is not None and assigned.parked_keys():
                     self._client.runtime.post(self._parked.move_soon, assigned)
                 return
-            if assigned.begin_beside():
+            # Before the call: the next worker serves another key while this one runs.
+            if assigned.request_another():
                 self.submit(assigned)
             yield from self._call(assigned, claim)
             now_ms = self._clock.now_ms()
             if not self._pool.goes_on(1):
                 break
-        if assigned.begin_next():
+        if assigned.request_next():
             self.submit(assigned)  # other queues wait for this thread
 
     def _call(self, assigned: KeyOrderedQueue, claim: BatchClaim) -> Steps:
@@ -99,14 +100,14 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         try:
             if self._history.enabled:
                 lane = self._config.max_in_flight_per_queue
-                self._record_start(assigned, context, lane=lane)
+                self._record_start(context, lane=lane)
             called = yield ListenerCalls((context,), self._judges_all)
             spent_ms = self._clock.now_ms() - begun_ms
             done = succeeded = len(run)
             if called is not None:
-                verdict = self._judge(assigned, context, called[1])
+                verdict = self._judge(context, called[1])
                 if self._history.enabled:
-                    self._record_end(assigned, context, verdict)
+                    self._record_end(context, verdict)
                 done = succeeded = verdict.done
                 if done < len(run):
                     step = self._failures.after(assigned, context, verdict)
@@ -181,7 +182,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             record(EventType.START, assigned.queue, epoch, run, attempt=1, lane=lane, **about)
         begun_ms = self._clock.now_ms()
         outcome = await self._pool.call_alone(self._listener, context)
-        verdict = self._judge(assigned, context, outcome)
+        verdict = self._judge(context, outcome)
         if verdict.error is not None:
             self._failures.log_parked(assigned, offset_of(message), verdict.error)
         if self._history.enabled:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
+    BatchCalls,
     Called,
     ConsumeLoop,
-    ListenerCalls,
     OnIoThread,
     Steps,
 )
@@ -28,7 +28,6 @@ from ordermq.consumer.listener import (
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
-    BatchClaim,
     Lease,
     NotClaimed,
     QueueCallbacks,
@@ -82,6 +81,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         is_single = not config.auto_commit or config.commit_interval_ms == 0
         size = config.consume_message_batch_max_size
         self._max_burst = 1 if is_single else max(1, _BURST_MESSAGES // size)
+        self._on_start = self._record_start if history.enabled else None
         self._failures = Failures(client, group, config, on_failure, history, statistics)
 
     def flow(self, assigned: Queue, config: PullConfig) -> Flow:
@@ -135,8 +135,15 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 if isinstance(claim, NotClaimed):
                     return
                 begun_ms, hold = now_ms, False
-                calls = ListenerCalls((), self._judges_all)
-                calls.contexts = self._contexts(assigned, claim, begun_ms + _QUICK_MS, calls)
+                calls = BatchCalls(
+                    assigned,
+                    claim,
+                    size,
+                    begun_ms + _QUICK_MS,
+                    clock_ms,
+                    self._judges_all,
+                    self._on_start,
+                )
                 while (called := (yield calls)) is not None:
                     verdict = self._judged(assigned, called)
                     if verdict.settlement is Settlement.RETRY:
@@ -175,36 +182,14 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
             if batches:
                 self._statistics.consumed(topic, messages, failed, batches, spent_ms)
 
-    def _contexts(
-        self, assigned: AssignedQueue, claim: BatchClaim, until_ms: int, calls: ListenerCalls
-    ) -> Iterator[ConsumeContext]:
-        """Cut a claim into batches; none begins after `until_ms` except the first."""
-        clock_ms, attempts = self._clock.now_ms, assigned.attempts
-        # Not after the lease either: each batch must start under a valid one.
-        before_ms = min(until_ms + 1, claim.lease.deadline_ms)
-        for run in claim.messages.parts(self._config.consume_message_batch_max_size):
-            if calls.batches and (assigned.ends_claim or clock_ms() >= before_ms):
-                return
-            attempt = attempts.get(run.first_offset, 0) if attempts else 0
-            context = ConsumeContext(assigned, claim, run, attempt)
-            assigned.calling = run
-            if self._history.enabled:
-                self._record_start(assigned, context)
-            yield context
-            # Resumed: the batch is done. One that fails ends the iteration at the yield.
-            calls.messages += len(run)
-            calls.batches += 1
-            if attempts:
-                attempts.clear()
-
     def _judged(self, assigned: AssignedQueue, called: Called) -> Verdict:
         assert called is not None
         context, outcome = called
-        verdict = self._judge(assigned, context, outcome)
+        verdict = self._judge(context, outcome)
         if outcome[0] is ConsumeResult.ROLLBACK and self._config.auto_commit:
             self._warn_of_rollback(assigned)
         if self._history.enabled:
-            self._record_end(assigned, context, verdict)
+            self._record_end(context, verdict)
         return verdict
 
     def _warn_of_rollback(self, assigned: AssignedQueue) -> None:

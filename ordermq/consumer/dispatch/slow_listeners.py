@@ -64,7 +64,7 @@ class SlowListenerWatch:
         self._notified &= running  # the others have returned
 
     def _log(self, call: RunningCall, now_ms: int) -> None:
-        # The stack is what tells a deadlock from a slow database; it is taken here because the
+        # The stack distinguishes a deadlock from a slow database. It is taken here because the
         # call may return at any moment.
         _log.error(
             "%s: listener has not returned for %d ms at offsets %d-%d; %s. Its stack:\n%s",

@@ -47,7 +47,7 @@ class ListenerPool(Protocol[_Served]):
     async def call_alone(
         self, listener: Callable[..., Any], context: ConsumeContext
     ) -> tuple[object, BaseException | None]:
-        """Call a listener beside the pool's queues, from the I/O thread.
+        """Call a listener outside of any queue, from the I/O thread.
 
         Returns: (its result, None) or (None, what it raised).
         """
@@ -85,13 +85,13 @@ def pool_for(
 class _Worker:
     """A thread of the pool; guarded by the pool's lock, except where its own thread reads."""
 
-    __slots__ = ("ident", "is_hired", "is_quick", "is_retired", "since_ns", "wake")
+    __slots__ = ("ident", "is_woken", "is_quick", "is_ended", "since_ns", "wake")
 
     def __init__(self) -> None:
         self.ident = 0
-        self.is_hired = False  # woken for a waiting queue, whoever is on duty
+        self.is_woken = False  # woken for a waiting queue, whichever worker is primary
         self.is_quick = True  # by its last report
-        self.is_retired = False
+        self.is_ended = False
         self.since_ns = 0  # when it last took a queue or reported
         # A lock as a binary semaphore for its one waiter: an Event would allocate a lock per wait
         # and take another one around it.
@@ -102,10 +102,10 @@ class _Worker:
 class WorkerPool(Generic[Queue]):
     """At most `size` daemon threads, started as work needs them.
 
-    One worker is *on duty* and serves queue after queue while the listener is quick. As soon as
-    it is not, each waiting queue gets a thread: a worker that reports a slow call goes off duty
-    with its queue, and one whose listener does not return is taken off duty by a check, a
-    millisecond after something began to wait for it. A worker off duty keeps its queue until the
+    One worker, the primary one, serves queue after queue while the listener is quick. As soon as
+    it is not, each waiting queue gets a thread: a primary worker that reports a slow call is
+    detached with its queue, and one whose listener does not return is detached by a check, a
+    millisecond after a queue began to wait for it. A detached worker keeps its queue until the
     listener is quick again.
 
     Args:
@@ -116,7 +116,7 @@ class WorkerPool(Generic[Queue]):
     """
 
     # Threads that share one interpreter lock do not run quick listeners any faster than one
-    # thread does, and they contend for the lock with the I/O thread. Hence one worker on duty.
+    # thread does, and they contend for the lock with the I/O thread. Hence one primary worker.
 
     def __init__(
         self,
@@ -136,8 +136,8 @@ class WorkerPool(Generic[Queue]):
         self._threads: list[threading.Thread] = []
         self._workers: dict[int, _Worker] = {}  # by ident
         self._idle: list[_Worker] = []
-        self._on_duty: _Worker | None = None
-        self._steps = 0  # of the worker on duty: queues taken and reports
+        self._primary: _Worker | None = None
+        self._steps = 0  # of the primary worker: queues taken and reports
         self._steps_checked = -1  # at the last check
         self._has_check = False  # one check at a time is on its way
         self._is_closing = False
@@ -145,33 +145,33 @@ class WorkerPool(Generic[Queue]):
     def submit(self, assigned: Queue) -> None:
         with self._lock:
             self._work.append(assigned)
-            if self._on_duty is None:
-                self._hire(1)
+            if self._primary is None:
+                self._wake_workers(1)
             else:
                 self._schedule_check()
 
     def goes_on(self, calls: int) -> bool:
-        # Runs once per claim, so the common case, on duty and quick, takes no lock: `_on_duty`
-        # is replaced under it, but only this thread or a check can take this worker off duty,
-        # and a check that came first is seen here or at the next report.
+        # Runs once per claim, so the common case, primary and quick, takes no lock: `_primary`
+        # is replaced under it, but only this thread or a check can detach this worker, and a
+        # check that came first is seen here or at the next report.
         worker = self._workers[threading.get_ident()]
         now_ns = self._clock_ns()
         worker.is_quick = now_ns - worker.since_ns <= calls * _QUICK_CALL_NS
         worker.since_ns = now_ns
-        if worker is self._on_duty:
+        if worker is self._primary:
             if worker.is_quick:
                 self._steps += 1
                 return not self._work  # others wait for this thread
             with self._lock:
-                self._relieve()
+                self._detach_primary()
             return True
         if not worker.is_quick:
             return len(self._threads) <= self._size
         with self._lock:
-            if self._on_duty is None:
-                self._on_duty = worker
+            if self._primary is None:
+                self._primary = worker
                 self._schedule_check()
-            return worker is self._on_duty and not self._work
+            return worker is self._primary and not self._work
 
     async def call_alone(
         self, listener: Callable[..., Any], context: ConsumeContext
@@ -182,9 +182,9 @@ class WorkerPool(Generic[Queue]):
         with self._lock:
             self._size = size
             for worker in self._idle[: max(len(self._threads) - size, 0)]:
-                worker.wake.release()  # it finds no work, and retires
+                worker.wake.release()  # it finds no work, and ends
                 self._idle.remove(worker)
-            self._hire(len(self._work))
+            self._wake_workers(len(self._work))
             self._schedule_check()
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
@@ -202,8 +202,8 @@ class WorkerPool(Generic[Queue]):
 
     # Under the lock.
 
-    def _hire(self, most: int) -> None:
-        """Wake idle workers, or start new ones; the first is on duty if nobody is."""
+    def _wake_workers(self, most: int) -> None:
+        """Wake idle workers, or start new ones; the first becomes primary if none is."""
         for _ in range(most):
             if self._idle:
                 worker = self._idle.pop()
@@ -212,9 +212,9 @@ class WorkerPool(Generic[Queue]):
                 worker = self._start()
             else:
                 return  # all are with slow listeners; the first to end takes the next queue
-            worker.is_hired = True
-            if self._on_duty is None:
-                self._on_duty = worker
+            worker.is_woken = True
+            if self._primary is None:
+                self._primary = worker
 
     def _start(self) -> _Worker:
         worker = _Worker()
@@ -225,34 +225,34 @@ class WorkerPool(Generic[Queue]):
         return worker
 
     def _schedule_check(self) -> None:
-        """Check soon that the worker on duty gets to the queues that wait for it, if any."""
-        if self._work and self._on_duty and not self._has_check and not self._is_closing:
+        """Check soon that the primary worker gets to the queues that wait for it, if any."""
+        if self._work and self._primary and not self._has_check and not self._is_closing:
             self._has_check = True
             self._steps_checked = self._steps
             self._later(self._check)
 
-    def _relieve(self) -> None:
-        """Take the worker on duty off it: its listener is slow, and nobody shall wait for it."""
-        self._on_duty = None
-        self._hire(len(self._work))
+    def _detach_primary(self) -> None:
+        """Let no queue wait for the primary worker: its listener is slow."""
+        self._primary = None
+        self._wake_workers(len(self._work))
         self._schedule_check()
 
-    def _retire(self, worker: _Worker) -> None:
-        worker.is_retired = True
+    def _end_worker(self, worker: _Worker) -> None:
+        worker.is_ended = True
         self._threads.remove(threading.current_thread())
         del self._workers[worker.ident]
 
     def _check(self) -> None:
         with self._lock:
             self._has_check = False
-            if self._on_duty is None or not self._work:
+            if self._primary is None or not self._work:
                 return
             # Any step since the last check means it moves; the counter is read without its
             # thread's help, because that thread is inside the listener.
             if self._steps != self._steps_checked:
                 self._schedule_check()
             else:
-                self._relieve()
+                self._detach_primary()
 
     # A worker's thread.
 
@@ -264,33 +264,33 @@ class WorkerPool(Generic[Queue]):
             if assigned is not None:
                 worker.since_ns = self._clock_ns()
                 self._run(assigned)
-            elif self._is_closing or worker.is_retired:
+            elif self._is_closing or worker.is_ended:
                 return
             else:
                 worker.wake.acquire()
 
     def _next(self, worker: _Worker) -> Queue | None:
-        """Return the next queue; None after it made the worker idle or retired it, or to close."""
+        """Return the next queue; None after it made the worker idle or ended it, or to close."""
         with self._lock:
-            if len(self._threads) > self._size and worker is not self._on_duty:
-                self._retire(worker)
-                self._hire(len(self._work) if self._on_duty is None else 0)
+            if len(self._threads) > self._size and worker is not self._primary:
+                self._end_worker(worker)
+                self._wake_workers(len(self._work) if self._primary is None else 0)
                 self._schedule_check()
                 return None
-            if self._on_duty is None and self._work:
-                self._on_duty = worker
-            is_on_duty = worker is self._on_duty
-            if self._work and (is_on_duty or worker.is_hired or not worker.is_quick):
-                worker.is_hired = False
-                self._steps += is_on_duty
+            if self._primary is None and self._work:
+                self._primary = worker
+            is_primary = worker is self._primary
+            if self._work and (is_primary or worker.is_woken or not worker.is_quick):
+                worker.is_woken = False
+                self._steps += is_primary
                 assigned = self._work.popleft()
                 self._schedule_check()
                 return assigned
-            if is_on_duty:
-                self._on_duty = None
-            worker.is_hired = False
+            if is_primary:
+                self._primary = None
+            worker.is_woken = False
             if len(self._threads) > self._size:
-                self._retire(worker)
+                self._end_worker(worker)
             elif not self._is_closing:
                 self._idle.append(worker)
             return None

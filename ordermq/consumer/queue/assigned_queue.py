@@ -370,8 +370,8 @@ class AssignedQueue:
         # Another owner may have continued from the committed offset, so neither the buffered
         # messages nor the running batches may count any more
         # (docs/internals/semantics.md#stale-buffers). The dispatch flag stays: a request that
-        # waits or runs clears it itself. Clearing it here would let a second worker run beside
-        # that one once the lease is regained.
+        # waits or runs clears it itself. Clearing it here would let a second worker run in
+        # parallel once the lease is regained.
         self._lease = None
         self.ends_claim = True
         self._generation += 1

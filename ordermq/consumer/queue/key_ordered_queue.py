@@ -1,8 +1,8 @@
 """KeyOrderedQueue: an assigned queue that is consumed by sharding key
 (docs/internals/semantics.md#key-lanes).
 
-Each key has a lane in the native lane map: its messages run one at a time, in order, beside those
-of other keys. The process queue only counts what is unfinished, for flow control; the lane map
+Each key has a lane in the native lane map: its messages run one at a time, in order, in parallel to
+those of other keys. The process queue only counts what is unfinished, for flow control; the lane map
 says which messages may run and up to where everything is done (the watermark). Both change under
 `AssignedQueue._lock`, and the lock order stays the same: that lock, then their own mutexes.
 """
@@ -38,7 +38,7 @@ class KeyOrderedQueue(AssignedQueue):
 
     A claim is one listener call with messages of as many keys. The dispatch flag means something
     narrower than in the base class: a request waits in the pool. The worker that serves it clears
-    the flag at its start, so that others can be submitted beside it.
+    the flag at its start, so that others can be submitted meanwhile.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class KeyOrderedQueue(AssignedQueue):
         with self._lock:
             return list(self._calls.values())
 
-    def begin_beside(self) -> bool:
-        """Return True if another call may run now: the caller submits the queue for it."""
+    def request_another(self) -> bool:
+        """Set the dispatch flag if another call may run now; True: the caller submits the queue."""
         with self._lock:
             return self._may_begin() and self.process_queue.begin_dispatch()
 
@@ -130,7 +130,7 @@ class KeyOrderedQueue(AssignedQueue):
                 self._suspend(claim, offsets[done:], done)
             else:
                 # The lane map was reset while this call ran. It remembers the call as an old
-                # flight and starts no message of its keys before it is told of the end.
+                # flight and starts no message of its keys before the call is reported as ended.
                 for offset in offsets:
                     self.lanes.failed(offset)
             self._calls.pop(offsets[0], None)
@@ -149,16 +149,16 @@ class KeyOrderedQueue(AssignedQueue):
                 key = _key_of(claim.messages, place)
                 if key is not None:
                     self._suspended.discard(key)
-                    self._let_go(key)
-                # Only in its own generation: a restart has told the lane map already, and the
+                    self._open_lane(key)
+                # Only in its own generation: a restart has reset the lane map, and the
                 # same offset may be in flight again.
                 elif claim.generation == self._generation and offset in self._held:
                     self._held.remove(offset)
                     self.lanes.failed(offset)
             return self._begins()
 
-    def begin_next(self) -> bool:
-        """Return True if a worker that leaves the queue must submit it for the next one."""
+    def request_next(self) -> bool:
+        """Set the dispatch flag for a worker that leaves; True: it must submit the queue."""
         with self._lock:
             return self._begins()
 
@@ -186,7 +186,7 @@ class KeyOrderedQueue(AssignedQueue):
             if key not in self._parked:
                 return None
             self._parked.remove(key)
-            self._let_go(key)
+            self._open_lane(key)
             return self._begins()
 
     def take_parked(self, key: bytes, most: int, now_ms: int) -> BatchClaim | None:
@@ -228,7 +228,7 @@ class KeyOrderedQueue(AssignedQueue):
                 return
             gone, self._parked = self._parked - keys, set(keys)
             for key in gone:
-                self._let_go(key)
+                self._open_lane(key)
             for key in keys:
                 self.lanes.park(key)
 
@@ -242,7 +242,7 @@ class KeyOrderedQueue(AssignedQueue):
     def _take(self, size: int) -> list[int]:
         taken, tokens = self.lanes.take_columns(size)
         # Attempts are counted per message, so one that failed before gets a call of its own: in a
-        # mixed call its next failure could not be told from its neighbour's.
+        # mixed call its next failure could not be attributed to one of them.
         if len(taken) > 1 and self.attempts:
             failed_before = [offset in self.attempts for offset in taken]
             if any(failed_before):
@@ -290,7 +290,7 @@ class KeyOrderedQueue(AssignedQueue):
                 self.lanes.park(key)
                 self.lanes.failed(offset)
 
-    def _let_go(self, key: bytes) -> None:
+    def _open_lane(self, key: bytes) -> None:
         if key not in self._suspended and key not in self._parked:
             self.lanes.unpark(key)
 

@@ -36,7 +36,7 @@ class Receiver(Protocol[Queue]):
 
     Attributes:
         is_ordered: members of an ordered group and of a concurrent one must not meet in one
-            group; admin tools are told which this is.
+            group; admin tools show which this is.
     """
 
     is_ordered: bool

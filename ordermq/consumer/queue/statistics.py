@@ -86,7 +86,7 @@ class TopicCounts:
     def _sum(self, now_ms: int, steps: int) -> Step:
         total = Step(0)
         for step in self._steps:
-            # Steps without traffic are missing, so age is told by number, not by place.
+            # Steps without traffic are missing, so the number decides the age, not the position.
             if step.number > now_ms // _STEP_MS - steps:
                 for part in _COUNTS:
                     setattr(total, part, getattr(total, part) + getattr(step, part))
@@ -153,6 +153,7 @@ class ConsumerStatistics:
             return sorted(self._topics)
 
     def __getitem__(self, name: str) -> int:
+        # Without the lock: a single read, and a Counter answers 0 for a name never counted.
         return self._counts[name]
 
     def as_dict(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The course of a queue's turn: how much is claimed, and what ends a claim early
+"""Runs of the orderly dispatcher: the size of claims, and their early ends
 (docs/internals/semantics.md#orderly-consumption)."""
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.dispatch.consume_loop import ListenerCalls, OnIoThread
+from ordermq.consumer.dispatch.consume_loop import BatchCalls, OnIoThread
 from ordermq.consumer.dispatch.failure_policy import Retry
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_store import OffsetStore
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    QueueCallbacks,
+    QueueState,
+)
 from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.events import NoHistory
@@ -32,7 +38,7 @@ Listener = Callable[[Sequence[MessageView], ConsumeContext], Any]
 
 
 class Consumption:
-    """A queue of messages 0..199 and a service, driven a step at a time on one thread."""
+    """A queue of messages 0..199 and a dispatcher, driven a step at a time on one thread."""
 
     def __init__(self, **config: Any) -> None:
         self.clock = ManualClock(START_MS)
@@ -78,35 +84,35 @@ class Consumption:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def commit(self, assigned: AssignedQueue) -> None:
-        raise AssertionError("the steps of a turn are not run here")
+        raise AssertionError("work of the I/O thread is not done here")
 
     def run(self, listener: Listener) -> None:
-        """One turn, to its end."""
-        turn = self.service._consume(self.assigned)
+        """One run, to its end."""
+        steps = self.service._consume(self.assigned)
         try:
-            step = next(turn)
+            step = next(steps)
             while True:
                 if isinstance(step, OnIoThread):
                     step.work.close()
                     self.commits += 1
-                    step = turn.send((None, None))
+                    step = steps.send((None, None))
                     continue
-                assert isinstance(step, ListenerCalls)
-                step = turn.send(self.call(step, listener))
+                assert isinstance(step, BatchCalls)
+                step = steps.send(self.call(step, listener))
         except StopIteration:
             return
 
-    def call(self, calls: ListenerCalls, listener: Listener) -> Any:
-        claim = None
-        for context in calls.contexts:
-            if claim is None:
-                claim = context.claim
-                self.claimed.append(len(claim.messages))
-            self.seen += [message.queue_offset for message in context.messages]
-            value = listener(context.messages, context)
-            if value not in (None, ConsumeResult.SUCCESS) or calls.is_judged:
-                return context, (value, None)
-        return None
+    def call(self, calls: BatchCalls, listener: Listener) -> Any:
+        claims: list[BatchClaim] = []
+
+        def listen(messages: Sequence[MessageView], context: ConsumeContext) -> Any:
+            if not claims:
+                claims.append(context.claim)
+                self.claimed.append(len(context.claim.messages))
+            self.seen += [message.queue_offset for message in messages]
+            return listener(messages, context)
+
+        return calls.perform(listen, cast(Any, None))
 
 
 def test_a_quick_listener_is_called_batch_by_batch_from_growing_claims() -> None:
@@ -265,6 +271,6 @@ def test_a_queue_pauses_longer_after_each_internal_error_in_a_row() -> None:
         assert assigned.accept(assigned.generation, batch(range(3)), 3)
         consumption.run(lambda messages, context: None)
         service.submit(assigned)
-        assert consumption.submitted == [assigned], "a turn went well: at once"
+        assert consumption.submitted == [assigned], "a run went well: at once"
 
     asyncio.run(work())

@@ -18,10 +18,10 @@ SLOW_NS = 10_000_000
 
 
 class Work:
-    """Stands for an assigned queue: its turn lasts until it is let go.
+    """Stands for an assigned queue: its run lasts until `end`.
 
     Args:
-        calls_ns: how long the calls of its turn take, before it waits to be told of more.
+        calls_ns: duration of its first calls; `call` adds more.
     """
 
     def __init__(self, *calls_ns: int) -> None:
@@ -33,7 +33,7 @@ class Work:
             self._calls.put(call_ns)
 
     def call(self, call_ns: int) -> bool:
-        """Have the listener called once more; whether the turn may go on."""
+        """Call the listener once more; return whether the run may continue."""
         before = len(self.went_on)
         self._calls.put(call_ns)
         wait_until(lambda: len(self.went_on) > before)
@@ -48,12 +48,12 @@ class Work:
 
 
 class Pool(WorkerPool):
-    """A pool whose looks are taken when a test says so, and whose calls take what it says."""
+    """A pool whose checks run on request, and whose calls take a given time."""
 
     def __init__(self, size: int) -> None:
-        self.looks: list[Callable[[], None]] = []
+        self.checks: list[Callable[[], None]] = []
         self.now_ns = threading.local()
-        super().__init__(size, self.serve, "test", self.looks.append, self.read_clock)
+        super().__init__(size, self.serve, "test", self.checks.append, self.read_clock)
 
     def read_clock(self) -> int:
         return getattr(self.now_ns, "value", 0)
@@ -73,11 +73,11 @@ class Pool(WorkerPool):
         work.end()
         return self.give(work)
 
-    def look(self) -> None:
-        """What the I/O thread does a millisecond after something began to wait."""
-        looks, self.looks[:] = list(self.looks), []
-        for look in looks:
-            look()
+    def run_checks(self) -> None:
+        """Do what the I/O thread does a millisecond after a queue began to wait."""
+        checks, self.checks[:] = list(self.checks), []
+        for check in checks:
+            check()
 
     def end(self, *works: Work) -> None:
         for work in works:
@@ -107,8 +107,8 @@ def test_a_listener_that_does_not_return_delays_other_queues_by_two_checks_at_mo
     stuck = pool.give(Work())
     assert stuck.started.wait(WAIT_S)
     others = [pool.give(Work()), pool.give(Work())]
-    pool.look()  # it had just been given its queue
-    pool.look()
+    pool.run_checks()  # it had just been given its queue
+    pool.run_checks()
     assert all(work.started.wait(WAIT_S) for work in others)
     assert len({work.thread for work in (stuck, *others)}) == 3
     pool.end(stuck, *others)
@@ -133,16 +133,16 @@ def test_a_queue_submitted_while_all_listeners_are_slow_gets_a_thread_at_once() 
     pool.end(slow, late)
 
 
-def test_a_worker_off_duty_returns_its_queue_when_its_listener_is_quick_again() -> None:
+def test_a_worker_detached_returns_its_queue_when_its_listener_is_quick_again() -> None:
     pool = Pool(2)
     slow = pool.give(Work())
     assert slow.call(SLOW_NS)
-    on_duty = pool.give(Work())
-    assert on_duty.started.wait(WAIT_S)
-    assert slow.thread != on_duty.thread
+    primary = pool.give(Work())
+    assert primary.started.wait(WAIT_S)
+    assert slow.thread != primary.thread
     assert slow.call(SLOW_NS), "it keeps its thread while it is slow"
     assert not slow.call(QUICK_NS)
-    pool.end(slow, on_duty)
+    pool.end(slow, primary)
 
 
 def test_a_quick_worker_returns_its_queue_when_others_wait() -> None:
@@ -158,8 +158,8 @@ def test_a_queue_above_the_size_waits_for_the_next_free_thread() -> None:
     pool = Pool(1)
     first, second = pool.give(Work()), pool.give(Work())
     assert first.started.wait(WAIT_S)
-    pool.look()
-    pool.look()
+    pool.run_checks()
+    pool.run_checks()
     assert not second.started.is_set()
     first.end()
     assert second.started.wait(WAIT_S)
@@ -179,12 +179,12 @@ def test_no_check_runs_while_nothing_waits() -> None:
     pool = Pool(2)
     assert pool.give_quick(Work()).started.wait(WAIT_S)
     wait_until(lambda: len(pool._idle) == 1)
-    assert pool.looks == []
+    assert pool.checks == []
     alone = pool.give(Work())
     assert alone.started.wait(WAIT_S)
-    assert pool.looks == []
+    assert pool.checks == []
     behind = pool.give(Work())
-    pool.look()
+    pool.run_checks()
     assert behind.started.wait(WAIT_S)
     pool.end(alone, behind)
 
@@ -198,7 +198,7 @@ def test_every_queue_is_served_whatever_is_slow_and_whenever_a_check_runs(seed: 
         work = Work(*draw.choices((QUICK_NS, QUICK_NS, SLOW_NS), k=draw.randrange(3)))
         works.append(pool.give_quick(work))
         if draw.random() < 0.2:
-            pool.look()
+            pool.run_checks()
     wait_until(lambda: all(work.started.is_set() for work in works))
     assert len(pool._threads) <= 4
     pool.end()
