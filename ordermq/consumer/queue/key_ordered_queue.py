@@ -1,10 +1,11 @@
 """KeyOrderedQueue: an assigned queue that is consumed by sharding key
 (docs/internals/semantics.md#key-lanes).
 
-Each key has a lane in the native lane map: its messages run one at a time, in order, in parallel to
-those of other keys. The process queue only counts what is unfinished, for flow control; the lane map
-says which messages may run and up to where everything is done (the watermark). Both change under
-`AssignedQueue._lock`, and the lock order stays the same: that lock, then their own mutexes.
+Each key has a lane in the native lane map: its messages run one at a time, in order, in parallel
+to those of other keys. The process queue only counts what is unfinished, for flow control; the
+lane map says which messages may run and up to where everything is done (the watermark). Both
+change under `AssignedQueue._lock`, and the lock order stays the same: that lock, then their own
+mutexes.
 """
 
 from __future__ import annotations
