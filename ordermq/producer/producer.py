@@ -289,8 +289,8 @@ class Producer(Starting):
         It keeps its place behind all earlier sends. Without key and queue the broker is not
         asked for an answer: the message counts as sent once it is written to the socket. With
         either, its queue sends nothing more until the broker has answered, as for `send`:
-        RocketMQ works on requests of one connection in parallel, so a later message could be
-        stored before it.
+        RocketMQ may work on requests of one connection in parallel, so a later message could
+        be stored before it.
 
         Raises: KeyFailed, ConfigError, StateError: as `send`, if that is known at once. A later
             failure is logged and counted (`oneway_failures`).

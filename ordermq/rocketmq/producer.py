@@ -1,15 +1,15 @@
-"""The producer of both old clients."""
+"""The producer of both older clients, as an adapter of `ordermq.Producer`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import ordermq.producer.producer as engine
 from ordermq.client.runtime import Runtime
 from ordermq.errors import ConnectionLost, KeyFailed, OrderMQError, RequestTimeout, StateError
 from ordermq.model.message import Message as SentMessage
 from ordermq.model.message_queue import MessageQueue
+from ordermq.producer.producer import Producer as OrderedProducer
 from ordermq.rocketmq.client_settings import (
     ClientSettings,
     positive,
@@ -45,9 +45,9 @@ class Producer(ClientSettings):
     Args:
         group_id: the producer group.
         orderly: no effect: any producer keeps the order of its keys.
-        timeout: of one try, ms; 3000.
-        compress_level: of large bodies, 0..9; 5.
-        max_message_size: bytes of a body; 4 MiB.
+        timeout: of one attempt, in ms; default 3000.
+        compress_level: of large bodies, 0..9; default 5.
+        max_message_size: bytes of a body; default 4 MiB.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Producer(ClientSettings):
                 "timeout, here it is `orderly`; write timeout=... by name"
             )
         self._settings: dict[str, int] = {}
-        self._engine: engine.Producer | None = None
+        self._producer: OrderedProducer | None = None
         self._runtime: Runtime | None = None
         self._callbacks = SendCallbacks()
         if timeout is not None:
@@ -76,12 +76,12 @@ class Producer(ClientSettings):
             self.set_max_message_size(max_message_size)
 
     def __del__(self) -> None:
-        if self.__dict__.get("_engine") is not None:
+        if self.__dict__.get("_producer") is not None:
             shut_down_unreferenced(self)
 
     @property
     def _is_running(self) -> bool:
-        return self._engine is not None
+        return self._producer is not None
 
     def set_group(self, group_name: Text) -> None:
         """Change the group."""
@@ -103,37 +103,37 @@ class Producer(ClientSettings):
         self._settings["max_message_bytes"] = positive(max_size, "max_message_size")
 
     def start(self) -> None:
-        """Get ready to send. Raises: ProducerStartFailed."""
+        """Start. Raises: ProducerStartFailed."""
         self._require_not_running()
         with raised_as(ProducerStartFailed):
-            made = self._make_engine()
-            made.start()
-        self._engine = made
+            producer = self._new_producer()
+            producer.start()
+        self._producer = producer
         self._runtime = Runtime.acquire()
         self._callbacks = SendCallbacks()
 
-    def _make_engine(self) -> engine.Producer:
-        return engine.Producer(self._group, **self._arguments())
+    def _new_producer(self) -> OrderedProducer:
+        return OrderedProducer(self._group, **self._arguments())
 
     def _arguments(self) -> dict[str, Any]:
         return {
             "selector": by_sharding_key,
             "instance_name": self._instance_name or None,
-            # As the old clients: they went on when a topic's queues changed, and keys moved.
+            # Like the older clients: a change of the topic's queues moves keys, and no send fails.
             "allow_queue_change": True,
             **self._settings,
             **self._endpoint(),
         }
 
     def shutdown(self) -> None:
-        """Finish sends in flight and their callbacks, then disconnect; at most once."""
-        made, runtime = self._engine, self._runtime
-        self._engine = self._runtime = None
-        if made is None or runtime is None:
+        """Send what waits, call its callbacks, disconnect; a second call does nothing."""
+        producer, runtime = self._producer, self._runtime
+        self._producer = self._runtime = None
+        if producer is None or runtime is None:
             return
         self._callbacks.close()
         with raised_as(ProducerException):
-            made.close()
+            producer.close()
         runtime.release()
 
     def send_sync(self, msg: Message) -> SendResult:
@@ -149,17 +149,17 @@ class Producer(ClientSettings):
         Raises: ProducerSendAsyncFailed: it cannot be sent; no callback is called.
         """
         try:
-            made, message = self._live(), _to_send(msg)
+            producer, message = self._live(), _to_send(msg)
         except OrderMQError as error:
             raise async_failure(error) from error
         assert self._runtime is not None
-        send = self._runtime.submit(made.asend(message))
+        send = self._runtime.submit(producer.asend(message))
         self._callbacks.expect(send, success_callback, exception_callback)
 
     def send_oneway(self, msg: Message) -> None:
-        """Send without a reply: a loss is not reported.
+        """Send without waiting; the message may be lost.
 
-        Raises: ProducerSendOnewayFailed: it was not sent.
+        Raises: ProducerSendOnewayFailed: it cannot be sent at all. A later failure is logged.
         """
         with raised_as(ProducerSendOnewayFailed):
             self._live().send_oneway(_to_send(msg))
@@ -169,8 +169,8 @@ class Producer(ClientSettings):
     ) -> None:
         """`send_oneway` to the queue of `arg`. Raises: ProducerSendOnewayFailed."""
         with raised_as(ProducerSendOnewayFailed):
-            made, message = self._live(), _to_send(msg)
-            made.send_oneway(message, queue=_queue_of(made, message, arg, queue_selector))
+            producer, message = self._live(), _to_send(msg)
+            producer.send_oneway(message, queue=_queue_of(producer, message, arg, queue_selector))
 
     def send_orderly(
         self,
@@ -188,27 +188,29 @@ class Producer(ClientSettings):
         Raises: ProducerSendOrderlyFailed.
         """
         if retry_times != _USUAL_RETRIES:
-            warn_once("send_orderly: retry_times has no effect, a time-out is re-sent 5 times")
+            warn_once(
+                "send_orderly: retry_times has no effect, an unanswered send is retried 5 times"
+            )
         with raised_as(ProducerSendOrderlyFailed):
-            made, message = self._live(), _to_send(msg)
-            queue = _queue_of(made, message, arg, queue_selector)
-            return result_of([made.send(message, queue=queue)])
+            producer, message = self._live(), _to_send(msg)
+            queue = _queue_of(producer, message, arg, queue_selector)
+            return result_of([producer.send(message, queue=queue)])
 
     def send_orderly_with_sharding_key(self, msg: Message, sharding_key: Text) -> SendResult:
         """Send; messages of one sharding key go to one queue, in order.
 
-        Raises: ProducerSendOrderlyFailed: if its cause is a time-out, look whether the message
+        Raises: ProducerSendOrderlyFailed: if its cause is a time-out, check whether the message
             arrived before you send the key's next one.
         """
         key = text_of(sharding_key, "sharding key")
         with raised_as(ProducerSendOrderlyFailed):
-            made, message = self._live(), _to_send(msg)
+            producer, message = self._live(), _to_send(msg)
             try:
-                return result_of([made.send(message, sharding_key=key)])
+                return result_of([producer.send(message, sharding_key=key)])
             except _OUTCOME_UNKNOWN:
-                # Old programs know no `resolve`: the exception they get asks the question, and
-                # their next send of this key is the answer.
-                made.resolve(message.topic, key)
+                # Programs for the older clients never call `resolve`. The exception asks them to
+                # check, and their next send of this key counts as the answer.
+                producer.resolve(message.topic, key)
                 raise
 
     def send_batch(self, msgs: Sequence[Message]) -> SendResult:
@@ -221,13 +223,13 @@ class Producer(ClientSettings):
         with raised_as(ProducerSendSyncFailed):
             return result_of(self._live().send_batch([msg.to_send() for msg in msgs]))
 
-    def _live(self) -> engine.Producer:
-        if self._engine is None:
+    def _live(self) -> OrderedProducer:
+        if self._producer is None:
             raise StateError(
                 "the producer is not running: call start(), or use it in a `with` block",
                 group=self._group,
             )
-        return self._engine
+        return self._producer
 
 
 def _to_send(msg: Message) -> SentMessage:
@@ -237,8 +239,8 @@ def _to_send(msg: Message) -> SentMessage:
 
 
 def _queue_of(
-    made: engine.Producer, message: SentMessage, arg: int, select: OldSelector
+    producer: OrderedProducer, message: SentMessage, arg: int, select: OldSelector
 ) -> MessageQueue:
     return chosen_queue(
-        select, made.queues(message.topic), ReceivedMessage(UnsentView.of(message)), arg
+        select, producer.queues(message.topic), ReceivedMessage(UnsentView.of(message)), arg
     )

@@ -62,12 +62,12 @@ class SendCallbacks:
             if outcome is None:
                 is_closing = True
                 continue
-            _tell(*outcome)
+            _call(*outcome)
             with self._lock:
                 self._awaited -= 1
 
 
-def _tell(
+def _call(
     send: concurrent.futures.Future[SendReceipt], on_success: OnSuccess, on_exception: OnException
 ) -> None:
     error = concurrent.futures.CancelledError() if send.cancelled() else send.exception()
@@ -78,6 +78,6 @@ def _tell(
         elif on_exception is not None:
             on_exception(async_failure(error))
         else:
-            _log.error("an asynchronous send failed, and nobody asked to be told", exc_info=error)
-    except Exception:  # noqa: BLE001 - logged; there is nobody to raise it to
+            _log.error("send_async failed, and no exception_callback was given", exc_info=error)
+    except Exception:  # noqa: BLE001 - logged; no caller is left to raise it to
         _log.exception("a callback of send_async raised")

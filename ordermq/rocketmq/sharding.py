@@ -46,7 +46,7 @@ def hashing_queue_selector(mq_size: int, msg: ReceivedMessage, arg: int) -> int:
     """Select as `send_orderly` by default: its number, modulo.
 
     Args:
-        arg: the address of a C int that holds the number, as 0.4.4 gave its selectors.
+        arg: the address of a C int that holds the number, as 0.4.4 passed it to selectors.
     """
     number: int = ctypes.cast(arg, ctypes.POINTER(ctypes.c_int))[0]
     return number % mq_size
@@ -55,7 +55,7 @@ def hashing_queue_selector(mq_size: int, msg: ReceivedMessage, arg: int) -> int:
 def chosen_queue(
     select: OldSelector, queues: Sequence[MessageQueue], message: ReceivedMessage, number: int
 ) -> MessageQueue:
-    """Ask an old selector.
+    """Return the queue that a selector of the older clients chooses.
 
     Raises: IndexError: it returned a queue that does not exist.
     """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ordermq.producer.transactions as engine
 from ordermq.model.message import Message as SentMessage
 from ordermq.model.message import MessageView
 from ordermq.model.status import TransactionState
+from ordermq.producer.transactions import TransactionProducer
 from ordermq.rocketmq.exceptions import ProducerSendSyncFailed, raised_as
 from ordermq.rocketmq.message import Message, ReceivedMessage, Text, UnsentView
 from ordermq.rocketmq.producer import Producer
@@ -25,8 +25,8 @@ class TransactionMQProducer(Producer):
     """Sends messages that consumers get only after a local transaction is committed.
 
     Args:
-        group_id: the producer group; any live member of it is asked how a transaction stands.
-        checker_callback: called with a message, answers a TransactionStatus.
+        group_id: the producer group; the broker asks any live member about a transaction.
+        checker_callback: called with a message, returns a TransactionStatus.
         user_args: no effect, as before: the callback does not get it.
         timeout, compress_level, max_message_size: as of `Producer`.
     """
@@ -43,8 +43,8 @@ class TransactionMQProducer(Producer):
         super().__init__(group_id, False, timeout, compress_level, max_message_size)
         self._checker = checker_callback
 
-    def _make_engine(self) -> engine.TransactionProducer:
-        return engine.TransactionProducer(self._group, check=self._check, **self._arguments())
+    def _new_producer(self) -> TransactionProducer:
+        return TransactionProducer(self._group, check=self._check, **self._arguments())
 
     def send_message_in_transaction(
         self,
@@ -55,8 +55,8 @@ class TransactionMQProducer(Producer):
         """Send a half message, execute the local transaction, report its outcome to the broker.
 
         Args:
-            local_execute: called with the message and `user_args`, answers a TransactionStatus;
-                if it raises, that is logged, and the broker asks `checker_callback` later.
+            local_execute: called with the message and `user_args`, returns a TransactionStatus;
+                an exception is logged, and the broker asks `checker_callback` later.
         Raises: ProducerSendSyncFailed: nothing was executed.
         """
 
@@ -65,9 +65,9 @@ class TransactionMQProducer(Producer):
             return _state(local_execute(seen, argument))
 
         with raised_as(ProducerSendSyncFailed):
-            made = self._live()
-            assert isinstance(made, engine.TransactionProducer)
-            half = made.send_in_transaction(message.to_send(), user_args, execute=execute)
+            producer = self._live()
+            assert isinstance(producer, TransactionProducer)
+            half = producer.send_in_transaction(message.to_send(), user_args, execute=execute)
             return result_of([half])
 
     def _check(self, view: MessageView) -> TransactionState:
@@ -77,7 +77,7 @@ class TransactionMQProducer(Producer):
 def _state(answer: object) -> TransactionState:
     if answer not in (0, 1, 2):
         raise ValueError(
-            f"the callback answered {answer!r}: expected TransactionStatus.COMMIT, ROLLBACK or "
+            f"the callback returned {answer!r}: expected TransactionStatus.COMMIT, ROLLBACK or "
             "UNKNOWN"
         )
     return _STATES[TransactionStatus(answer)]

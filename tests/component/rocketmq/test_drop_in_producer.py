@@ -343,7 +343,7 @@ def test_a_forgotten_producer_is_shut_down(broker: EmbeddedBroker) -> None:
     producer.set_name_server_address(broker.name_servers)
     producer.start()
     producer.send_sync(message())
-    running = producer._engine
+    running = producer._producer
     del producer
     gc.collect()
     assert running is not None

@@ -1,7 +1,8 @@
-"""Which queue a key goes to (docs/internals/semantics.md#ordered-sends)."""
+"""Selectors, the queues of keys while brokers come and go, and brokers that are avoided."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -9,10 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ordermq.errors import ConfigError
+from ordermq.client.routes import Routes
+from ordermq.clock import ManualClock
+from ordermq.config import SendConfig
+from ordermq.errors import ConfigError, OrderingError, RouteError
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import (
+    LatencyFaults,
+    QueueRouting,
     ShardingKey,
     _sip_hash_24,
     go_index,
@@ -21,6 +27,7 @@ from ordermq.producer.queue_selector import (
     sha256_index,
     sip_index,
 )
+from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"])) | st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -113,3 +120,194 @@ def test_a_function_is_taken_as_it_is_and_an_unknown_name_is_refused() -> None:
     assert selector_of(len) is len  # type: ignore[arg-type,comparison-overlap]
     with pytest.raises(ConfigError, match=r"'rust': expected one of \['go', 'java'"):
         selector_of("rust")
+
+
+# -- the queues of keys while brokers come, go and change ----------------------------------
+
+TOPIC = "T"
+
+
+def first_of(queues: object, message: Message, key: object) -> MessageQueue:
+    """A selector: the queue of broker b with the number that the key is."""
+    return MessageQueue(TOPIC, "b", int(str(key)))
+
+
+class KnownRoutes:
+    """The routes a name server returns, and the producer's routing among them."""
+
+    def __init__(self, *, allow_queue_change: bool = False) -> None:
+        self.route: TopicRoute | None = None
+        self.routes = Routes(self, lambda topic: None)  # type: ignore[arg-type]
+        config = SendConfig(allow_queue_change=allow_queue_change)
+        self.routing = QueueRouting(first_of, config)
+
+    async def topic_route(self, topic: str) -> TopicRoute | None:
+        return self.route
+
+    def has(self, **counts: int) -> None:
+        self._has(0, counts)
+
+    def has_slaves_only(self, **counts: int) -> None:
+        self._has(1, counts)
+
+    def _has(self, broker_id: int, counts: dict[str, int]) -> None:
+        brokers = tuple(BrokerData(name, {broker_id: f"at {name}"}) for name in counts)
+        queues = tuple(QueueData(name, count, count) for name, count in counts.items())
+        self.route = TopicRoute(brokers, queues)
+        asyncio.run(self.routes.refresh(TOPIC))
+
+    def queue_of(self, key: str) -> MessageQueue:
+        return self.routing.choose(self.routes, Message(TOPIC, b"x"), key, None)
+
+    def without_key(self) -> set[str]:
+        chosen = (
+            self.routing.choose(self.routes, Message(TOPIC, b"x"), None, None) for _ in range(16)
+        )
+        return {queue.broker_name for queue in chosen}
+
+
+def test_keys_keep_their_queues_while_a_broker_is_away_and_unordered_messages_avoid_it() -> None:
+    known = KnownRoutes()
+    known.has(a=2, b=2)
+    assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+    known.has(a=2)
+    assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+    assert known.routes.master_of("b") == "at b"
+    assert known.without_key() == {"a"}
+    known.has(a=2, b=2)
+    assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+    assert known.without_key() == {"a", "b"}
+
+
+@pytest.mark.parametrize("allow_queue_change", [False, True])
+def test_keys_keep_their_queues_while_all_brokers_are_away_and_unordered_messages_fail(
+    allow_queue_change: bool,
+) -> None:
+    known = KnownRoutes(allow_queue_change=allow_queue_change)
+    known.has(a=2, b=2)
+    known.queue_of("1")
+    known.has_slaves_only(a=2, b=2)
+    assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+    assert known.routes.master_of("b") == "at b"
+    with pytest.raises(RouteError, match="no writable queue has a live master"):
+        known.without_key()
+    assert known.routing.fallback(known.routes, MessageQueue(TOPIC, "b", 1)) is None
+    known.has(a=2, b=2)
+    assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+    assert known.without_key() == {"a", "b"}
+
+
+def test_a_key_is_refused_while_its_topic_has_had_no_queue_yet() -> None:
+    known = KnownRoutes()
+    known.has_slaves_only(a=2)
+    with pytest.raises(RouteError, match="no writable queue has a live master"):
+        known.queue_of("1")
+    known.has(b=2)
+    assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+
+
+@pytest.mark.parametrize("now", [{"a": 1, "b": 2}, {"a": 2, "b": 3}, {"a": 2, "b": 2, "c": 1}])
+def test_a_change_of_queues_is_refused_unless_allowed(now: dict[str, int]) -> None:
+    strict, easy = KnownRoutes(), KnownRoutes(allow_queue_change=True)
+    for known in (strict, easy):
+        known.has(a=2, b=2)
+        known.queue_of("1")
+        known.has(**now)
+    with pytest.raises(OrderingError, match="had 4 queues"):
+        strict.queue_of("1")
+    assert easy.queue_of("1") == MessageQueue(TOPIC, "b", 1)
+    assert len(easy.routing.queues(easy.routes, TOPIC)) == sum(now.values())
+
+
+def test_keys_move_at_once_if_allowed() -> None:
+    known = KnownRoutes(allow_queue_change=True)
+    known.has(a=2, b=2)
+    known.queue_of("1")
+    known.has(b=2)
+    assert len(known.routing.queues(known.routes, TOPIC)) == 2
+
+
+# -- brokers that are avoided (MQFaultStrategy) --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spent_ms", "avoided_ms"),
+    [
+        (0, 0), (549, 0), (550, 2_000), (1_799, 2_000), (1_800, 5_000), (3_000, 6_000),
+        (5_000, 10_000), (14_999, 10_000), (15_000, 30_000), (1 << 40, 30_000),
+    ],
+)  # fmt: skip
+def test_a_slow_broker_is_avoided_for_as_long_as_in_javas_table(
+    spent_ms: int, avoided_ms: int
+) -> None:
+    clock = ManualClock()
+    faults = LatencyFaults(clock)
+    faults.record("b", spent_ms)
+    assert faults.is_available("b") == (avoided_ms == 0)
+    clock.advance(max(avoided_ms - 1, 0))
+    assert faults.is_available("b") == (avoided_ms == 0)
+    clock.advance(1)
+    assert faults.is_available("b")
+
+
+def test_a_silent_broker_is_avoided_for_ten_seconds_or_until_it_is_quick_again() -> None:
+    clock = ManualClock()
+    faults = LatencyFaults(clock)
+    faults.record_unanswered("b")
+    clock.advance(9_999)
+    assert not faults.is_available("b")
+    assert faults.is_available("other")
+    faults.record("b", 1)
+    assert faults.is_available("b")
+
+
+def routing_of(faults: LatencyFaults | None, *brokers: str) -> tuple[QueueRouting, Routes]:
+    route = TopicRoute(
+        tuple(BrokerData(name, {0: "127.0.0.1:1"}) for name in brokers),
+        tuple(QueueData(name, 2, 2) for name in brokers),
+    )
+
+    class NameServers:
+        async def topic_route(self, topic: str) -> TopicRoute:
+            return route
+
+    routes = Routes(NameServers(), lambda topic: None)  # type: ignore[arg-type]
+    asyncio.run(routes.refresh("T"))
+    return QueueRouting(selector_of("java"), SendConfig(), faults), routes
+
+
+def turns(routing: QueueRouting, routes: Routes, count: int) -> list[str]:
+    message = Message("T", b"x")
+    return [routing.choose(routes, message, None, None).broker_name for _ in range(count)]
+
+
+def test_an_avoided_broker_still_gets_the_messages_of_its_keys() -> None:
+    clock = ManualClock()
+    faults = LatencyFaults(clock)
+    routing, routes = routing_of(faults, "a", "b")
+    assert set(turns(routing, routes, 4)) == {"a", "b"}
+    before = [routing.choose(routes, Message("T", b"x"), f"k{n}", None) for n in range(20)]
+    faults.record_unanswered("a")
+    assert set(turns(routing, routes, 8)) == {"b"}
+    after = [routing.choose(routes, Message("T", b"x"), f"k{n}", None) for n in range(20)]
+    assert after == before
+    assert {queue.broker_name for queue in after} == {"a", "b"}
+    clock.advance(10_000)
+    assert set(turns(routing, routes, 8)) == {"a", "b"}
+
+
+def test_if_all_brokers_are_avoided_all_are_used_in_turn() -> None:
+    faults = LatencyFaults(ManualClock())
+    routing, routes = routing_of(faults, "a", "b")
+    faults.record_unanswered("a")
+    faults.record_unanswered("b")
+    assert set(turns(routing, routes, 8)) == {"a", "b"}
+
+
+def test_a_fallback_is_a_queue_of_another_broker_if_there_is_one() -> None:
+    routing, routes = routing_of(None, "a", "b", "c")
+    (first, *_) = routing.queues(routes, "T")
+    found = {routing.fallback(routes, first) for _ in range(12)}
+    assert {queue.broker_name for queue in found if queue} == {"b", "c"}
+    alone, routes = routing_of(None, "a")
+    assert alone.fallback(routes, first) is None
