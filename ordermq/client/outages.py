@@ -7,17 +7,22 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ordermq.clock import Clock
+from ordermq.errors import BrokerError
 
 _log = logging.getLogger("ordermq.client")
 _SUMMARY_INTERVAL_MS = 30_000
+# Without a failure for this long an outage is over, also if no response ended it: sends and pulls
+# pass by `Connections.request`, and a refused heartbeat is next tried after 30 s.
+_FORGET_MS = 2 * _SUMMARY_INTERVAL_MS
 
 
 @dataclass(slots=True)
 class _Outage:
-    """Failures of one address since its last success."""
+    """Failures of one address since its last response, or refusals of one kind of request."""
 
     began_ms: int
     reported_ms: int
+    failed_ms: int
     failures: int = 0
     unreported: Counter[str] = field(default_factory=Counter)
 
@@ -26,27 +31,33 @@ class Outages:
     """Outages of the servers that one client talks to; on the I/O thread.
 
     A dead broker fails every queue it holds, several times a second. Its failures are counted
-    here and reported together, so that one broker cannot drown the log of a whole process.
+    here and reported together, so that one broker cannot fill the log of a whole process.
+
+    Refused requests are counted apart, per address and action: a broker that refuses one of them
+    answers all others, so its refusals do not end with the next response.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._outages: dict[str, _Outage] = {}
+        self._outages: dict[str, _Outage] = {}  # by address, or "address action" for refusals
         self._last_report_ms: dict[str, int] = {}
 
     def failed(self, address: str, action: str, error: object) -> None:
         """Count a failure; log the first one of an outage, and a summary each 30 s after it.
 
         Args:
+            address: of the server, or the broker's name if no route has its address.
             action: the request that failed, in one or two words, as `heartbeat`.
         """
         now_ms = self._clock.now_ms()
-        outage = self._outages.get(address)
-        if outage is None:
+        key = f"{address} {action}" if isinstance(error, BrokerError) else address
+        outage = self._outages.get(key)
+        if outage is None or now_ms - outage.failed_ms > _FORGET_MS:
             # A broker that answers now and then begins an outage each time. The interval is
             # kept across those, or a flapping broker would log a WARNING for each flap.
-            reported_ms = self._last_report_ms.get(address, now_ms - _SUMMARY_INTERVAL_MS)
-            outage = self._outages[address] = _Outage(now_ms, reported_ms)
+            reported_ms = self._last_report_ms.get(key, now_ms - _SUMMARY_INTERVAL_MS)
+            outage = self._outages[key] = _Outage(now_ms, reported_ms, now_ms)
+        outage.failed_ms = now_ms
         outage.failures += 1
         outage.unreported[action] += 1
         if now_ms - outage.reported_ms < _SUMMARY_INTERVAL_MS:
@@ -72,7 +83,7 @@ class Outages:
                 error,
             )
         outage.unreported.clear()
-        outage.reported_ms = self._last_report_ms[address] = now_ms
+        outage.reported_ms = self._last_report_ms[key] = now_ms
 
     def answered(self, address: str) -> None:
         """End the address's outage, if there is one: it answered a request."""

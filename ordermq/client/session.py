@@ -12,7 +12,7 @@ from ordermq.client.broker_api import BrokerApi
 from ordermq.client.connections import Answer, Connections
 from ordermq.client.heartbeats import Heartbeats
 from ordermq.client.name_server_api import NameServerApi, parse_name_servers
-from ordermq.client.routes import Routes, subscribe_queues
+from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
 from ordermq.client.runtime import Runtime, cancelled, repeat
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
@@ -204,6 +204,15 @@ class ClientSession:
         """
         await self.queues(queue.topic)
         return self.routes.master_of(queue.broker_name)
+
+    def report_failure(self, broker_name: str, action: str, error: Exception) -> None:
+        """Log a failed request to a broker's master, as part of its outage if there is one.
+
+        For requests that are retried: without it each queue would log each of its attempts.
+        """
+        # Without a route the name stands for the address.
+        address = self.routes.replicas_of(broker_name).get(MASTER_ID, broker_name)
+        self.outages.failed(address, action, error)
 
     async def group_members(self, group: str) -> list[str]:
         """Return the client ids of a group, from the first broker that answers; [] without one.

@@ -356,10 +356,7 @@ class InFlightBatch(ResponseFuture):
         step, reason = self._protocol.after_failure(error, self._attempts, self._is_outcome_unknown)
         self._is_outcome_unknown = self._is_outcome_unknown or is_outcome_unknown(error)
         if step is AfterFailure.SEND_AGAIN:
-            _log.warning(
-                "%s: attempt %d failed, sending again: %s",
-                self._protocol.queue, self._attempts, error,
-            )  # fmt: skip
+            self._client.report_failure(self._protocol.queue.broker_name, "send", error)
             self._spawn(retry_delay_ms(self._attempts, self._config))
         else:
             self._give_up(reason, step)

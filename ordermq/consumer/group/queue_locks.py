@@ -210,7 +210,8 @@ class QueueLocks:
             await self._client.api.unlock(address, self._group, [queue], [lease.wire_epoch])
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
-            _log.warning("%s: unlock failed, the broker lets the lock expire: %s", queue, error)
+            # Not retried: the broker lets the lock expire.
+            self._client.report_failure(queue.broker_name, "unlock", error)
 
     async def _renew(self, assigned: Sequence[AssignedQueue]) -> None:
         by_broker: dict[str, list[AssignedQueue]] = defaultdict(list)

@@ -170,7 +170,6 @@ class OffsetStore:
         self._commits_done = commits_done
         self._commits_resets = commits_resets
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
-        self._failing: set[MessageQueue] = set()
 
     async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
         """Return where to start after the queue was granted: the stored offset, else by setting.
@@ -262,7 +261,6 @@ class OffsetStore:
     def forget(self, queue: MessageQueue) -> None:
         """Drop what is kept for a queue that was given up."""
         self._busy.pop(queue, None)
-        self._failing.discard(queue)
 
     def close(self) -> None:
         """Release the storage."""
@@ -286,12 +284,8 @@ class OffsetStore:
             assigned.lose_lease("its commit was fenced")
             return False
         except STORE_ERRORS as error:
-            # Once per outage: a broker that is away for a minute would else fill the log.
-            if queue not in self._failing:
-                _log.warning("%s: commit of offset %d failed: %s", queue, offset, error)
-            self._failing.add(queue)
+            self._client.report_failure(queue.broker_name, "commit", error)
             return False
-        self._failing.discard(queue)
         assigned.committed(offset, lease)
         self._recorder.record(EventType.COMMIT_ACK, queue, lease.epoch, off=offset)
         return True

@@ -14,6 +14,7 @@ from ordermq.client.outages import Outages
 from ordermq.client.session import ClientSession
 from ordermq.clock import ManualClock
 from ordermq.config import RemotingConfig
+from ordermq.errors import BrokerError
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
@@ -129,3 +130,30 @@ def test_a_session_warns_once_of_a_dead_server_whatever_it_asks_there(
                 session.runtime.release()
 
     run(work())
+
+
+def test_a_refused_request_is_reported_apart_and_does_not_end_with_other_responses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ordermq.client")
+    clock = ManualClock()
+    outages = Outages(clock)
+    for _ in range(60):
+        outages.failed(BROKER, "heartbeat", BrokerError("no permission", response_code=16))
+        outages.answered(BROKER)
+        clock.advance(1_000)
+    first, summary = lines(caplog, logging.INFO)
+    assert first.startswith(f"{BROKER}: heartbeat failed: no permission")
+    assert "still failing after 30 s: 30 failures (heartbeat 30)" in summary
+
+
+def test_a_failure_long_after_the_last_one_begins_another_outage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    outages = Outages(clock)
+    outages.failed(BROKER, "send", "x")
+    clock.advance(600_000)
+    outages.failed(BROKER, "send", "x")
+    first, second = lines(caplog)
+    assert first == second

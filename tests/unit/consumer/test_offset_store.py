@@ -69,7 +69,10 @@ class FakeApi:
 
 def offsets_of(api: FakeApi, **settings: Any) -> OffsetStore:
     client = SimpleNamespace(
-        api=api, clock=ManualClock(), routes=SimpleNamespace(master_of=lambda name: "127.0.0.1:1")
+        api=api,
+        clock=ManualClock(),
+        routes=SimpleNamespace(master_of=lambda name: "127.0.0.1:1"),
+        report_failure=lambda broker_name, action, error: None,
     )
     return OffsetStore(
         client,  # type: ignore[arg-type]
