@@ -18,7 +18,7 @@ from ordermq.remoting.framing import Framer, encode
 log = logging.getLogger("ordermq.broker")
 
 _WRITE_HIGH_WATER = 4_194_304  # unsent bytes at which requests are no longer read
-_FLUSH_BYTES = 262_144  # joined replies; larger writes would only be copied once more
+_FLUSH_BYTES = 262_144  # bytes of replies joined into one write
 _MAX_WRITERS = 1_024  # record writers kept per connection, for clients of very many queues
 
 
@@ -63,6 +63,7 @@ class BrokerConnection(asyncio.Protocol):
         self._is_working = False
         # Requests of the broker to this client, by opaque.
         self._response_callbacks: dict[int, Callable[[Command | None], None]] = {}
+        # Per connection, because a record holds its producer's address.
         self._writers: dict[tuple[str, int], core.interface.RecordWriter] = {}
         self.peer = ""
         self.local_address = ""
@@ -84,6 +85,7 @@ class BrokerConnection(asyncio.Protocol):
         self._transport = None
         self._out.clear()
         self._backlog.clear()
+        # Whoever waits for this client's response is told now, not after a time-out.
         for opaque in list(self._response_callbacks):
             self.give_up(opaque)
         self._closed(self)

@@ -45,6 +45,8 @@ class ConsumerOffsets:
             else:
                 self._uncommitted_writes[key] -= 1
             if error is None:
+                # Only now: a member that reads it may start there, and a power cut must not take
+                # back what it has seen.
                 self._offsets[key] = offset
             done(error)
 
@@ -58,6 +60,7 @@ class ConsumerOffsets:
                 self._offsets.update(offsets)
             done(error)
 
+        # One write for all queues: after a crash either all of the group was moved, or none of it.
         statements = [self.statement(key, offset) for key, offset in offsets.items()]
         self._store.submit(Write(finish, statements=statements))
 
@@ -97,6 +100,7 @@ class ConsumerOffsets:
         """Take over an offset that another write made durable."""
         self._offsets[key] = offset
 
+    # Linear, as the next one: topics and groups are deleted by hand, offsets are read per pull.
     def forget_topic(self, topic: str) -> None:
         """Drop a deleted topic's offsets; the store drops its rows."""
         for offsets in (self._offsets, self._resets):

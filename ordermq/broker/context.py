@@ -56,6 +56,8 @@ class BrokerContext:
         self.groups = GroupTable(store, config)
         self.producers = ProducerTable(config)
         self.offsets = ConsumerOffsets(store)
+        # The tables above and the locks load what the database has, so a restarted broker
+        # answers its first request as the old one would have.
         self.locks = QueueLocks(store, config, clock, history, statistics, notify_rebalance)
         self.long_polling = LongPolling(clock, config.pull_recheck_interval_ms, statistics, release)
         store.on_append(self.long_polling.on_append)
@@ -69,7 +71,8 @@ class BrokerContext:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def background_jobs(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what runs from start to stop, each until it is cancelled."""
+        """Return the coroutines that run from start to stop, each until it is cancelled."""
+        # Created here, started by the server: they need the running store.
         return [
             self.long_polling.run(),
             self.delayed.run(),
@@ -93,6 +96,7 @@ class BrokerContext:
     ) -> None:
         """Send a request to a client; `done` gets its response, None if it does not answer."""
 
+        # A late response finds no callback any more and is ignored by the connection.
         async def give_up_later() -> None:
             await self.clock.sleep_ms(_RESPONSE_TIMEOUT_MS)
             connection.give_up(request.opaque)

@@ -70,6 +70,7 @@ class DelayedMessages:
     async def _deliver(self, waiting: QueueLog) -> int:
         """Deliver one level's due messages; return the time until its next may be due, ms."""
         key = _CURSOR_GROUP, SCHEDULE_TOPIC, waiting.queue_id
+        # The cursor is the first offset of the level that was not delivered yet.
         while (cursor := self._offsets.get(key) or 0) < waiting.max_offset:
             now_ms = self._clock.wall_ms()
             rows = self._store.scheduled(waiting, cursor, _BATCH)
@@ -84,7 +85,7 @@ class DelayedMessages:
 
     def _restored(self, record: bytes) -> Append | None:
         message = StoredMessage.read(record)
-        # The properties stay as they are, REAL_TOPIC included, as in Java.
+        # The properties stay as they are, REAL_TOPIC included.
         properties = props.decode_bytes(message.properties)
         return self._routing.restored(
             message,
@@ -133,6 +134,8 @@ class TimedMessages:
         self._clock = clock
         self._statistics = statistics
         self._pending = PendingLog(store, TIMER_TOPIC)
+        # A heap of distinct times, and per time a list: many messages share one millisecond, and
+        # a recall finds its message by the time in its handle without searching the heap.
         self._waiting: dict[int, list[int]] = {}  # due time, ms since 1970 -> offsets, as they came
         self._times: list[int] = []  # a heap of the keys of `_waiting`
         for offset, due_ms in self._pending.load():
@@ -169,6 +172,7 @@ class TimedMessages:
 
         `done` is called once the removal is durable. From now on it cannot be delivered.
         """
+        # Taken at once, before the write: a delivery that is due meanwhile must not find it.
         offset = self._take_recalled(handle)
         if offset is None:
             return False
@@ -222,6 +226,7 @@ class TimedMessages:
         offsets = self._waiting.get(handle.deliver_at_ms, [])
         for offset in offsets:
             properties = props.decode_bytes(self._message(offset).properties)
+            # Several messages may be due in the same millisecond.
             if (
                 properties.get(props.UNIQ_KEY) == handle.message_id
                 and properties.get(props.REAL_TOPIC) == handle.topic

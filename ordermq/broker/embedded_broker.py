@@ -56,6 +56,7 @@ class EmbeddedBroker(Starting):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        # Set when clients can connect, and also when that failed: `start` waits for either.
         self._is_ready = threading.Event()
         self._failure: BaseException | None = None
         self._port = 0
@@ -82,6 +83,7 @@ class EmbeddedBroker(Starting):
         # Also called after a failed start and from `__exit__` after `close`: then nothing is left.
         if self._thread is None or self._loop is None or self._stop is None:
             return
+        # Joined without a time-out: everything acknowledged must be on disk when this returns.
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
@@ -99,6 +101,7 @@ class EmbeddedBroker(Starting):
     @property
     def address(self) -> str:
         """The `host:port` it listens on."""
+        # An IPv6 address needs brackets before the port.
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self.port}"
 

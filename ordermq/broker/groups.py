@@ -86,6 +86,7 @@ class Group:
                 self.subscriptions[subscription.topic] = RegisteredSubscription(
                     subscription, subscription.tag_hashes
                 )
+        # As in Java, the last heartbeat decides for the whole group: members must subscribe alike.
         named = {subscription.topic for subscription in data.subscriptions}
         for topic in before - named:
             del self.subscriptions[topic]
@@ -143,6 +144,7 @@ class GroupTable:
     def register(self, member: Member, data: ConsumerData) -> tuple[Group, bool]:
         """Record a heartbeat; return its group, and True if members or topics changed."""
         group = self.ensure(data.group)
+        # Replaced even if known: the new object has the time of this heartbeat.
         key = member.connection, member.client_id
         is_new = key not in group.members
         group.members[key] = member
@@ -158,6 +160,8 @@ class GroupTable:
     def disconnect(self, connection: BrokerConnection) -> list[Group]:
         """Remove every member of a closed connection; return the groups that changed."""
         changed = []
+        # Every group is searched: a closed connection is rare, and an index of connections would
+        # have to be maintained with every heartbeat.
         for group in self._groups.values():
             keys = [key for key in group.members if key[0] is connection]
             for key in keys:
@@ -206,7 +210,7 @@ class ProducerTable:
     def __init__(self, config: BrokerConfig) -> None:
         self._expiry_ms = config.client_expiry_ms
         self._groups: dict[str, dict[BrokerConnection, int]] = {}
-        self._clients: dict[str, BrokerConnection] = {}
+        self._clients: dict[str, BrokerConnection] = {}  # by client id, for request-reply
 
     def register(
         self, group: str, client_id: str, connection: BrokerConnection, now_ms: int
@@ -230,6 +234,7 @@ class ProducerTable:
         """Forget a closed connection."""
         for group in list(self._groups):
             self.leave(group, connection)
+        # Only if it still is this connection: the client may have reconnected already.
         for client_id in [name for name, own in self._clients.items() if own is connection]:
             del self._clients[client_id]
 

@@ -79,6 +79,7 @@ class LongPolling:
 
     def disconnect(self, connection: BrokerConnection) -> None:
         """Drop the pulls of a closed connection."""
+        # Not released: there is nobody left to answer.
         for key in list(self._held):
             self._split(key, lambda pull: pull.connection is connection)
 
@@ -96,6 +97,7 @@ class LongPolling:
             await wait_until_set(self._earlier_deadline, self._clock, self._next_check_ms - now_ms)
 
     def _wake(self) -> None:
+        # Taken first: a released pull may be held again, and waits for the next message then.
         arrived, self._arrived = self._arrived, {}
         for key, tags in arrived.items():
             for pull in self._split(key, partial(_matches, tags)):
@@ -122,4 +124,5 @@ class LongPolling:
 
 
 def _matches(tags: set[int], pull: HeldPull) -> bool:
+    # Hashes may collide: then the pull is answered "no matched message" and sent again.
     return not pull.tag_hashes or not tags.isdisjoint(pull.tag_hashes)

@@ -68,7 +68,7 @@ class MessageRouting:
         """
         # Two substring searches spare almost every send the parsing of its properties. A body
         # or value that contains the words only costs that parsing.
-        if "DELAY" in properties or "TIMER_DELIVER" in properties:
+        if "DELAY" in properties or "TIMER_DELIVER" in properties:  # also finds TIMER_DELAY_*
             parsed = props.decode(properties)
             level = delay_level(parsed.get(props.DELAY))
             if level:
@@ -184,6 +184,7 @@ class MessageRouting:
 
         Raises: RequestRefused: its time is not a number, or too far ahead.
         """
+        # Set when it was stored as timed: a retry of a timed message keeps the property.
         if props.TIMER_OUT_MS in properties:
             return None
         name = next((name for name in _TIMER_PROPERTIES if name in properties), None)
@@ -207,6 +208,7 @@ class MessageRouting:
 
     def _topic_exists(self, topic: str, queue_id: int) -> bool:
         """Return True if the topic exists, or could be created as a send would create it."""
+        # A retry or dead-letter topic may be created by the delivery of its first message.
         topics = self._topics
         if topics.get(topic) is not None:
             return True

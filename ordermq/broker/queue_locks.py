@@ -52,6 +52,7 @@ class QueueLocks:
         self._notify = notify
         self.lease_ms = config.lock_max_live_ms
         self._table: interface.LockTable[MessageQueue] = LockTable(self.lease_ms)
+        # A dict as an ordered set: clients are notified in the order in which they were refused.
         self._refused: dict[tuple[str, MessageQueue], dict[BrokerConnection, None]] = {}
         self._undecided_grants = 0  # lock requests whose write is not durable yet
         # A restart gives each holder a full lease: it may be alive and have renewed just before.
@@ -79,6 +80,7 @@ class QueueLocks:
         taken_over: list[tuple[MessageQueue, str, int]] = []
         for queue, epoch, holder in zip(queues, epochs, before, strict=True):
             self._note_waiting(group, queue, connection, is_refused=not epoch)
+            # The same epoch as before is a renewal: nothing new has to become durable.
             if epoch and (holder is None or holder[1] != epoch):
                 fresh.append((queue, epoch))
                 if holder is not None:
@@ -124,6 +126,7 @@ class QueueLocks:
         Args:
             epochs: release a queue only if it is held in this epoch; empty: in any.
         """
+        # A queue the owner does not hold is skipped: an unlock may arrive after its lock expired.
         for place, queue in enumerate(queues):
             holder = self._table.holder(group, queue)
             wanted = epochs[place] if place < len(epochs) else 0
@@ -190,6 +193,7 @@ class QueueLocks:
         return holder is not None and holder[:2] == (owner, epoch)
 
     def _wake(self, group: str, queue: MessageQueue) -> None:
+        # All of them: the first that asks gets the queue, and any of them may be gone.
         for connection in self._refused.pop((group, queue), ()):
             self._notify(connection, group)
 

@@ -143,7 +143,7 @@ class BrokerServer:
                 return
         handler = HANDLERS.get(request.code)
         if handler is None:
-            # The leading blank is Java's; clients compare the text.
+            # The text of Java's broker, with its leading blank.
             remark = f" request type {request.code} not supported"
             connection.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             return
@@ -200,7 +200,7 @@ class BrokerServer:
                     "dropping member, no heartbeat for %d ms: client=%s address=%s",
                     context.config.client_expiry_ms, member.client_id, member.connection.peer,
                 )  # fmt: skip
-                # Its next request opens a new connection and registers again.
+                # If it is alive after all, it reconnects and registers with its next heartbeat.
                 member.connection.close()
 
 

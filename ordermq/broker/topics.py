@@ -38,6 +38,7 @@ DELAY_LEVELS_MS = tuple(
 _SYSTEM_TOPICS = frozenset({AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC})
 
 
+# Frozen: a change makes another object, by which `saved` recognizes an outdated write.
 @dataclass(frozen=True, slots=True)
 class Topic:
     """One topic's configuration."""
@@ -86,6 +87,7 @@ class TopicTable:
             self._topics[str(name)] = Topic(**orjson.loads(str(text)))
         count = config.default_queue_count
         perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+        # Java's producers ask for the route of TBW102 to find out where a new topic may be created.
         self._template = Topic(AUTO_CREATE_TOPIC, count, count, perm)
         levels = len(DELAY_LEVELS_MS)
         self._built_in = {
@@ -133,6 +135,7 @@ class TopicTable:
                 raise ConfigError(
                     f"topic {topic.name!r} with {count} queues: expected 1..{MAX_QUEUES}"
                 )
+        # Visible before it is durable; see the class.
         self._topics[topic.name] = self._unsaved[topic.name] = topic
         return topic
 

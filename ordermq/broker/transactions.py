@@ -69,6 +69,7 @@ class Transactions:
         self._statistics = statistics
         self._pending = PendingLog(store, HALF_TOPIC)
         self._waiting: dict[int, HalfMessage] = {}
+        # Only what checks need is kept; a half message's record is read again when it ends.
         for offset, times_asked in self._pending.load():
             message = StoredMessage.read(self._pending.record(offset))
             self.add(offset, props.decode_bytes(message.properties), message.stored_ms, times_asked)
@@ -99,6 +100,7 @@ class Transactions:
             reason = "no such half message waits: the transaction has already ended"
         elif half.producer_group != header.producer_group:
             reason = f"the half message belongs to producer group {half.producer_group!r}"
+        # Both offsets must name one message: a stale request must not end another transaction.
         elif self._pending.log.physical_offset(half.offset) != header.physical_offset:
             reason = "tranStateTableOffset and commitLogOffset name two messages"
         else:
@@ -140,6 +142,7 @@ class Transactions:
         config, now_ms = self._config, self._clock.wall_ms()
         if now_ms < half.due_ms:
             return
+        # By age too: without a live producer no check is ever counted.
         is_too_old = now_ms - half.stored_ms > config.transaction_max_age_ms
         if is_too_old or half.times_asked >= config.transaction_check_max:
             self._give_up(half)

@@ -28,7 +28,7 @@ class PushConsumer(ClientSettings):
     """A member of a group whose callbacks get one message at a time.
 
     A callback answers `ConsumeStatus.CONSUME_SUCCESS` or `RECONSUME_LATER`. If it raises, or
-    answers neither, that is logged and the message comes again. A program that uses the names
+    answers neither, that is logged and the message is redelivered. A program that uses the names
     of 0.4.4 (`set_namesrv_addr`) need not answer: there a message is done unless its callback
     raises.
 
@@ -147,7 +147,11 @@ class PushConsumer(ClientSettings):
                     f"the callback answered {answer!r}: expected ConsumeStatus.CONSUME_SUCCESS or "
                     "RECONSUME_LATER"
                 )
-        except Exception:  # noqa: BLE001 - logged; the message comes again
-            _log.exception("callback of group %s failed at %r: it comes again", self._group, view)
+        except Exception:  # noqa: BLE001 - logged; the message is redelivered
+            _log.exception(
+                "callback failed, message will be redelivered: group=%s message=%r",
+                self._group,
+                view,
+            )
             return False
         return answer == ConsumeStatus.CONSUME_SUCCESS

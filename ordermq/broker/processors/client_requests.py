@@ -45,6 +45,7 @@ def _pass_on(
     member = _member(context, group, client_id)
     # Without the signature: whoever receives a signed request could send it again.
     ext = {name: value for name, value in request.ext.items() if name not in SIGNED_BY}
+    # A new request id: the tool's may collide with one of the broker's own.
     forwarded = Command.request(request.code, ext, body)
 
     def answer(response: Command | None) -> None:
@@ -89,6 +90,7 @@ def _push_reply(
             ResponseCode.SYSTEM_ERROR,
             f"the reply has no property {props.REPLY_TO_CLIENT}: it names the client to reply to",
         )
+    # The requester waits on the connection of its producer, found by its client id.
     target = context.producers.client(requester)
     if target is None:
         # The remarks of this function are Java's; its clients show them as they are.
@@ -120,7 +122,7 @@ def _push_reply(
         born_timestamp_ms=header.born_timestamp_ms,
         store_timestamp_ms=now_ms,
         flag=header.flag,
-        # With the slash of Java's InetSocketAddress.toString, which its clients cut off.
+        # With a slash, as Java's broker formats addresses.
         born_host=f"/{connection.peer}",
         store_host=f"/{connection.local_address}",
         default_topic=header.default_topic,

@@ -118,6 +118,7 @@ def assignment(context: BrokerContext, connection: BrokerConnection, request: Co
 
 
 def put_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    # Visible at once, acknowledged when durable, as with topics.
     _, statements = context.groups.put(load_object(request.body, "group configuration"))
     done = context.when_durable(connection, request)
     context.store.submit(Write(done, statements=statements))
@@ -144,6 +145,7 @@ def one_group(context: BrokerContext, connection: BrokerConnection, request: Com
 
 def delete_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     name = required_field(request, "groupName")
+    # Offsets stay by default, as in Java: the group continues from them if it is created again.
     statements = [context.groups.remove(name)]
     if request.ext.get("cleanOffset", "").lower() == "true":
         statements.append(context.offsets.forget_group(name))
@@ -156,6 +158,7 @@ def connections(context: BrokerContext, connection: BrokerConnection, request: C
     group = context.groups.get(name)
     if group is None or not group.members:
         raise RequestRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"group {name!r} has no live member")
+    # Tools print the language of each member; an unknown code must not break the list.
     names = {code.value: code.name for code in LanguageCode}
     body = {
         "connectionSet": [
@@ -183,6 +186,7 @@ def consume_statistics(
 ) -> None:
     name, only = required_field(request, "consumerGroup"), request.ext.get("topic")
     table: dict[MessageQueue, dict[str, int]] = {}
+    # Without queues that have no committed offset: only a member knows where it starts there.
     for (topic, queue_id), offset in sorted(context.offsets.of_group(name).items()):
         log = context.store.find_log(topic, queue_id)
         if only in (None, "", topic):

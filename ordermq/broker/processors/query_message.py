@@ -54,6 +54,7 @@ def query(context: BrokerContext, connection: BrokerConnection, request: Command
     for queue_id in range(max(topic.read_queues, topic.write_queues)):
         log = context.store.find_log(topic.name, queue_id)
         if log is not None:
+            # Two binary searches per queue leave only the requested span to scan.
             first = context.store.search(log, begin_ms, after=False)
             spans.append(_Span(log, first, context.store.search(log, end_ms, after=True)))
     context.spawn(_answer(context, connection, request, key, most, spans))
@@ -92,6 +93,7 @@ async def _find(
             break
         records = context.store.records(span.log, first, end)
         found += [record for record in reversed(records) if _has_key(record, key)]
+        # Lets sends and pulls in between: a scan of a large topic takes seconds.
         await asyncio.sleep(0)
     return found
 
@@ -100,6 +102,7 @@ def _has_key(record: bytes, key: str) -> bool:
     if key.encode() not in record:  # spares most records the parsing of their properties
         return False
     properties = props.decode_bytes(StoredMessage.read(record).properties)
+    # KEYS holds several keys, separated by blanks.
     return key in properties.get(props.KEYS, "").split() or properties.get(props.UNIQ_KEY) == key
 
 

@@ -236,7 +236,7 @@ def _out_of_range(error: OverflowError) -> RequestRefused:
 def _queue_id(topic: Topic, queue_id: int) -> int:
     if queue_id < 0:  # as in Java: the broker chooses
         return random.randrange(topic.write_queues)
-    # A topic that was shrunk keeps accepting what producers with an old route send.
+    # As in Java, also queues that were only made unwritable: producers may have an old route.
     count = max(topic.read_queues, topic.write_queues)
     if queue_id >= count:
         raise RequestRefused(

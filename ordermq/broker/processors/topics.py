@@ -59,7 +59,7 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
             required_field(request, "topic"),
             number_field(request, "readQueueNums"),
             number_field(request, "writeQueueNums"),
-            number_field(request, "perm") & 7,
+            number_field(request, "perm") & 7,  # read, write, inherit
             request.ext.get("order", "").lower() == "true",
         )
     )
@@ -75,6 +75,7 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
 
 def delete(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     name = required_field(request, "topic")
+    # Everything of the topic goes in one write: messages, offsets and the topic itself.
     context.topics.remove(name)
     context.offsets.forget_topic(name)
     done = context.when_durable(connection, request)
@@ -116,6 +117,7 @@ def topic_statistics(
 def runtime_info(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
     statistics = context.statistics
     table = {
+        # The version whose requests the broker answers; tools enable features by it.
         "brokerVersionDesc": "V5_3_3",
         "brokerVersion": "479",
         "bootTimestamp": "0",

@@ -43,6 +43,7 @@ class PendingLog:
     def record(self, offset: int) -> bytes:
         """Return the record of a message that has not left."""
         record = self._store.record(self.log, offset)
+        # Held in memory by its owner as long as the row exists; a missing row is a defect.
         assert record is not None, f"{self.log.topic} has lost offset {offset}"
         return record
 
@@ -57,6 +58,7 @@ class PendingLog:
         # A marked row was the newest once. It goes with the next removal after a newer row came.
         swept = frozenset(old for old in self._marked if old < newest)
         statements: list[Statement] = [(delete, (old,)) for old in swept]
+        # Below the newest row a plain delete is safe; the newest itself is only marked.
         if offset < newest:
             return Removal([*statements, (delete, (offset,))], swept, None)
         return Removal([*statements, self.renumber(offset, _GONE)], swept, offset)

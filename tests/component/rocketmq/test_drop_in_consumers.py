@@ -80,7 +80,7 @@ def test_whoever_answers_nothing_gets_the_message_again(
     consumer.subscribe("orders", inbox)
     consumer.start()
     assert inbox.wait_for(2) == [b"1", b"1"]
-    assert "failed at <MessageView orders@b/" in caplog.text
+    assert "message=<MessageView orders@b/" in caplog.text
     assert ("mine" if answer == "raises" else "expected ConsumeStatus") in caplog.text
 
 
