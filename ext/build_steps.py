@@ -1,4 +1,4 @@
-"""What a build does beside compiling: ask for a compiler, pack the C core; setup.py reads this.
+"""Steps of a build besides compiling: check the compiler, pack the C core; setup.py reads this.
 
 `ORDERMQ_CORE=reference pip install .` builds no native module.
 """
@@ -37,7 +37,7 @@ meant for tests."""
 
 
 def native_is_wanted() -> bool:
-    """Whether to compile: the variable that forces a core when ordermq runs decides here too."""
+    """Return whether to compile, by ORDERMQ_CORE, which also forces a core at run time."""
     core = os.environ.get("ORDERMQ_CORE", "")
     if core not in ("", "cython", "cffi", "reference"):
         raise SystemExit(f"ordermq: ORDERMQ_CORE={core!r}: expected cython, cffi or reference")

@@ -1,4 +1,4 @@
-"""The core beside its peers, in turn: python -m bench.core. Writes bench/results/core.json.
+"""Measure the core and its peers in turn: python -m bench.core. Writes bench/results/core.json.
 
 A peer that cannot run here is named on standard error, and in the result.
 """
@@ -21,16 +21,16 @@ from bench.peers import java_classes, pyrocketmq
 WORKS = ("process_queue", "offset_map", "lane_map", "lock_table", "codec", "memory")
 _PYTHON_PEERS = {"sortedcontainers": "sorted_dict", "BTrees": "btrees"}
 _CONDITIONS = (
-    "Times are processor time of the one thread that works, in every peer, so that others on the "
-    "machine do not count; Java's garbage collection, in threads of its own, does not either.",
-    "Whatever was put into a process queue, to fill it or while the clock ran, outlives the "
-    "timing, ours and every peer's: nobody is timed freeing messages.",
+    "Times are processor time of the one working thread, in every peer: other work of the machine "
+    "does not count, nor does Java's garbage collection, which has threads of its own.",
+    "Messages put into a process queue stay referenced until the timing ends, in every peer: "
+    "freeing messages is not timed.",
 )
 Run = tuple[str, list[object]]  # a module and its arguments
 
 
 def peers(missing: dict[str, str]) -> dict[str, list[Run]]:
-    """By work, every peer that can run; says why of those that cannot."""
+    """Return the peers that can run, by work; print why the others cannot."""
     found: dict[str, list[Run]] = {work: [] for work in WORKS}
     tools = java_classes.missing()
     if tools:
@@ -56,7 +56,7 @@ def peers(missing: dict[str, str]) -> dict[str, list[Run]]:
 
 
 def runs(works: Collection[str], missing: dict[str, str]) -> list[Run]:
-    """One round: ours right beside the peers of the same work."""
+    """Return one round: ordermq, then the peers of the same work."""
     others = peers(missing)
     found: list[Run] = []
     for work in works:
@@ -68,7 +68,7 @@ def runs(works: Collection[str], missing: dict[str, str]) -> list[Run]:
 
 
 def measure(rounds: int, works: Collection[str]) -> Iterator[dict[str, Any]]:
-    """After each round the medians of those so far, and every round's figure behind them."""
+    """Yield after each round the medians so far, and the figures of every round."""
     missing: dict[str, str] = {}
     samples: dict[str, dict[str, dict[str, list[float]]]] = {}
     versions: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def main() -> None:
     arguments = parser.parse_args()
     is_kept = not arguments.only and not workloads.IS_QUICK
     for result in measure(arguments.rounds, arguments.only or WORKS):
-        if is_kept:  # every round: what ends a long run early leaves the rounds that are whole
+        if is_kept:  # after every round: an interrupted run leaves its whole rounds
             print(save("core", result), flush=True)
     if not is_kept:
         for work, found in result["medians"].items():

@@ -133,7 +133,7 @@ def grants(filled: Filled, batch: int) -> Work:
 
 
 def whole_table(figures: Figures, entries: int, *, distinct: bool) -> None:
-    """What meets every lock: snapshot, restore, take-over after expiry, sweeps.
+    """Time the calls that visit every lock: snapshot, restore, take-over after expiry, sweeps.
 
     Args: distinct: each lock has a queue of its own, else the groups share their names.
     """

@@ -1,7 +1,7 @@
 """Memory: bytes a buffered message, from the growth of the process.
 
 "queue": what a process queue adds to messages that are there already, by shape. "received":
-all that is kept of a pulled batch beside its bytes: the batch, its columns and the queue.
+everything kept of a pulled batch besides its bytes: the batch, its columns and the queue.
 Each figure is a process of its own, so that none reuses what another gave back.
 """
 

@@ -21,7 +21,7 @@ _TIMES = 7
 
 
 def beside_peers(shape: str, depth: int) -> Work:
-    """What Java's ProcessQueue and the other peers do too."""
+    """Return the work that Java's ProcessQueue and the other peers do, too."""
     standing = SHAPES[shape](depth)
     ready = standing.ready(COUNT, BATCH)
 

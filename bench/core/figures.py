@@ -1,4 +1,4 @@
-"""How a figure is taken, and the one JSON line in which a process hands its figures on."""
+"""Take a figure, and print the figures of a process as one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 
 from ordermq.core import IMPLEMENTATION
 
-# What is timed runs in one thread and waits for nothing: its processor time is its time, and
-# what else the machine does meanwhile is left out. Java's peers count the same, without GC.
+# The timed code runs in one thread and waits for nothing, so its processor time is its time, and
+# other work of the machine is left out. The Java peers count in the same way, without GC threads.
 CLOCK_NS = time.thread_time_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something to time, ready to run; both the rounds beside peers and the matrix time it.
+    """An operation to time, ready to run; the rounds with peers and the matrix both time it.
 
     Args:
-        items: how many messages, keys or locks one run handles.
-        check: asserts, after the last run, that it did what it is timed for.
+        items: number of messages, keys or locks that one run handles.
+        check: asserts, after the last run, that it did its work.
         setup: called before each run, untimed.
         times: runs that the median is taken of.
     """
@@ -38,7 +38,7 @@ class Work:
 
 
 class Figures:
-    """The rows of one process: a case and its nanoseconds an item."""
+    """The rows of one process: case -> nanoseconds per item."""
 
     def __init__(self, peer: str, work: str, **detail: Any) -> None:
         self._line: dict[str, Any] = {
@@ -49,8 +49,8 @@ class Figures:
         self._rows: dict[str, float] = {}
 
     def take(self, case: str, items: int, run: Callable[[], object], times: int = 1) -> None:
-        """Time a run over so many items, the median of several where it can be repeated."""
-        gc.collect()  # of what the preparation left
+        """Time a run over this many items; the median of several runs if it can be repeated."""
+        gc.collect()  # of what the preparation left, which is not part of the run
         spent = []
         for _ in range(times):
             start = CLOCK_NS()
@@ -59,7 +59,7 @@ class Figures:
         self._rows[case] = statistics.median(spent)
 
     def time(self, work: Work) -> None:
-        """Time a work, and check what it did."""
+        """Time a work, and check its result."""
         gc.collect()
         spent = []
         for _ in range(work.times):
@@ -72,7 +72,7 @@ class Figures:
         self._rows[work.case] = statistics.median(spent)
 
     def put(self, case: str, value: float) -> None:
-        """Add a figure that was taken elsewhere."""
+        """Add a figure that was taken in another way."""
         self._rows[case] = value
 
     def print(self) -> None:
@@ -80,9 +80,9 @@ class Figures:
 
 
 def ours(work: str, **detail: Any) -> Figures:
-    """The figures of our core.
+    """Return the figures of ordermq's core.
 
-    Raises: SystemExit: it is the reference, which is made to be read and not to be fast.
+    Raises: SystemExit: it is the reference core, which is made to be read, not to be fast.
     """
     if IMPLEMENTATION == "reference":
         sys.exit("the reference core is not measured: build the native one, unset ORDERMQ_CORE")

@@ -1,6 +1,6 @@
 """Every case of test_matrix.py on both native cores: python -m bench.core.matrix.
 
-Writes bench/results/core_matrix.json: medians in nanoseconds an item. pytest's options may
+Writes bench/results/core_matrix.json: medians in nanoseconds per item. pytest's options may
 follow, to see some cases without writing anything: python -m bench.core.matrix -k codec.
 """
 
@@ -20,7 +20,7 @@ CORES = ("cython", "cffi")
 
 
 def measure(core: str, options: list[str]) -> dict[str, float]:
-    """Nanoseconds an item by case, of one core in a process of its own."""
+    """Return nanoseconds per item by case, of one core in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "benchmarks.json"
         command = [sys.executable, "-m", "pytest", "-q", "bench/core", "--benchmark-only"]

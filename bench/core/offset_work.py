@@ -1,14 +1,14 @@
-"""What a sorted map of offsets is made to do: ours and the Python peers do the same.
+"""The work of a sorted map of offsets, the same for ordermq and the Python peers.
 
-A map of a standing size gets one new key and loses one, 50,000 times:
+A map of constant size gets one new key and loses one, 50,000 times:
 
-- ascending: the next offset comes, the smallest goes;
-- disorder: as ascending, but each 16 offsets arrive shuffled among themselves;
-- random: of 2n neighbouring offsets any absent one comes and any present one goes;
+- ascending: add the next offset, remove the smallest;
+- disorder: as ascending, but each 16 offsets arrive shuffled;
+- random: of 2n neighbouring offsets, add any absent one and remove any present one;
 - sparse: as random, of offsets below 2**48, of which hardly two are neighbours.
 
-"by block": the same, but 256 keys come and 256 go at a time, by the widest calls that each
-library has.
+"by block": the same, but 256 keys are added and 256 removed at a time, by the widest calls of each
+library.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Subject(Protocol):
 
 
 class DictLike:
-    """What maps with a dict's interface do alike.
+    """The work of maps with a dict's interface.
 
     Args:
         entries: the empty map.
@@ -76,12 +76,12 @@ class DictLike:
 
 
 def parts(keys: list[int]) -> Iterator[list[int]]:
-    """The keys, a block at a time."""
+    """Return the keys block by block."""
     return (keys[start : start + BLOCK] for start in range(0, len(keys), BLOCK))
 
 
 def plan(order: str, size: int, together: int) -> tuple[list[int], list[int], list[int]]:
-    """(what the map holds before, what comes, what goes), so many keys at a time."""
+    """Return (initial keys, keys to add, keys to remove), for `together` keys at a time."""
     rng = random.Random(workloads.SEED + size)
     if order in ("ascending", "disorder"):
         come = list(range(size, size + PAIRS))
@@ -106,13 +106,13 @@ def plan(order: str, size: int, together: int) -> tuple[list[int], list[int], li
         go += [held[i] for i in out]
         for i, o in zip(into, out, strict=True):
             held[o], free[i] = free[i], held[o]
-    # New objects, side by side: a caller's offsets are fresh ones, and those shuffled above
-    # would make every map wait for the same scattered ints.
+    # New int objects, neighbours in memory: a caller's offsets are fresh ones, and the shuffled
+    # ones above would make every map wait for the same scattered memory.
     return list(array("q", standing)), list(array("q", come)), list(array("q", go))
 
 
 def by_key(make: Callable[[], Subject], order: str, size: int) -> Work:
-    """One key comes and one goes, again and again."""
+    """Add one key and remove another, again and again."""
     standing, come, go = plan(order, size, 1)
     subject = make()
     subject.fill(standing)
@@ -135,7 +135,7 @@ def by_key(make: Callable[[], Subject], order: str, size: int) -> Work:
 
 
 def by_block(make: Callable[[], Subject], order: str, size: int) -> Work:
-    """A block of keys comes and then another goes."""
+    """Add a block of keys, then remove another."""
     standing, come, go = plan(order, size, BLOCK)
     subject = make()
     subject.fill(standing)
@@ -151,7 +151,7 @@ def by_block(make: Callable[[], Subject], order: str, size: int) -> Work:
 
 
 def left(standing: list[int], come: list[int], go: list[int]) -> list[int]:
-    """The keys that are left, ascending."""
+    """Return the keys that are left, ascending."""
     found = set(standing)
     for key_in, key_out in zip(come, go, strict=True):
         found.add(key_in)

@@ -9,22 +9,22 @@ from bench.core.targets import Row, rows
 from bench.markdown import source_line, table, verdict
 
 PICTURES = {  # by work; drawn by pictures.py
-    "process_queue": ("core_depth.png", "time against depth"),
-    "offset_map": ("core_map.png", "time against size"),
-    "lock_table": ("core_locks.png", "time against locks"),
-    "lane_map": ("core_lanes.png", "time against keys"),
+    "process_queue": ("core_depth.png", "process queue: time per message by depth"),
+    "offset_map": ("core_map.png", "offset map: time per pair of keys by size"),
+    "lock_table": ("core_locks.png", "lock table: time per queue by number of locks"),
+    "lane_map": ("core_lanes.png", "lane map: time per message by number of keys"),
 }
-HEAD = ["what", "ours, ns", "beside", "its ns", "ratio", "target", "met"]
+HEAD = ["operation", "ordermq, ns", "compared with", "its ns", "ratio", "target", "met"]
 
 
 def lines(result: dict[str, Any]) -> list[list[str]]:
-    """The table of every comparison."""
+    """Return the table of every comparison."""
     reasons = misses(result)
     return [line(result, row, reasons) for row in rows()]
 
 
 def line(result: dict[str, Any], row: Row, reasons: list[str]) -> list[str]:
-    """A row of the table; a peer that did not run has no figure and meets nothing."""
+    """Return a row of the table; without a figure of the peer no target is met."""
     ours = figure(result, row.work, "ordermq", row.case)
     others = figure(result, row.work, row.peer, row.peer_case)
     ratio, said = ratio_of(result, row), answer(met(result, row), row)
@@ -42,13 +42,13 @@ def line(result: dict[str, Any], row: Row, reasons: list[str]) -> list[str]:
 
 
 def figure(result: dict[str, Any], work: str, peer: str, case: str) -> list[float]:
-    """The rounds' figures of one case; empty if it was not measured."""
+    """Return the figures of one case, one per round; [] if it was not measured."""
     found: list[float] = result["samples"].get(work, {}).get(peer, {}).get(case, [])
     return found
 
 
 def ratio_of(result: dict[str, Any], row: Row) -> float | None:
-    """The median of the rounds' ratios, or what is held against a plain figure."""
+    """Return the median of the rounds' ratios; without a peer the figure itself."""
     ours = figure(result, row.work, "ordermq", row.case)
     if not row.peer:
         return statistics.median(ours) if ours else None
@@ -61,7 +61,7 @@ def ratio_of(result: dict[str, Any], row: Row) -> float | None:
 
 
 def met(result: dict[str, Any], row: Row) -> bool | None:
-    """Whether the target is met; None if it was not measured or there is none."""
+    """Return whether the target is met; None without a measurement or a target."""
     ratio = ratio_of(result, row)
     if ratio is None:
         return None
@@ -77,13 +77,13 @@ def answer(met: bool | None, row: Row) -> str:
 
 
 def misses(result: dict[str, Any]) -> list[str]:
-    """The explanations of the rows that miss, each once; the table refers to them by number."""
+    """Return the analyses of missed targets, each once; the table refers to them by number."""
     found = dict.fromkeys(row.why for row in rows() if row.why and met(result, row) is False)
     return list(found)
 
 
 def text(result: dict[str, Any]) -> str:
-    """What was measured, and how, in words."""
+    """Describe the measurements in words."""
     ours = result["versions"]["ordermq"]
     peers = ", ".join(
         f"{peer} ({', '.join(f'{name} {number}' for name, number in detail.items())})"
@@ -91,17 +91,19 @@ def text(result: dict[str, Any]) -> str:
         if peer != "ordermq"
     )
     said = (
-        f"Nanoseconds an item, medians of {result['rounds']} rounds in which ours and the peers "
-        "take turns, each a process of its own; a ratio is the median of the rounds' own. The "
-        "process queue puts 32, takes 32 and commits over a standing depth, with messages made "
-        "ahead: objects as Java's, batches whose columns are there, or received ones, which keep "
-        "their bytes and no columns; the offset map gets one key and loses one, of neighbouring "
-        "offsets (random) or of offsets far apart (sparse), or 256 of each by the widest calls "
-        "a library has; the lock table's member renews 64 queues; the codec reads the "
-        f"columns {', '.join(f'`{name}`' for name in ours['columns'])}, or body, tags and keys "
-        "of each message as Python objects, and Java decodes the same bytes. Memory is what "
-        "that many messages add to the process: of the queue alone by shape, and for received "
-        "batches of 32 with the batch and its columns.\n\n"
+        f"Nanoseconds per item, medians of {result['rounds']} rounds. In each round ordermq and "
+        "the peers take turns, each in a process of its own; a ratio is the median of the "
+        "ratios per round.\n\n"
+        "- **Process queue**: put 32 messages, take 32, commit, while a constant number (the "
+        "depth) stays buffered. Messages are made before: objects as in Java; batches with "
+        "columns; or received batches, which keep their bytes and have no columns yet.\n"
+        "- **Offset map**: add a key and remove another one; keys are neighbouring offsets "
+        "(random) or far apart (sparse). With 256 at a time each library uses its widest calls.\n"
+        "- **Lock table**: one member renews 64 queues per call.\n"
+        f"- **Codec**: read the columns {', '.join(f'`{name}`' for name in ours['columns'])}, or "
+        "body, tags and keys of each message as Python objects; Java decodes the same bytes.\n"
+        "- **Memory**: growth of the process per buffered message; for received batches of 32 "
+        "with the batch and its columns.\n\n"
     )
     said += "".join(f"{sentence}\n\n" for sentence in result.get("conditions", ()))
     said += f"Peers: {peers}.\n"
@@ -110,7 +112,7 @@ def text(result: dict[str, Any]) -> str:
     return said
 
 
-# The matrix: every operation of ours.
+# The matrix: every operation of ordermq alone.
 
 _OPERATIONS = {
     "put": "put",
@@ -125,19 +127,19 @@ _SHAPES = ("objects", "batches", "received", "columns")
 
 
 def depth_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Operations against depth, 32 messages a call."""
+    """Return the table of operations by depth, 32 messages per call."""
     depths = numbers(result, -1)
     return (
-        ["32 messages a call", *(f"{depth:,}" for depth in depths)],
+        ["32 messages per call", *(f"{depth:,}" for depth in depths)],
         operations(result, [f"32-{depth}" for depth in depths]),
     )
 
 
 def batch_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Operations against messages a call, at the second depth (a thousand)."""
+    """Return the table of operations by messages per call, at the second depth (a thousand)."""
     batches, depth = numbers(result, -2), numbers(result, -1)[1]
     return (
-        [f"depth {depth:,}", *(f"{batch:,} a call" for batch in batches)],
+        [f"depth {depth:,}", *(f"{batch:,} per call" for batch in batches)],
         operations(result, [f"{batch}-{depth}" for batch in batches]),
     )
 
@@ -156,24 +158,26 @@ def operations(result: dict[str, Any], ends: list[str]) -> list[list[str]]:
 
 
 def numbers(result: dict[str, Any], place: int) -> list[int]:
-    """What stands at that place in the names of the process queue's cases, ascending."""
+    """Return the numbers at one place in the names of the process queue's cases, ascending."""
     cases = (case.split("-") for case in result["medians"]["cython"])
     return sorted({int(parts[place]) for parts in cases if parts[0] == "process_queue"})
 
 
 def cffi_factor(result: dict[str, Any]) -> float:
-    """What cffi takes over Cython, in the middle of all cases."""
+    """Return the time through cffi relative to Cython, median of all cases."""
     cython: dict[str, float] = result["medians"]["cython"]
     cffi: dict[str, float] = result["medians"]["cffi"]
     return statistics.median(cffi[case] / cython[case] for case in cython)
 
 
 def core_section(result: dict[str, Any]) -> str:
-    """Ours beside the peers."""
-    said = "## The core beside its peers\n\n" + text(result) + "\n" + table(HEAD, lines(result))
+    """Return the section that compares the core with its peers."""
+    said = (
+        "## The core compared with its peers\n\n" + text(result) + "\n" + table(HEAD, lines(result))
+    )
     reasons = misses(result)
     if reasons:
-        said += "\nWhere the time of what misses goes, and what is next:\n\n"
+        said += "\n### Analysis of missed targets\n\n"
         said += "".join(f"{number}. {reason}\n" for number, reason in enumerate(reasons, 1))
     return (
         said
@@ -187,13 +191,13 @@ def core_section(result: dict[str, Any]) -> str:
 
 
 def core_matrix_section(result: dict[str, Any]) -> str:
-    """Every operation of ours."""
+    """Return the section with every operation of the process queue."""
     return (
         "## The core alone: every operation of the process queue\n\n"
-        "Nanoseconds of processor time a message on Cython, medians; the queue is brought back "
-        "to its depth before each timing. Through cffi the same takes "
-        f"{cffi_factor(result):.1f} times as long in the middle of all cases. The "
-        "offset map, the codec and every other size: `bench/results/core_matrix.json`.\n\n"
+        "Nanoseconds of processor time per message on Cython, medians; the queue is brought back "
+        "to its depth before each timing. Through cffi an operation takes "
+        f"{cffi_factor(result):.1f} times as long (median of all cases). The offset map, the codec "
+        "and every other size: `bench/results/core_matrix.json`.\n\n"
         + table(*depth_table(result))
         + "\n"
         + table(*batch_table(result))

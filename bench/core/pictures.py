@@ -1,4 +1,4 @@
-"""The core's pictures: time against depth, size and entries, on log axes. Needs `report`."""
+"""The core's pictures: time by depth, size and entries, on log axes. Needs `report`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LINES: dict[str, list[Line]] = {
         ("SortedDict", "random, size {}", "SortedDict", _PEERS[1]),
         ("LOBTree", "random, size {}", "LOBTree", _PEERS[2]),
         ("Java TreeMap", "random, size {}", "Java TreeMap", _PEERS[0]),
-        ("ordermq", "random, size {}", "ordermq, a key a call", _OURS[1]),
-        ("ordermq", "random by block, size {}", "ordermq, 256 keys a call", _OURS[0]),
+        ("ordermq", "random, size {}", "ordermq, 1 key per call", _OURS[1]),
+        ("ordermq", "random by block, size {}", "ordermq, 256 keys per call", _OURS[0]),
     ],
     "lock_table": [
         ("Java RebalanceLockManager", "batch 64, entries {}", "Java", _PEERS[0]),
@@ -42,17 +42,19 @@ LINES: dict[str, list[Line]] = {
         ("ordermq", "objects, {} keys, 32 in flight", "objects, 32 in flight", _OURS[1]),
         ("ordermq", "columns, {} keys, 32 in flight", "columns, 32 in flight", _OURS[0]),
         ("ordermq", "columns, {} keys, 1024 in flight", "columns, 1,024 in flight", _OURS[2]),
-        ("ordermq", "drain, {} keys", "a message a key: take, done", _PEERS[0]),
-        ("ordermq", "fill, {} keys", "a message a key: add", _PEERS[2]),
+        ("ordermq", "drain, {} keys", "one message per key: take, done", _PEERS[0]),
+        ("ordermq", "fill, {} keys", "one message per key: add", _PEERS[2]),
     ],
 }
 WORDS = {  # title, along, up
     "process_queue": (
-        "Process queue: put 32, take 32, commit", "messages buffered", "ns a message"
+        "Process queue: put 32, take 32, commit", "messages buffered", "ns per message"
     ),
-    "offset_map": ("Offset map: a random key comes, another goes", "entries", "ns a pair of keys"),
-    "lock_table": ("Lock table: renew 64 queues a call", "locks held", "ns a queue"),
-    "lane_map": ("Lane map: add, take, done", "keys", "ns a message"),
+    "offset_map": (
+        "Offset map: add a random key, remove another", "entries", "ns per pair of keys"
+    ),
+    "lock_table": ("Lock table: renew 64 queues per call", "locks held", "ns per queue"),
+    "lane_map": ("Lane map: add, take, done", "keys", "ns per message"),
 }  # fmt: skip
 
 
@@ -72,7 +74,7 @@ def picture(
     along: str,
     up: str,
 ) -> None:
-    """One picture; a line that was not measured is left out."""
+    """Draw one picture; a line that was not measured is left out."""
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for peer, case, label, color in lines:
         found = points(medians.get(peer, {}), case)
@@ -96,7 +98,7 @@ def picture(
 
 
 def points(cases: dict[str, float], case: str) -> list[tuple[int, float]]:
-    """(number, median) of every case that differs in its number only; none at zero."""
+    """Return (number, median) of the cases that differ in their number only, without zero."""
     pattern = re.compile(re.escape(case).replace(r"\{\}", r"(\d+)"))
     found = ((pattern.fullmatch(name), value) for name, value in cases.items())
     numbered = [(int(match[1]), value) for match, value in found if match]

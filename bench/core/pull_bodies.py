@@ -13,7 +13,7 @@ _BORN_MS = 1_760_000_000_000
 
 
 def pull_body(messages: int, body_bytes: int, first_offset: int = 0) -> bytes:
-    """So many stored records (v1), each with a tag, a key and what a producer adds."""
+    """Return stored records (v1), each with a tag, a key and the properties a producer adds."""
     writer = RecordWriter(TOPIC, 3, _HOST, _HOST)
     pattern = bytes(range(32, 127))
     body = (pattern * (body_bytes // len(pattern) + 1))[:body_bytes]

@@ -39,7 +39,7 @@ class Fill:
 
 
 class Standing(ABC):
-    """A queue of one shape. Its loops hold one call a batch and nothing else."""
+    """A queue of one shape. Its loops contain one call per batch and nothing else."""
 
     shape: ClassVar[str]
 

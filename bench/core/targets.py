@@ -1,7 +1,7 @@
-"""Every comparison of the core's table: what is held beside what, its target, and why it misses.
+"""Comparisons of the core's table: the case, the peer, the target, and the analysis of a miss.
 
-An explanation is printed only while its row misses. It says where the time goes, as a profile
-showed it, and what was tried; who changes the code it speaks of looks at it again.
+An analysis is printed only while its row misses the target. It says where a profile showed the time
+to go, and what was tried. Check it again after a change of the code it describes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ CODEC = "Java MessageDecoder"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: our case beside a peer's, or beside another case of ours.
+    """One comparison: a case of ordermq with a case of a peer, or with another one of its own.
 
     Args:
-        at_least: how many times ours must be faster than the peer.
-        at_most: how many times ours may take what the other case of ours takes; without
-            one, the figure itself. With neither there is no target.
-        why: the explanation of a miss.
+        at_least: the factor by which ordermq must be faster than the peer.
+        at_most: the largest ratio to the other case of ordermq; without another case, the largest
+            figure. Without both there is no target.
+        why: the analysis of a miss.
     """
 
     what: str
@@ -50,7 +50,7 @@ def depth_case(shape: str, depth: int) -> str:
 
 
 def rows() -> Iterator[Row]:
-    """Every core row of the targets, and what else was measured beside a peer."""
+    """Yield every comparison, with a target or without."""
     yield from _process_queue()
     yield from _offset_map()
     yield from _lock_table()
@@ -86,7 +86,7 @@ def _process_queue() -> Iterator[Row]:
     for depth in (1_000_000, 10_000_000):
         for shape in ("objects", "batches", "columns"):
             yield Row(
-                f"flatness, {shape}: depth {depth:,} over 1,000",
+                f"flatness, {shape}: depth {depth:,} relative to 1,000",
                 "process_queue",
                 depth_case(shape, depth),
                 "ordermq",
@@ -118,7 +118,7 @@ def _lock_table() -> Iterator[Row]:
         for entries in (1_024, 1_000_000):
             case = f"batch 64, entries {entries}"
             yield Row(
-                f"lock table, renew of 64 by {kind}, {entries:,} locks",
+                f"lock table, renew 64 by {kind}, {entries:,} locks",
                 "lock_table",
                 f"{kind}, {case}",
                 LOCKS,
@@ -127,7 +127,7 @@ def _lock_table() -> Iterator[Row]:
                 why=_LOCKS,
             )
     yield Row(
-        "flatness, renew of 64 by id: 1,000,000 locks over 1,024",
+        "flatness, renew 64 by id: 1,000,000 locks relative to 1,024",
         "lock_table",
         "id, batch 64, entries 1000000",
         "ordermq",
@@ -152,7 +152,7 @@ def _memory() -> Iterator[Row]:
     for shape, sizes in (counts | {"received": (workloads.CORE_MEMORY_RECEIVED,)}).items():
         for messages in sizes:
             yield Row(
-                f"memory, {shape}, {messages:,} messages, bytes a message",
+                f"memory, {shape}, {messages:,} messages, bytes per message",
                 "memory",
                 f"{shape}, {messages} messages",
                 at_most=24,
@@ -161,45 +161,46 @@ def _memory() -> Iterator[Row]:
 
 
 _OBJECTS = (
-    "Pair, offset and message of each put are three Python objects made ahead, and cold: the same "
-    "16 batches again and again, all in cache, take 11 ns a message, 4,096 batches 18, and half "
-    "of a profile's samples are put's walk over the pairs. The rest is three calls a batch and "
-    "the list that take makes. Done: the walk copies nothing and checks a pair once. Tried: put "
-    "loads the pairs ahead: no gain, the processor overlaps these misses by itself."
+    "Pair, offset and message of each put are three Python objects, made before the timing and not "
+    "in the cache: the same 16 batches in a loop, all in the cache, take 11 ns per message, 4,096 "
+    "batches 18. Half of a profile's samples are put's walk over the pairs; the rest is three "
+    "calls per batch and the list that take makes. Done: the walk copies nothing and checks each "
+    "pair once. Tried: prefetch the pairs in put; no gain, the processor overlaps these misses "
+    "itself."
 )
 _BATCHES = (
-    "Half of a profile's samples are CPython: three calls a batch, two attributes of the batch, "
+    "Half of a profile's samples are CPython: three calls per batch, two attributes of the batch, "
     "the tuple and the list that take_segments makes. A third is the core, the put of one run and "
     "the slot of the batch. At this depth the batch object and the run come from memory."
 )
 _RECEIVED = _BATCHES
 _FLATNESS_OF_OBJECTS = (
-    "A message that waited behind so many others is no longer in cache: take's reference to it "
-    "and commit's release cost a miss a message. The core's own entries are a run a batch and "
-    "cost the same at every depth, which the batches show."
+    "A message that waited behind so many others is no longer in the cache: the reference counts "
+    "in take and commit cost one miss per message. The core's own entries are one run per batch "
+    "and cost the same at every depth, as the batches show."
 )
 _FLATNESS = (
-    "What is taken was put so long ago that the run, the sizes and the batch's object come from "
-    "memory, one miss each a batch."
+    "Messages are taken so long after they were put that run, sizes and batch object come from "
+    "memory: one miss each per batch."
 )
 _MAP = ""
 _MAP_OF_SPARSE_KEYS = (
-    "Of offsets below 2**48 hardly two share a block of the map, so each is an entry of its "
-    "directory, a B+ tree, and LOBTree is a B-tree in C too, with the same loop around it. At "
-    "1,000 entries 40% of a profile's samples are the two searches, 19% the change of two leaves, "
-    "of which 13% memmove, most of the rest the interpreter's loop, two calls and their ints, "
-    "which every Python map pays. At a million the searches wait for leaves from memory. Blocks "
-    "are for what queues have, neighbouring offsets."
+    "Hardly two of these offsets (below 2**48) share a block of the map, so each one is an entry "
+    "of the directory, which is a B+ tree; LOBTree is a B-tree in C, too. At 1,000 entries 40% of "
+    "a profile's samples are the two searches, 19% the change of two leaves (13% memmove), and "
+    "most of the rest the interpreter's loop, two calls and their ints, which every Python map "
+    "pays. At a million entries the searches wait for leaves from memory. Blocks are made for "
+    "neighbouring offsets, which is what queues have."
 )
 _LOCKS = ""
 _FLATNESS_OF_LOCKS = (
-    "The places of a million locks do not fit into a cache: each queue renewed is a miss, eight "
-    "of them on their way at once. Done: four ids given out in turn lie in two lines side by side "
-    "(41 to 18 ns). Next: longer runs of ids, which make probing of others longer."
+    "A million locks do not fit into the cache: each renewed queue is a miss, eight of them in "
+    "flight at once. Done: four ids given out in turn share two neighbouring cache lines (41 to "
+    "18 ns). Possible: longer runs of ids, at the price of longer probing for others."
 )
 _CODEC = (
-    "Of 1,020 ns for a body of 32 messages the index takes 225, the four column objects with "
-    "their memory 240, the tags' scan and hash 260, the call and the rest of the pass the others. "
-    "At 1,024 messages a call it is 19 ns a message. Next: one piece of memory for all columns."
+    "Of 1,020 ns for a body of 32 messages the index takes 225, the four column objects with their "
+    "memory 240, scan and hash of the tags 260; the rest is the call and the other columns. With "
+    "1,024 messages per call it is 19 ns per message. Possible: one allocation for all columns."
 )
 _MEMORY = ""

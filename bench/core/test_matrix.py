@@ -39,7 +39,7 @@ CASES = [
 
 
 class Benchmark(Protocol):
-    """What is used of pytest-benchmark's fixture, which has no types."""
+    """The part of pytest-benchmark's fixture that is used here; it has no types."""
 
     extra_info: dict[str, Any]
 
