@@ -83,6 +83,7 @@ class NextStep(Enum):
     PARK = auto()
 
 
+# By type, not by a method of the policies: they are public values, and say nothing but their name.
 _AT_THE_LIMIT = {
     Retry: NextStep.RETRY,
     DeadLetter: NextStep.DEAD_LETTER,
@@ -141,6 +142,7 @@ class Failures:
         failed = context.messages.offsets()[done:]
         # After a partial result the first unfinished message failed, and those behind it were
         # not tried. Without one, any message of the batch may be the cause.
+        # Attempts are counted in this process: another owner of the queue starts from zero.
         for offset in failed[:1] if done else failed:
             assigned.attempts[offset] = assigned.attempts.get(offset, 0) + 1
         attempts = assigned.attempts[failed[0]]
@@ -224,6 +226,7 @@ class Failures:
 
     def stop(self, assigned: AssignedQueue, offset: int) -> None:
         """Stop the queue at a message that reached the limit."""
+        # Pauses and ends the run in one step; a resume() at any moment submits the queue anew.
         assigned.stop()
         _log.error(
             "%s: stopped at offset %d after %d attempts; the lock is kept, call resume() to "
@@ -301,6 +304,8 @@ async def _store_again(
     properties.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
     properties[props.RECONSUME_TIME] = str(times)
     properties[props.MAX_RECONSUME_TIMES] = str(most)
+    # The broker would take the copy for a half message, or delay it, by what the original was
+    # stored with; the offsets were added to the pull reply.
     for name in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
         properties.pop(name, None)
     if delay_level:
@@ -308,7 +313,7 @@ async def _store_again(
     header = SendHeader(
         producer_group="CLIENT_INNER_PRODUCER",
         topic=retry_topic(group),
-        queue_id=0,
+        queue_id=0,  # retry topics have one queue by default
         sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms,
         flag=message.flag,

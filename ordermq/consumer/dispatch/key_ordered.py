@@ -96,7 +96,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         attempt = assigned.attempts.get(run.first_offset, 0) if assigned.attempts else 0
         context = ConsumeContext(assigned, claim, run, attempt)
         begun_ms = self._clock.now_ms()
-        step = NextStep.RETRY
+        step = NextStep.RETRY  # what follows if fewer than all are done
         try:
             if self._history.enabled:
                 lane = self._config.max_in_flight_per_queue
@@ -127,6 +127,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         assigned.defects = 0
         if not assigned.end_batch(claim, done, self._clock.now_ms()):
             return
+        # After `end_batch`: it suspends the keys that failed, and a release must come later.
         if done < len(run):
             self._hold_back(assigned, context, done, step)
         if done and self._config.commit_interval_ms == 0:

@@ -133,7 +133,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
             while now_ms - started_ms <= most_ms:
                 claim = assigned.begin_batch(size * assigned.burst, now_ms)
                 if isinstance(claim, NotClaimed):
-                    return
+                    return  # the queue cleared its dispatch flag together with the refusal
                 begun_ms, hold = now_ms, False
                 calls = BatchCalls(
                     assigned,
@@ -156,12 +156,15 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                     if verdict.settlement is Settlement.ROLLBACK:
                         self._roll_back(assigned, called[0])
                         return
+                    # Manual commit has one batch per claim, so this is the claim's only verdict.
+                    # A COMMIT among HOLDs commits everything that was held before it, too.
                     hold = verdict.settlement is Settlement.HOLD
                 assigned.defects = 0
                 batches += calls.batches
                 messages += calls.messages
                 now_ms = clock_ms()
                 spent_ms += now_ms - begun_ms
+                # Doubled up to the maximum in eight claims; one slow claim starts over.
                 is_quick = now_ms - begun_ms <= _QUICK_MS
                 assigned.burst = min(2 * assigned.burst, self._max_burst) if is_quick else 1
                 if not assigned.end_batch(claim, calls.messages, now_ms, hold=hold):

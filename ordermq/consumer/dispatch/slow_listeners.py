@@ -55,6 +55,7 @@ class SlowListenerWatch:
     async def check(self) -> None:
         """Log each call that has become slow since the last check."""
         now_ms = self._clock.now_ms()
+        # A call is identified by all its fields: a retry of the same batch is another call.
         running = set(self._calls())
         for call in running - self._notified:
             if call.since_ms < now_ms - self._timeout_ms:

@@ -275,6 +275,7 @@ class KeyOrderedQueue(AssignedQueue):
         # The smallest unfinished offset: messages done above it are committed later.
         watermark = self.lanes.watermark
         self._done_offset = max(self._done_offset, watermark)
+        # Drop the bytes of batches that lie below the watermark; a slow key keeps its batch alive.
         while self._batches:
             number = next(iter(self._batches))
             if self._batches[number].last_offset >= watermark:
@@ -308,6 +309,7 @@ class KeyOrderedQueue(AssignedQueue):
 
     def _put(self, batch: MessageBatch) -> bool:
         number, self._next_number = self._next_number, self._next_number + 1
+        # Keys are read as positions within the pull body: no message object is made for them.
         positions, sizes = batch.property_columns(props.SHARDING_KEY)
         first = number << _ROW_BITS
         self._batches[number] = batch

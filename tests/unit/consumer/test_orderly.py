@@ -274,3 +274,34 @@ def test_a_queue_pauses_longer_after_each_internal_error_in_a_row() -> None:
         assert consumption.submitted == [assigned], "a run went well: at once"
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("max_attempts", "said"),
+    [
+        (0, "will be retried in 1000 ms (attempt 1, no limit)"),
+        (5, "will be retried in 1000 ms (attempt 1, limit 5)"),
+    ],
+)
+def test_the_log_says_what_follows_from_a_failed_call(
+    caplog: pytest.LogCaptureFixture, max_attempts: int, said: str
+) -> None:
+    consumption = Consumption(max_attempts=max_attempts)
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        raise ValueError("a test's own failure")
+
+    consumption.run(listen)
+    (record,) = caplog.records
+    assert record.message == f"{QUEUE}: listener raised ValueError; offsets 0-0 {said}"
+    assert record.exc_info is not None
+    assert consumption.statistics["listener_errors"] == 1
+
+
+def test_the_log_says_which_results_are_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    consumption = Consumption()
+    consumption.run(lambda messages, context: "done")
+    (record,) = caplog.records
+    assert "listener returned 'done': expected None, a ConsumeResult" in record.message
+    assert "will be retried in 1000 ms" in record.message
+    assert not record.exc_info
