@@ -191,7 +191,7 @@ class Accumulator:
         # user code runs under it.
         self._lock = threading.Lock()
         self._handed_in: deque[SendRequest] = deque()
-        self._to_begin: dict[QueueSender, None] = {}  # senders with new messages, in order
+        self._to_begin: set[QueueSender] = set()  # senders with new messages
         self._is_woken = False  # the I/O thread will look at `_handed_in`
         self._resolving: asyncio.Task[None] | None = None  # of the first one's queue
         self._refusal: BaseException | None = None  # since `close`
@@ -247,7 +247,8 @@ class Accumulator:
 
     @property
     def is_empty(self) -> bool:
-        return not self._handed_in
+        """Return True if every message has reached a sender that was told to begin."""
+        return not self._handed_in and not self._to_begin
 
     def close(self, error: BaseException) -> None:
         """Fail the messages that have not reached their sender."""
@@ -279,18 +280,17 @@ class Accumulator:
         # After all of them: messages that came together leave in one request and one write.
         with self._client.connections.joined():
             while self._to_begin:
-                self._to_begin.popitem()[0].begin()
+                self._to_begin.pop().begin()
 
     async def _resolve_first(self, request: SendRequest) -> None:
         try:
             await self._routing.learn(self._routes, request.topic)
-        except Exception as error:  # noqa: BLE001 - raised where the receipt is read
-            request.fail(error)
-        else:
             if self._routing.runs_user_code:  # it may be slow: every client shares this thread
                 await asyncio.to_thread(self._choose, request)
             else:
                 self._choose(request)
+        except Exception as error:  # noqa: BLE001 - raised where the receipt is read
+            request.fail(error)
         self._enter_first()
 
     def _resolved(self, task: asyncio.Task[None]) -> None:
@@ -304,4 +304,4 @@ class Accumulator:
             request = self._handed_in.popleft()
             if request.sender is not None:  # else it failed
                 request.sender.put(request.pending)
-                self._to_begin[request.sender] = None
+                self._to_begin.add(request.sender)

@@ -141,7 +141,7 @@ def test_send_many_keeps_the_order_while_its_topics_are_still_unknown(
         assert offsets == list(range(100))
 
 
-def test_messages_under_way_are_pipelined_into_batches(producer: Producer) -> None:
+def test_messages_in_flight_are_pipelined_into_batches(producer: Producer) -> None:
     producer.send(orders())
     receipts = list(producer.send_many([(orders(n), "k") for n in range(500)]))
     (offsets,) = places(receipts).values()
@@ -284,7 +284,7 @@ def test_a_topic_whose_queues_change_stops_its_keys_unless_that_is_allowed(
 # -- the end -------------------------------------------------------------------------------
 
 
-def test_closing_sends_what_is_under_way(broker: EmbeddedBroker) -> None:
+def test_closing_sends_what_waits_and_awaits_what_is_in_flight(broker: EmbeddedBroker) -> None:
     async def work(producer: Producer) -> list[asyncio.Task[SendReceipt]]:
         tasks = [asyncio.create_task(producer.asend(orders(n))) for n in range(200)]
         await asyncio.sleep(0.001)

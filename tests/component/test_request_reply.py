@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -328,3 +329,68 @@ def test_after_the_broker_came_back_requests_are_replied_to_again(
         with consumer:
             assert bytes(asker.request(Message("orders", b"a"), TIMEOUT_MS).body) == b"A"
         asker.close()
+
+
+def test_closing_sends_a_reply_that_was_just_handed_in(
+    asker: Producer, broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    consumer, _, wait = collected(make_consumer, 1)
+
+    async def reply(request: MessageView, number: int) -> int:
+        answerer = Producer("answers", name_servers=broker.name_servers)
+        answerer.start()  # its route of the topic is unknown: the reply waits for it
+        replying = asyncio.create_task(answerer.areply(request, str(number).encode()))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(answerer.close)
+        return (await asyncio.wait_for(replying, 5)).queue_offset
+
+    with consumer, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(asker.request, Message("orders", b"?"), 10_000)
+        (request,) = wait()
+        for number in range(10):
+            assert asyncio.run(reply(request, number)) >= 0
+        assert bytes(asked.result().body) == b"0"
+
+
+def test_a_request_keeps_its_place_between_the_sends_of_its_key(
+    asker: Producer, broker: EmbeddedBroker, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    consumer, got, _ = collected(make_consumer, 1)
+    asker.send(Message("orders", b"warm"))
+
+    async def work() -> None:
+        for number in range(0, 60, 3):
+            bodies = [str(number + n).encode() for n in range(3)]
+            first = asyncio.create_task(asker.asend(Message("orders", bodies[0]), sharding_key="k"))
+            asking = asyncio.create_task(
+                asker.arequest(Message("orders", bodies[1]), TIMEOUT_MS, sharding_key="k")
+            )
+            last = asyncio.create_task(asker.asend(Message("orders", bodies[2]), sharding_key="k"))
+            await asyncio.gather(first, last)
+            asking.cancel()
+
+    with consumer:
+        asyncio.run(work())
+        eventually(lambda: len(got) >= 61, "all arrive")
+    assert [int(message.body) for message in got if bytes(message.body) != b"warm"] == list(
+        range(60)
+    )
+
+
+def test_a_reply_goes_by_another_broker_if_the_requests_broker_is_away(
+    asker: Producer,
+    answerer: Producer,
+    make_consumer: Callable[..., PushConsumer],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consumer, _, wait = collected(make_consumer, 1)
+    with consumer, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(asker.request, Message("orders", b"?"), TIMEOUT_MS)
+        (request,) = wait()
+        answerer.queues("orders")  # the route is known
+        request.index.queue = request.message_queue._replace(broker_name="away")
+        answerer._live().routes._masters["away"] = "127.0.0.1:9"  # the discard port: nobody listens
+        receipt = answerer.reply(request, b"!")
+        assert receipt.message_queue.broker_name == "b"
+        assert bytes(asked.result().body) == b"!"
+    assert "attempt 1 failed" in caplog.text

@@ -92,7 +92,7 @@ def test_coroutines_that_begin_in_turn_are_stored_in_turn(producer: Producer) ->
     assert [receipt.queue_offset for receipt in receipts] == list(range(5 * ROUNDS))
 
 
-def test_threads_keep_their_keys_in_order_and_one_request_a_queue_under_way(
+def test_threads_keep_their_keys_in_order_and_one_request_per_queue_in_flight(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice: list[str] = []

@@ -183,7 +183,7 @@ def test_batches_in_a_row_are_the_messages_in_order(
 # -- one queue ------------------------------------------------------------------------------
 
 
-def test_what_comes_while_a_request_is_under_way_goes_as_one_batch() -> None:
+def test_messages_that_arrive_while_a_request_is_in_flight_leave_as_one_batch() -> None:
     async def work() -> None:
         broker, done = FakeBroker(), list[str]()
         sender = sender_of(broker)
