@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The Spark bridge on a real Spark, local and as a cluster of two workers on this machine.
-#   ci/spark.sh                 the short leg, a minute and a half
-#   ci/spark.sh --long          all: programs and clusters of their own, too (about ten minutes)
+# Test the Spark bridge with a real Spark: a local session, and a cluster of two workers here.
+#   ci/spark.sh                 the short leg (about two minutes)
+#   ci/spark.sh --long          all tests, including those that start programs and clusters (15 minutes)
 #   ci/spark.sh -k batch        other arguments go to pytest
-# tests/spark/legs.py says which test is in which leg.
-# Needs a Java 17 runtime; PySpark comes from the extra spark-test.
+# tests/spark/legs.py lists the tests of each leg.
+# Needs a Java 17 runtime; PySpark comes with the extra spark-test.
 set -euo pipefail
 case ${1:-} in
 -h | --help)

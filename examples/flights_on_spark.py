@@ -1,17 +1,17 @@
-"""A year of flights on Spark, in order: a topic, a stage that remembers, another topic.
+"""Process a year of flights on Spark in order: from a topic through a stage with state to another.
 
-Each message of the topic `flights` is an event of an aircraft (`ordermq demo` sends them, and
-leaves its broker's data behind). The stage keeps every aircraft's log as Spark state, across
-micro-batches; after each one it writes the logs that changed to the topic `aircraft-logs`, keyed
-by aircraft. Kill it where you like: started again with the same folder, it goes on.
+Each message of the topic `flights` is an event of an aircraft; `ordermq demo` sends them and keeps
+the data of its broker. The stage keeps the log of every aircraft as Spark state over micro-batches.
+After each micro-batch it writes the changed logs to the topic `aircraft-logs`, keyed by aircraft.
+Kill it at any time: started again with the same folder, it continues.
 
     ordermq demo
     ordermq broker --data demo-output/broker &
     python examples/flights_on_spark.py --folder demo-output/spark
 
-With `--standalone` it starts a Spark master and two workers on the loopback and ships this
-package to their executors; with `--master` it uses a cluster of yours. Lines on stdout are JSON,
-one a micro-batch.
+With `--standalone` it starts a Spark master and two workers on the loopback interface and ships
+this package to their executors; with `--master` it uses your cluster. It prints one JSON line per
+micro-batch.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ STATE = ", ".join(
 def keep_log(
     rows: pd.DataFrame, state: dict[str, Any] | None
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Go on with one aircraft's log; `rows` are its events, in the order they were sent."""
+    """Continue one aircraft's log; `rows` are its events in the order they were sent."""
     key = rows["sharding_key"].iloc[0]
     log = AircraftLog(key, **(state or {}))
     for body in rows["body"]:
         event = orjson.loads(body)
         if event["nth"] < log.events:
-            continue  # the producer sent it twice: its acknowledgement was lost
+            continue  # sent twice by the producer, whose acknowledgement was lost
         if event["nth"] > log.events:
-            raise OrderingError(f"{key}: event {event['nth']} came after {log.events} events")
+            raise OrderingError(f"{key}: event {event['nth']} arrived after {log.events} events")
         log.apply(event)
     kept = asdict(log)
     del kept["key"]
@@ -72,12 +72,12 @@ def keep_log(
 
 
 def pipeline(spark: SparkSession, name_servers: str, max_rows: int) -> DataFrame:
-    """The logs that each micro-batch changed."""
+    """Return the logs that each micro-batch changed."""
     flights = (
         spark.readStream.format("ordermq")
         .option("name_servers", name_servers)
         .option("topic", FLIGHTS)
-        .option("group", GROUP)  # its members hold the queues' locks: no two work one queue
+        .option("group", GROUP)  # members hold queue locks: one owner per queue
         .option("starting_offsets", "earliest")
         .option("max_rows", max_rows)
         .option("columns", "topic,broker,queue_id,offset,sharding_key,body")
@@ -91,7 +91,7 @@ def pipeline(spark: SparkSession, name_servers: str, max_rows: int) -> DataFrame
 def run(
     spark: SparkSession, name_servers: str, folder: Path, max_rows: int, logs: str = LOGS
 ) -> None:
-    """Work off what the topic holds; a line a micro-batch.
+    """Process all messages of the topic; print a line per micro-batch.
 
     Raises: StreamingQueryException: the query failed.
     """
@@ -104,22 +104,22 @@ def run(
         .trigger(availableNow=True)
         .start()
     )
-    told = -1
+    printed = -1
     while True:
         is_over = query.awaitTermination(0.2)
         for progress in query.recentProgress:
-            if progress["batchId"] > told and progress["numInputRows"]:
-                told = progress["batchId"]
+            if progress["batchId"] > printed and progress["numInputRows"]:
+                printed = progress["batchId"]
                 print(json.dumps(line_of(progress)), flush=True)
         if is_over:
             return
 
 
 def line_of(progress: Any) -> dict[str, Any]:
-    """A micro-batch as a line: rows, rows a second, and how many messages wait behind it."""
+    """Return a micro-batch as a line: rows, rows per second, and the lag after it."""
     (source,) = progress["sources"]
     end = json.loads(source["endOffset"])
-    # A micro-batch that is run again after a restart comes before any look at the brokers.
+    # After a restart Spark runs the last micro-batch again before it asks for the latest offsets.
     latest = json.loads(source["latestOffset"] or "null")
     return {
         "t": time.time(),
@@ -133,7 +133,7 @@ def line_of(progress: Any) -> dict[str, Any]:
 
 
 def read_back(spark: SparkSession, name_servers: str, path: Path, logs: str = LOGS) -> None:
-    """Every log that was written, each once, in order: a Parquet file."""
+    """Write the logs of the topic, each once and in order, to a Parquet file."""
     written = (
         spark.read.format("ordermq")
         .option("name_servers", name_servers)
@@ -145,7 +145,7 @@ def read_back(spark: SparkSession, name_servers: str, path: Path, logs: str = LO
 
 
 def session(master: str, folder: Path, **settings: str) -> SparkSession:
-    """A Spark session that can keep state."""
+    """Return a Spark session that can keep state."""
     builder = (
         SparkSession.builder.master(master)
         .appName("flights-on-spark")
@@ -169,7 +169,7 @@ def session(master: str, folder: Path, **settings: str) -> SparkSession:
 
 @contextlib.contextmanager
 def standalone_cluster(folder: Path) -> Iterator[str]:
-    """A master and two workers on the loopback, each a process of its own; yields the URL."""
+    """Start a master and two workers on the loopback interface; yield the master's URL."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -223,8 +223,8 @@ def _wait_for_workers(page: int, count: int, deadline_s: float = 180.0) -> None:
     raise SystemExit(f"no {count} workers within {deadline_s:.0f} s: see master.log, worker-*.log")
 
 
-def packed(folder: Path) -> Path:
-    """This package as an archive for executors, as docs/spark.md describes it."""
+def package_archive(folder: Path) -> Path:
+    """Write this package as an archive for executors, as docs/spark.md describes."""
     path = folder / "ordermq.tar.gz"
     source = Path(ordermq.__file__).parent
     with tarfile.open(path, "w:gz") as archive:
@@ -235,19 +235,19 @@ def packed(folder: Path) -> Path:
     return path
 
 
-def shipped(folder: Path) -> dict[str, str]:
-    """What makes executors unpack the archive and import from it."""
+def archive_settings(folder: Path) -> dict[str, str]:
+    """Return the settings that make executors unpack the archive and import from it."""
     return {
-        "spark.archives": f"{packed(folder)}#ordermq_package",
+        "spark.archives": f"{package_archive(folder)}#ordermq_package",
         "spark.executorEnv.PYTHONPATH": "./ordermq_package",
         "spark.executor.memory": "1g",
     }
 
 
 def imported_from(spark: SparkSession) -> set[str]:
-    """Where executors have the package from."""
+    """Return the paths from which executors import the package."""
 
-    def tell(batches: Iterator[Any]) -> Iterator[Any]:
+    def file_of(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         import ordermq
@@ -255,16 +255,16 @@ def imported_from(spark: SparkSession) -> set[str]:
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"file": [ordermq.__file__]})
 
-    rows = spark.range(0, 4, numPartitions=4).mapInArrow(tell, "file STRING").collect()
+    rows = spark.range(0, 4, numPartitions=4).mapInArrow(file_of, "file STRING").collect()
     return {row.file for row in rows}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--name-servers", default="127.0.0.1:9876")
-    parser.add_argument("--folder", type=Path, required=True, help="checkpoint and logs")
-    parser.add_argument("--max-rows", type=int, default=30_000, help="a micro-batch, at most")
-    parser.add_argument("--logs", default=LOGS, help="the topic the logs go to")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for checkpoint and logs")
+    parser.add_argument("--max-rows", type=int, default=30_000, help="maximum rows per micro-batch")
+    parser.add_argument("--logs", default=LOGS, help="topic to write the logs to")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--standalone", action="store_true", help="start a cluster of two workers")
     asked = parser.parse_args()
@@ -276,7 +276,7 @@ def main() -> None:
         if asked.standalone:
             master = opened.enter_context(standalone_cluster(asked.folder))
             where = opened.enter_context(tempfile.TemporaryDirectory())
-            settings = shipped(Path(where))
+            settings = archive_settings(Path(where))
         spark = session(master, asked.folder, **settings)
         opened.callback(spark.stop)
         if asked.standalone:

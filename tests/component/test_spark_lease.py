@@ -1,4 +1,4 @@
-"""A streaming query's run on the driver, without Spark: its locks, its commits, its endings."""
+"""The driver half of a streaming query without Spark: locks, commits, ends."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_run_holds_every_queue_as_a_member_of_its_group(broker, producer, run)
     assert driver.next_end(end, None) is None
 
 
-def test_whichever_call_comes_first_takes_the_locks(broker, producer, run):
+def test_the_first_driver_call_takes_the_locks_whichever_it_is(broker, producer, run):
     list(producer.send_many(numbered(100)))
     first = run()
     start = first.initial()
@@ -120,7 +120,7 @@ def test_whichever_call_comes_first_takes_the_locks(broker, producer, run):
         assert owners(broker) == set()
 
 
-def test_a_second_query_waits_until_the_first_has_let_go(broker, producer, run):
+def test_a_second_query_waits_until_the_first_releases_its_locks(broker, producer, run):
     list(producer.send_many(numbered(100)))
     first, second = run(), run(lock_wait_ms="20000")
     end = whole(first, first.initial())
@@ -134,7 +134,7 @@ def test_a_second_query_waits_until_the_first_has_let_go(broker, producer, run):
     assert owners(broker) == {holder(second)}
 
 
-def test_a_query_that_waits_too_long_says_who_is_in_the_way(broker, producer, run):
+def test_the_error_of_a_query_that_waited_too_long_names_the_reason(broker, producer, run):
     list(producer.send_many(numbered(100)))
     first, second = run(), run(lock_wait_ms="300")
     first.initial()
@@ -143,7 +143,7 @@ def test_a_query_that_waits_too_long_says_who_is_in_the_way(broker, producer, ru
     assert owners(broker) == {holder(first)}
 
 
-def test_a_query_that_is_ended_while_it_waits_leaves_no_lock_behind(broker, producer, run):
+def test_a_query_stopped_while_it_waits_leaves_no_lock(broker, producer, run):
     list(producer.send_many(numbered(100)))
     first, second = run(), run(lock_wait_ms="20000")
     first.initial()
@@ -159,7 +159,7 @@ def test_a_query_that_is_ended_while_it_waits_leaves_no_lock_behind(broker, prod
     assert run().initial()
 
 
-def test_queues_are_taken_together_or_not_at_all(broker, producer, run, make_consumer, seen):
+def test_all_queues_are_locked_or_none(broker, producer, run, make_consumer, seen):
     list(producer.send_many(numbered(100)))
     first = run()
     first.initial()
@@ -172,7 +172,7 @@ def test_queues_are_taken_together_or_not_at_all(broker, producer, run, make_con
     assert not any(queue.topic == "bills" for queue in locks)
 
 
-def test_a_push_consumer_gets_nothing_while_a_query_runs_and_goes_on_behind_it(
+def test_a_push_consumer_gets_nothing_while_a_query_runs_and_continues_after_it(
     broker, producer, run, make_consumer, seen: Seen
 ):
     list(producer.send_many(numbered(100)))
@@ -217,7 +217,7 @@ def test_a_query_waits_for_a_push_consumers_running_batch(
         assert all((queue.queue_id, offset) in done for offset in range(first))
 
 
-def test_a_run_with_nothing_in_flight_commits_then_unlocks(broker, producer, run):
+def test_a_run_stopped_between_batches_commits_then_unlocks(broker, producer, run):
     list(producer.send_many(numbered(100)))
     driver = run()
     start = driver.initial()
@@ -230,7 +230,7 @@ def test_a_run_with_nothing_in_flight_commits_then_unlocks(broker, producer, run
     driver.close()
 
 
-def test_a_run_stopped_in_mid_batch_leaves_its_locks_to_expire(broker, producer, run):
+def test_a_run_stopped_in_a_batch_leaves_its_locks_to_expire(broker, producer, run):
     list(producer.send_many(numbered(100)))
     driver = run()
     start = driver.initial()
@@ -245,7 +245,7 @@ def test_a_run_stopped_in_mid_batch_leaves_its_locks_to_expire(broker, producer,
     assert sum(last - first for _, first, last in ranges) == 100
 
 
-def test_after_pause_a_run_stopped_in_mid_batch_unlocks(broker, producer, run):
+def test_after_pause_a_run_stopped_in_a_batch_unlocks(broker, producer, run):
     list(producer.send_many(numbered(100)))
     driver = run(release_in_flight="afterPause", release_pause_ms="300")
     start = driver.initial()
@@ -287,7 +287,7 @@ def abandon(driver: StreamDriver) -> None:
     driver._is_closed = True
 
 
-def test_a_pause_past_the_lease_ends_the_run(broker, producer, run):
+def test_a_pause_longer_than_the_lease_fails_the_run(broker, producer, run):
     list(producer.send_many(numbered(100)))
     clock = JumpingClock()
     driver = run(clock)
@@ -302,9 +302,7 @@ def test_a_pause_past_the_lease_ends_the_run(broker, producer, run):
     assert committed(broker) == [0] * 8
 
 
-def test_a_lock_that_was_given_away_ends_the_run_and_commits_no_more(
-    broker, producer, run, options
-):
+def test_a_run_that_lost_a_lock_fails_and_commits_no_more(broker, producer, run, options):
     list(producer.send_many(numbered(100)))
     driver = run()
     start = driver.initial()
@@ -347,7 +345,7 @@ def test_locks_outlive_a_restart_of_the_broker(tmp_path: Path, broker_config, op
         broker.close()
 
 
-def test_an_unordered_stream_takes_no_locks_and_commits_all_the_same(broker, producer, run):
+def test_an_unordered_stream_takes_no_locks_but_commits(broker, producer, run):
     list(producer.send_many(numbered(100)))
     driver = run(ordered="false")
     start = driver.initial()
@@ -373,7 +371,7 @@ def test_idle_calls_are_answered_from_memory(broker, producer, run):
     eventually(lambda: driver.next_end(end, None) is not None, "the new messages are seen")
 
 
-def test_a_queue_that_ends_before_the_checkpoint_is_a_loss(broker, producer, run):
+def test_a_queue_that_ends_before_the_checkpoint_is_data_loss(broker, producer, run):
     list(producer.send_many(numbered(100)))
     driver = run()
     ahead = StreamOffset(dict.fromkeys(driver.initial().queues, 1_000))
@@ -392,7 +390,7 @@ def test_a_checkpoint_that_goes_back_is_refused(broker, producer, run):
         driver.begin_batch(end, start)
 
 
-def test_a_topic_nobody_has_is_named(broker, run):
+def test_an_unknown_topic_is_named(broker, run):
     with pytest.raises(RouteError, match=r"topic not found on any broker.*topic='orders'"):
         run().initial()
 
@@ -410,6 +408,6 @@ class TestAnAccountIsAskedFor:
         driver = run(**ACCOUNT)
         assert sum(whole(driver, driver.initial()).queues.values()) == 20
 
-    def test_a_query_with_another_key_is_told_what_to_check(self, broker, run):
+    def test_the_error_for_a_wrong_secret_names_what_to_check(self, broker, run):
         with pytest.raises(BrokerError, match=r"check that key, its secret_key"):
             run(access_key="shop", secret_key="wrong").initial()

@@ -1,7 +1,7 @@
 """A driver program on a cluster of two executors: python cluster_process.py NAME_SERVERS FOLDER.
 
 Reads the topic `orders` as a batch, whose every task fails at its first attempt, and as a stream;
-a stage behind the source checks the order of what it gets. Prints what it counted as JSON.
+a stage behind the source checks the order of what it gets. Prints its counts as JSON.
 """
 
 from __future__ import annotations

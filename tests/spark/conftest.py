@@ -1,4 +1,4 @@
-"""Tests on a real Spark: ci/spark.sh runs them, plain pytest leaves them out."""
+"""Tests with a real Spark: ci/spark.sh runs them, plain pytest skips them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows like the source's, made in memory: stages are tested on them without a broker.
+"""Rows with the source's columns, made in memory, to test stages without a broker.
 
 `queues` partitions, one each, `rows` rows a queue, Arrow batches of `batch_rows`. A sharding key
 lives in one queue, as a producer's does; a `plane` comes in all of them.

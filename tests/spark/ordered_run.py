@@ -1,6 +1,6 @@
-"""Ordered stages where a laptop's session does not go: spilling shuffles, retries, two hosts.
+"""Run ordered stages with spilling shuffles, retries and two hosts.
 
-A process of its own, for a process has one Spark: ordered_run.py MASTER prints one JSON line.
+A process of its own, because a process has one Spark: ordered_run.py MASTER prints one JSON line.
 """
 
 from __future__ import annotations

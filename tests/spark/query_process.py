@@ -1,4 +1,4 @@
-"""A driver program in a process of its own, with a JVM of its own, to be ended in every way.
+"""A driver program in its own process, with its own JVM, to test every kind of end.
 
     python query_process.py NAME_SERVERS CHECKPOINT idle|busy
 

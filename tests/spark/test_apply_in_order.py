@@ -1,4 +1,4 @@
-"""Ordered stages on a laptop: every plan, on rows made in memory."""
+"""Ordered stages in a local session: every plan, on rows made in memory."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def run_stream(result: DataFrame, path: Path, name: str) -> list[Any]:
     return result.sparkSession.table(name).collect()
 
 
-def test_a_stage_without_a_key_sees_each_queue_in_offset_order(spark: SparkSession) -> None:
+def test_a_stage_without_a_key_gets_each_queue_in_offset_order(spark: SparkSession) -> None:
     rows = apply_in_order(frame(spark), noted, OUT, engine="arrow").collect()
     assert_each_queue_once(rows, 4, 100)
     for call in calls_of(rows).values():
@@ -106,7 +106,7 @@ def test_the_sharding_key_needs_no_shuffle(spark: SparkSession) -> None:
     assert "Exchange" in other._jdf.queryExecution().executedPlan().toString()
 
 
-def test_a_stage_by_sharding_key_can_be_called_once_a_key(spark: SparkSession) -> None:
+def test_a_stage_by_sharding_key_can_be_called_once_per_key(spark: SparkSession) -> None:
     stage = apply_in_order(
         frame(spark), noted, OUT, key="sharding_key", per_key=True, engine="arrow"
     )
@@ -116,7 +116,7 @@ def test_a_stage_by_sharding_key_can_be_called_once_a_key(spark: SparkSession) -
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_stage_by_another_key_sees_all_its_rows_in_one_call_in_order(
+def test_a_stage_by_another_key_gets_all_its_rows_in_one_call_in_order(
     spark: SparkSession, parts: int
 ) -> None:
     source = frame(spark, parts=parts)
@@ -141,7 +141,7 @@ def spilling(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("spilling")
-def test_a_sort_that_spills_breaks_sparks_groups_and_not_our_stage(spark: SparkSession) -> None:
+def test_a_spilled_sort_breaks_sparks_groups_but_not_the_ordered_stage(spark: SparkSession) -> None:
     def whole(table: Any) -> Any:
         return table.append_column("place", [list(range(table.num_rows))]).select(
             ["queue_id", "offset", "plane", "place"]
@@ -169,7 +169,9 @@ def test_rows_of_several_keys_can_share_a_call(spark: SparkSession) -> None:
     assert len(rows) == 400
 
 
-def test_pandas_functions_get_zoned_times_and_may_return_naive_ones(spark: SparkSession) -> None:
+def test_pandas_functions_get_timestamps_with_a_zone_and_may_return_naive_ones(
+    spark: SparkSession,
+) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
 
@@ -193,7 +195,7 @@ def test_pandas_functions_get_zoned_times_and_may_return_naive_ones(spark: Spark
 
 
 @pytest.mark.parametrize("validate", ["true", "false"])
-def test_columns_are_found_by_name_and_cast_whatever_spark_validates(
+def test_output_columns_are_found_by_name_and_cast_with_and_without_validate_schema(
     spark: SparkSession, validate: str
 ) -> None:
     key = "spark.sql.execution.arrow.pyspark.validateSchema.enabled"
@@ -235,7 +237,7 @@ def test_wrong_output_columns_are_named(
     assert said in str(caught.value)
 
 
-def test_a_shuffle_in_between_is_found_and_named(spark: SparkSession) -> None:
+def test_a_shuffle_before_a_stage_is_detected(spark: SparkSession) -> None:
     moved = frame(spark, rows=2_000).repartition(3)
     with pytest.raises(Exception, match="OrderingError") as caught:
         apply_in_order(moved, noted, OUT, engine="arrow").collect()
@@ -243,13 +245,13 @@ def test_a_shuffle_in_between_is_found_and_named(spark: SparkSession) -> None:
         assert word in str(caught.value)
 
 
-def test_a_source_united_with_itself_is_found_after_a_shuffle(spark: SparkSession) -> None:
+def test_a_source_united_with_itself_is_detected_after_a_shuffle(spark: SparkSession) -> None:
     twice = frame(spark).union(frame(spark))
     with pytest.raises(Exception, match="arrives twice"):
         apply_in_order(twice, noted, OUT, key="plane", engine="arrow").collect()
 
 
-def test_filters_and_projections_before_a_stage_are_no_shuffle(spark: SparkSession) -> None:
+def test_filters_and_projections_before_a_stage_keep_the_order(spark: SparkSession) -> None:
     some = frame(spark).where("offset % 3 = 0").withColumn("twice", F.col("offset") * 2)
     assert len(apply_in_order(some, noted, OUT, engine="arrow").collect()) == 4 * 34
 
@@ -258,13 +260,13 @@ def test_a_function_may_return_nothing(spark: SparkSession) -> None:
     assert apply_in_order(frame(spark), lambda rows: None, "x bigint").collect() == []
 
 
-def test_rows_per_call_bounds_a_call_and_keeps_the_order(spark: SparkSession) -> None:
+def test_rows_per_call_limits_a_call_and_keeps_the_order(spark: SparkSession) -> None:
     rows = apply_in_order(frame(spark), noted, OUT, engine="arrow", rows_per_call=7).collect()
     assert_each_queue_once(rows, 4, 100)
     assert max(len(call) for call in calls_of(rows).values()) == 7
 
 
-def test_the_context_says_where_rows_come_from(spark: SparkSession) -> None:
+def test_the_context_has_the_origin_of_the_rows(spark: SparkSession) -> None:
     def told(rows: Any, context: Any) -> Any:
         import pyarrow as pa
 
@@ -275,7 +277,7 @@ def test_the_context_says_where_rows_come_from(spark: SparkSession) -> None:
     assert {row.text for row in rows} == {f"orders@b/{n} {n} 0 None" for n in range(4)}
 
 
-def test_lanes_run_keys_beside_each_other_and_each_key_in_order(spark: SparkSession) -> None:
+def test_max_in_flight_runs_keys_concurrently_and_each_key_in_order(spark: SparkSession) -> None:
     def slow(rows: Any) -> Any:
         import threading
         import time
@@ -337,14 +339,14 @@ def test_a_stream_by_another_key_is_sorted_inside_each_group(
         ({"rows_per_call": 0}, "at least 1"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(
+def test_invalid_arguments_are_refused(
     spark: SparkSession, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         apply_in_order(frame(spark), noted, OUT, **options)
 
 
-def test_a_frame_without_the_sources_columns_is_refused(spark: SparkSession) -> None:
+def test_a_dataframe_without_the_sources_columns_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="no column broker, offset"):
         apply_in_order(frame(spark).drop("broker", "offset"), noted, OUT)
 

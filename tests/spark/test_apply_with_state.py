@@ -1,4 +1,4 @@
-"""Stages that remember, on transformWithState and RocksDB."""
+"""Stages with state, on transformWithState and RocksDB."""
 
 from __future__ import annotations
 
@@ -56,12 +56,14 @@ def assert_numbered(rows: list[Any], count: int) -> None:
     assert len(rows) == count
 
 
-def test_state_goes_from_one_micro_batch_to_the_next(spark: SparkSession, tmp_path: Path) -> None:
+def test_state_is_kept_from_one_micro_batch_to_the_next(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     stage = apply_with_state(stream(spark, step=60), numbered, OUT, STATE)
     assert_numbered(run_stream(stage, tmp_path, "with_state"), 400)
 
 
-def test_a_restarted_query_goes_on_with_its_state(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restarted_query_continues_with_its_state(spark: SparkSession, tmp_path: Path) -> None:
     for rows in (40, 80):
         stage = apply_with_state(stream(spark, rows=rows, queues=2), numbered, OUT, STATE)
         query = (
@@ -76,15 +78,13 @@ def test_a_restarted_query_goes_on_with_its_state(spark: SparkSession, tmp_path:
     assert_numbered(spark.read.schema(OUT).json(str(tmp_path / "rows")).collect(), 160)
 
 
-def test_rows_that_come_again_are_dropped_by_the_cursor(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_repeated_rows_are_dropped_by_the_cursor(spark: SparkSession, tmp_path: Path) -> None:
     twice = stream(spark, step=60).union(stream(spark, step=60))
     stage = apply_with_state(twice, numbered, OUT, STATE, drop_repeats=True)
     assert_numbered(run_stream(stage, tmp_path, "twice"), 400)
 
 
-def test_rows_that_come_again_are_refused_without_the_cursor(spark: SparkSession) -> None:
+def test_repeated_rows_are_refused_without_the_cursor(spark: SparkSession) -> None:
     twice = frame(spark).union(frame(spark))
     with pytest.raises(Exception, match="arrives twice: pass drop_repeats=True"):
         apply_with_state(twice, numbered, OUT, STATE).collect()
@@ -107,7 +107,7 @@ def test_computed_columns_reach_the_function_by_their_names(spark: SparkSession)
     ]
 
 
-def test_a_state_that_is_forgotten_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_forgotten_state_begins_again_with_none(spark: SparkSession, tmp_path: Path) -> None:
     def forgetful(rows: pd.DataFrame, state: Any) -> Any:
         known = 0 if state is None else state["seen"]
         return pd.DataFrame({"known": [known]}), None if known else {"seen": 1}

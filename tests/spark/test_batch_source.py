@@ -1,4 +1,4 @@
-"""spark.read.format("ordermq"): what is read, and what stays as it was when it was asked for."""
+"""Batch reads by spark.read.format("ordermq"): columns, ranges, snapshots, errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_batch_reads_every_message_once_in_queue_order(read, producer):
     assert abs(one.born_timestamp.timestamp() - time.time()) < 3_600
 
 
-def test_a_dataframe_is_a_snapshot_two_actions_agree_on(read, producer):
+def test_two_actions_on_one_dataframe_read_the_same_snapshot(read, producer):
     send(producer, 100)
     frame = read()
     assert frame.count() == 100
@@ -50,7 +50,7 @@ def test_a_dataframe_is_a_snapshot_two_actions_agree_on(read, producer):
     assert read().count() == 150
 
 
-def test_columns_choose_what_is_read_and_the_schema(read, producer):
+def test_option_columns_selects_columns_and_schema(read, producer):
     send(producer, 20)
     frame = read(columns="offset,body")
     assert frame.columns == ["offset", "body"]
@@ -64,7 +64,7 @@ def test_a_tag_filter_reads_only_its_tags(read, producer):
     assert read(tags="nobody").count() == 0
 
 
-def test_offsets_choose_a_range_of_each_queue(read, producer, broker):
+def test_offsets_select_a_range_of_each_queue(read, producer, broker):
     send(producer, 400)
     whole = {(r.queue_id, r.offset) for r in read(columns="queue_id,offset").collect()}
     frame = read(
@@ -78,7 +78,7 @@ def test_offsets_choose_a_range_of_each_queue(read, producer, broker):
     assert read(starting_offsets="latest").count() == 0
 
 
-def test_a_time_chooses_where_to_begin_and_where_to_end(read, producer):
+def test_timestamps_select_start_and_end(read, producer):
     send(producer, 50)
     moment = int(time.time() * 1000) + 1
     while time.time() * 1000 <= moment + 1:
@@ -88,7 +88,7 @@ def test_a_time_chooses_where_to_begin_and_where_to_end(read, producer):
     assert numbers(read(ending_timestamp=str(moment)).collect()) == list(range(50))
 
 
-def test_a_groups_own_offsets_say_where_to_begin(read, producer, broker, pull_consumer):
+def test_starting_offsets_group_begins_at_the_groups_offsets(read, producer, broker, pull_consumer):
     send(producer, 200)
     queues = [MessageQueue("orders", "b", number) for number in range(4)]
     committed = {queue: 10 + queue.queue_id for queue in queues[:2]}
@@ -101,7 +101,7 @@ def test_a_groups_own_offsets_say_where_to_begin(read, producer, broker, pull_co
     assert first == {0: 10, 1: 11, 2: 0, 3: 0}
 
 
-def test_max_rows_takes_a_fair_part_of_every_queue(read, producer):
+def test_max_rows_takes_a_fair_share_of_every_queue(read, producer):
     send(producer, 400)
     rows = read(max_rows="40").collect()
     assert len(rows) == 40
@@ -109,21 +109,21 @@ def test_max_rows_takes_a_fair_part_of_every_queue(read, producer):
     assert {r.offset for r in rows} == set(range(10))
 
 
-def test_topics_come_as_a_list(read, producer):
+def test_several_topics_can_be_read(read, producer):
     send(producer, 30)
     send(producer, 20, topic="bills")
     counts = read(topic="orders, bills").groupBy("topic").count().collect()
     assert {row.topic: row["count"] for row in counts} == {"orders": 30, "bills": 20}
 
 
-def test_a_batch_in_ordered_mode_has_an_empty_lease(read, producer):
+def test_a_batch_query_in_ordered_mode_has_null_leases(read, producer):
     send(producer, 10)
     frame = read(group="g")
     assert frame.columns == [*COLUMNS, "lease"]
     assert {row.lease for row in frame.collect()} == {None}
 
 
-def test_pushed_filters_leave_queues_and_offsets_out_and_nothing_else(spark, read, producer):
+def test_pushed_filters_skip_only_queues_and_offsets_they_exclude(spark, read, producer):
     send(producer, 400)
     plain = read()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -159,7 +159,7 @@ def test_sql_reads_a_temporary_view(spark, producer, broker):
     assert {row.sharding_key: row.n for row in rows} == {f"k{odd}": 6 for odd in (1, 3, 5, 7, 9)}
 
 
-def test_a_table_without_options_says_how_to_give_them(spark, producer, broker):
+def test_the_error_for_a_table_without_options_names_the_ways_to_give_them(spark, producer, broker):
     send(producer, 10)
     spark.sql("DROP TABLE IF EXISTS lost")
     spark.sql(
@@ -178,7 +178,7 @@ def test_a_table_without_options_says_how_to_give_them(spark, producer, broker):
         spark.sql("DROP TABLE lost")
 
 
-def test_a_wrong_option_is_named_where_the_dataframe_is_made(read, producer):
+def test_a_wrong_option_is_named_when_the_dataframe_is_made(read, producer):
     send(producer, 1)
     with pytest.raises(AnalysisException, match="option max_rows='many': expected int >= 1"):
         read(max_rows="many")
@@ -188,13 +188,13 @@ def test_a_wrong_option_is_named_where_the_dataframe_is_made(read, producer):
         read(path="orders")
 
 
-def test_a_topic_nobody_has_is_an_error_that_names_it(read, producer):
+def test_an_unknown_topic_is_an_error_that_names_it(read, producer):
     send(producer, 1)
     with pytest.raises(AnalysisException, match=r"topic not found on any broker.*topic='nowhere'"):
         read(topic="nowhere").count()
 
 
-def test_a_user_schema_of_the_same_columns_is_taken(spark, producer, broker):
+def test_a_user_schema_of_the_same_columns_is_accepted(spark, producer, broker):
     send(producer, 10)
     frame = (
         spark.read.format("ordermq")
@@ -210,7 +210,7 @@ def test_limit_ends_a_read_early(read, producer):
     assert len(read(pull_batch_size="100", arrow_batch_rows="100").limit(5).collect()) == 5
 
 
-def test_messages_that_expired_under_a_snapshot_are_an_error_or_a_warning(read, producer, broker):
+def test_messages_that_expire_after_the_snapshot_are_an_error_or_a_warning(read, producer, broker):
     send(producer, 400)
     strict, loose = read(), read(fail_on_data_loss="false")
     broker.expire(MessageQueue("orders", "b", 2), 20)

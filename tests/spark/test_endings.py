@@ -1,6 +1,6 @@
-"""Every way a query can end, and what the broker then knows of its locks.
+"""Every way a query can end, and the state of its locks at the broker afterwards.
 
-The broker keeps a lock for a minute here: one that is gone within seconds was given up.
+The broker keeps a lock for a minute here, so one that is gone within seconds was released.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def assert_kept(broker: Broker) -> None:
 # In the session all tests share.
 
 
-def test_a_stopped_idle_query_gives_its_locks_up(stream: Stream, broker: Broker, producer):
+def test_a_stopped_idle_query_releases_its_locks(stream: Stream, broker: Broker, producer):
     send(producer, 100)
     query = stream.start(group="etl")
     query.processAllAvailable()
@@ -79,13 +79,13 @@ def test_a_stopped_idle_query_gives_its_locks_up(stream: Stream, broker: Broker,
     assert_given_up(broker)
 
 
-def test_a_query_that_came_to_its_end_gives_its_locks_up(stream: Stream, broker: Broker, producer):
+def test_a_finished_query_releases_its_locks(stream: Stream, broker: Broker, producer):
     send(producer, 100)
     assert numbers(stream.run(group="etl")) == list(range(100))
     assert_given_up(broker)
 
 
-def test_nobody_else_gets_a_message_while_a_stopped_querys_code_still_runs(
+def test_no_other_member_gets_a_message_while_code_of_a_stopped_query_still_runs(
     stream: Stream, producer, tmp_path: Path
 ):
     """Spark's `stop()` returns while user code goes on for seconds on its executors."""
@@ -153,7 +153,7 @@ def test_a_query_whose_batch_failed_keeps_its_locks(stream: Stream, broker: Brok
     assert_kept(broker)
 
 
-def test_after_pause_a_query_stopped_in_mid_batch_unlocks_and_its_next_run_goes_on(
+def test_after_pause_a_query_stopped_in_a_batch_unlocks_and_its_next_run_continues(
     stream: Stream, broker: Broker, producer
 ):
     send(producer, 100)
@@ -172,7 +172,7 @@ def test_after_pause_a_query_stopped_in_mid_batch_unlocks_and_its_next_run_goes_
     assert_given_up(broker)
 
 
-def test_a_killed_reader_ends_the_query_and_its_locks_stay(
+def test_a_killed_reader_fails_the_query_and_its_locks_stay(
     stream: Stream, broker: Broker, producer
 ):
     send(producer, 100)
@@ -185,7 +185,7 @@ def test_a_killed_reader_ends_the_query_and_its_locks_stay(
     assert_kept(broker)
 
 
-def test_a_reader_that_was_frozen_past_its_lease_ends_the_query(
+def test_a_reader_frozen_longer_than_its_lease_fails_the_query(
     stream: Stream, producer, tmp_path: Path
 ):
     short = Broker(tmp_path / "short.db", lock_max_live_ms=6_000)
@@ -288,7 +288,7 @@ def ended(broker: Broker, folder: Path, ending: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_however_an_idle_program_ends_its_locks_are_given_up(
+def test_an_idle_program_releases_its_locks_at_every_kind_of_end(
     broker: Broker, producer, tmp_path: Path, ending: str
 ):
     send(producer, 100)
@@ -296,7 +296,7 @@ def test_however_an_idle_program_ends_its_locks_are_given_up(
 
 
 @pytest.mark.parametrize("ending", ["kill -9 of the program", "SIGTERM of the JVM"])
-def test_however_a_busy_program_ends_its_locks_are_kept(
+def test_a_busy_program_keeps_its_locks_at_every_kind_of_end(
     broker: Broker, producer, tmp_path: Path, ending: str
 ):
     send(producer, 100)

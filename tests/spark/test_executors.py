@@ -1,4 +1,4 @@
-"""What executors do to a source: fail, run twice at once, die of idleness, be on other machines."""
+"""Executors that fail, run a task twice, are killed when idle, or are on other hosts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_two_executors_keep_the_order_and_failed_tasks_lose_nothing(
     assert told["stream"] == told["batch"]
 
 
-def test_two_attempts_at_once_on_two_hosts_write_repeats_that_a_reader_drops(
+def test_repeats_of_two_concurrent_attempts_on_two_hosts_are_dropped(
     spark, broker, producer, tmp_path: Path
 ):
     send(producer, 4_000)
@@ -104,7 +104,7 @@ def workers() -> list[int]:
     return found
 
 
-def test_a_stream_goes_on_in_workers_that_saw_none_of_its_batches_before(spark, stream, producer):
+def test_a_stream_continues_in_workers_without_its_earlier_batches(spark, stream, producer):
     """As after a minute without messages, when Spark kills the idle ones."""
 
     def signed(batches):
@@ -132,7 +132,7 @@ def test_a_stream_goes_on_in_workers_that_saw_none_of_its_batches_before(spark, 
         assert not set(one) & set(other)
 
 
-def test_a_stream_goes_on_after_its_idle_workers_were_killed(stream, producer):
+def test_a_stream_continues_after_its_idle_workers_were_killed(stream, producer):
     send(producer, 100)
     query = stream.start(group="etl")
     query.processAllAvailable()

@@ -1,4 +1,4 @@
-"""Rows a stage's function fails on, and queues that are lost under it."""
+"""Rows on which a stage's function fails, and queues whose lock is lost."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def letters(spark: SparkSession, broker: EmbeddedBroker) -> list[Any]:
     return spark.read.format("ordermq").options(**options).load().collect()
 
 
-def test_a_failing_row_ends_the_query_and_is_named(spark: SparkSession) -> None:
+def test_a_failing_row_fails_the_query_and_is_named(spark: SparkSession) -> None:
     stage = apply_in_order(frame(spark), failing(37), OUT, engine="arrow", rows_per_call=1)
     with pytest.raises(Exception, match="FunctionFailed") as caught:
         stage.collect()
@@ -61,7 +61,7 @@ def test_a_failing_row_ends_the_query_and_is_named(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 3])
-def test_failing_rows_go_to_the_dead_letter_topic_and_the_others_on(
+def test_failing_rows_go_to_the_dead_letter_topic_and_the_others_are_processed(
     spark: SparkSession, broker: EmbeddedBroker, max_in_flight: int
 ) -> None:
     counter = spark.sparkContext.accumulator(0)
@@ -144,7 +144,7 @@ def test_parking_in_a_stream_needs_a_directory(spark: SparkSession) -> None:
         apply_in_order(stream(spark), failing(1), OUT, on_failure=ParkKey("dead"))
 
 
-def test_a_stage_by_another_key_sends_its_failing_rows_away_too(
+def test_a_stage_by_another_key_sends_failing_rows_to_the_dead_letter_topic(
     spark: SparkSession, broker: EmbeddedBroker
 ) -> None:
     stage = apply_in_order(
@@ -282,7 +282,7 @@ def test_user_code_is_not_called_again_once_another_member_has_the_queue(
     assert "another member holds" in str(failures[0])
 
 
-def test_a_fence_needs_to_know_the_group(spark: SparkSession) -> None:
+def test_the_lease_check_needs_the_group(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="client_options"):
         apply_in_order(frame(spark, lease=77), failing(), OUT)
     with pytest.raises(ConfigError, match="'group'"):

@@ -1,4 +1,4 @@
-"""Order where a laptop's session does not go: shuffles that spill, retries, two hosts."""
+"""Order after shuffles that spill, retries of tasks, and blocks of two hosts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spilling() -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-def test_a_shuffle_that_spills_breaks_sparks_groups_and_not_our_stages(
+def test_a_spilled_shuffle_breaks_sparks_groups_but_not_the_ordered_stages(
     spilling: dict[str, Any],
 ) -> None:
     assert spilling["unordered"]["breaks"] > 0, "nothing spilled: the test shows nothing"
@@ -57,7 +57,7 @@ def test_a_stream_by_key_is_in_order_although_its_shuffle_spills(
 
 
 @pytest.mark.timeout(900)
-def test_a_task_that_is_run_again_gives_each_row_once_and_knows_its_attempt(
+def test_a_task_that_runs_again_returns_each_row_once_and_has_its_attempt_number(
     spilling: dict[str, Any],
 ) -> None:
     assert_ordered(spilling["retried"])

@@ -1,4 +1,4 @@
-"""Column functions in offset order."""
+"""Column functions whose calls get rows in offset order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ordermq.spark.stages.ordered_udf import ordered_udf
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 
 
-def test_an_ordered_udf_sees_each_queues_rows_in_order(spark: SparkSession) -> None:
+def test_an_ordered_udf_gets_each_queues_rows_in_order(spark: SparkSession) -> None:
     @ordered_udf("bigint")
     def step(offset: pd.Series) -> pd.Series:
         assert offset.is_monotonic_increasing
@@ -28,7 +28,7 @@ def test_an_ordered_udf_sees_each_queues_rows_in_order(spark: SparkSession) -> N
     assert {row.step for row in rows if row.offset > 0} == {1}
 
 
-def test_arrow_and_pandas_functions_of_several_columns_stand_beside_each_other(
+def test_arrow_and_pandas_functions_of_several_columns_can_be_combined(
     spark: SparkSession,
 ) -> None:
     @ordered_udf("string", engine="arrow")
@@ -54,7 +54,7 @@ def test_arrow_and_pandas_functions_of_several_columns_stand_beside_each_other(
     assert all(row.size == len(row.body) for row in rows)
 
 
-def test_an_ordered_udf_finds_a_shuffle(spark: SparkSession) -> None:
+def test_an_ordered_udf_detects_a_shuffle(spark: SparkSession) -> None:
     @ordered_udf("bigint")
     def same(offset: pd.Series) -> pd.Series:
         return offset
@@ -69,9 +69,7 @@ def test_an_ordered_udf_finds_a_shuffle(spark: SparkSession) -> None:
     ("answer", "said"),
     [(pd.Series([1]), "returned 1 for 100 rows"), (7, "returned int for 100 rows")],
 )
-def test_an_answer_of_another_length_is_refused(
-    spark: SparkSession, answer: Any, said: str
-) -> None:
+def test_a_result_of_another_length_is_refused(spark: SparkSession, answer: Any, said: str) -> None:
     wrong = ordered_udf("bigint")(lambda offset: answer)
     with pytest.raises(Exception, match=said):
         frame(spark).select(wrong("offset")).collect()

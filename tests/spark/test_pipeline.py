@@ -1,4 +1,4 @@
-"""From a topic through an ordered stage to another: source, fence, stage and sink together."""
+"""Source, lease check, stage and sink together: from one topic to another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def doubled(rows: Any, context: Any) -> Any:
 
 
 @pytest.mark.timeout(600)
-def test_an_ordered_stream_goes_through_a_fenced_stage_to_another_topic_in_order(
+def test_an_ordered_stream_reaches_another_topic_in_order_through_a_stage_with_lease_check(
     spark: SparkSession, options: dict[str, str], producer: Producer, tmp_path: Path
 ) -> None:
     send(producer, 300)

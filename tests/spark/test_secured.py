@@ -1,4 +1,4 @@
-"""Accounts and TLS, told by options: every process of Spark that talks to a broker has them."""
+"""Account and TLS options reach every Spark process that talks to a broker."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def sent(secured: EmbeddedBroker, tls: dict[str, str]) -> None:
 
 
 @pytest.mark.usefixtures("sent")
-def test_a_stream_goes_signed_and_encrypted_from_source_to_fence_to_sink(
+def test_source_lease_check_and_sink_use_account_and_tls(
     spark: Any, options: dict[str, str], tmp_path: Path
 ) -> None:
     source = spark.readStream.format("ordermq").options(**options, topic="orders", group="etl")
@@ -96,7 +96,7 @@ def test_a_stream_goes_signed_and_encrypted_from_source_to_fence_to_sink(
     ],
     ids=["secret", "no TLS", "no certificate"],
 )
-def test_a_refusal_says_what_to_check_when_reading_and_when_writing(
+def test_errors_of_refused_connections_name_what_to_check(
     spark: Any, options: dict[str, str], wrong: dict[str, str], said: str
 ) -> None:
     given = options | wrong

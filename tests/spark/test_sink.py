@@ -1,4 +1,4 @@
-"""The sink: order, stamps, and what it refuses, on an embedded broker."""
+"""The sink on an embedded broker: order, stamps and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def assert_keys_in_order(rows: list[Any]) -> None:
         assert numbers[key] == sorted(numbers[key]), key
 
 
-def test_a_batch_write_keeps_each_key_in_order_and_where_javas_selector_puts_it(
+def test_a_batch_write_keeps_each_key_in_order_in_the_queue_of_javas_selector(
     spark: SparkSession, target: dict[str, str]
 ) -> None:
     write(frame(spark), target)
@@ -166,7 +166,7 @@ def test_rows_of_a_keyed_stage_may_be_written_from_many_tasks(
         assert sources == sorted(sources)
 
 
-def test_texts_are_written_with_tags_and_keys_and_without_places(
+def test_rows_without_origin_columns_are_written_with_tags_and_keys(
     spark: SparkSession, target: dict[str, str]
 ) -> None:
     rows = frame(spark).select(
@@ -185,21 +185,21 @@ def test_texts_are_written_with_tags_and_keys_and_without_places(
 @pytest.mark.parametrize(
     ("mode", "said"), [("overwrite", "cannot be overwritten"), ("error", "SAVE_MODE")]
 )
-def test_only_append_is_a_mode(
+def test_only_mode_append_is_accepted(
     spark: SparkSession, target: dict[str, str], mode: str, said: str
 ) -> None:
     with pytest.raises(Exception, match=said):
         frame(spark).write.format("ordermq").options(**target).mode(mode).save()
 
 
-def test_a_write_without_a_topic_says_what_is_missing(
+def test_the_error_of_a_write_without_a_topic_names_the_options(
     spark: SparkSession, target: dict[str, str]
 ) -> None:
     with pytest.raises(Exception, match="topic_column, exactly one of the two"):
         write(frame(spark), {"name_servers": target["name_servers"]})
 
 
-def test_a_broker_that_is_gone_fails_the_write(
+def test_an_unreachable_broker_fails_the_write(
     spark: SparkSession, target: dict[str, str], broker: EmbeddedBroker
 ) -> None:
     write(frame(spark, rows=1), target)

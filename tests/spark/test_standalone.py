@@ -1,4 +1,4 @@
-"""The example of the flights on a cluster: started, shipped to and ended by the example itself."""
+"""The flights example on a standalone cluster that it starts, ships to and ends itself."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def test_the_flights_on_a_standalone_cluster_equal_pandas_and_nothing_stays_behind(
+def test_the_flights_on_a_standalone_cluster_equal_pandas_and_no_process_is_left(
     broker: Broker, tmp_path: Path
 ) -> None:
     send_flights(broker)

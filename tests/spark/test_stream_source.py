@@ -22,7 +22,7 @@ def test_a_stream_reads_every_message_once_in_queue_order(stream, producer):
     assert_in_order(rows + more)
 
 
-def test_a_batch_takes_at_most_max_rows_fairly(stream, producer):
+def test_a_micro_batch_takes_at_most_max_rows_fairly(stream, producer):
     send(producer, 200)
     stream.run(max_rows="60")
     sizes = [len(rows) for _, rows in stream.batches]
@@ -32,7 +32,7 @@ def test_a_batch_takes_at_most_max_rows_fairly(stream, producer):
     assert_in_order(stream.rows())
 
 
-def test_available_now_ends_with_what_was_there_at_its_start(stream, producer):
+def test_available_now_ends_with_the_messages_present_at_its_start(stream, producer):
     send(producer, 100)
 
     def more_arrives(number, rows):
@@ -61,7 +61,7 @@ def test_offset_texts_are_canonical_and_an_idle_query_makes_no_batch(stream, pro
         assert set(told) == {"@lease", *(f"orders@b:{number}" for number in range(4))}
 
 
-def test_progress_tells_the_end_of_the_queues_beside_the_end_of_the_batch(stream, producer):
+def test_progress_has_the_ends_of_the_queues_and_of_the_batch(stream, producer):
     send(producer, 100)
     query = stream.start(max_rows="30", now=True)
     assert query.awaitTermination(60)
@@ -96,9 +96,7 @@ def test_a_batch_that_failed_is_read_again_with_the_same_range(stream, producer)
     assert {row.lease for row in broken}.isdisjoint({row.lease for row in again[1]})
 
 
-def test_the_groups_offset_follows_the_batches_and_the_last_one_too(
-    stream, producer, pull_consumer
-):
+def test_the_groups_offset_follows_the_batches_including_the_last(stream, producer, pull_consumer):
     send(producer, 200)
     stream.run(group="g", max_rows="50")
     queues = [MessageQueue("orders", "b", number) for number in range(4)]
@@ -107,7 +105,7 @@ def test_the_groups_offset_follows_the_batches_and_the_last_one_too(
     assert done == [pull_consumer.max_offset(queue) for queue in queues]
 
 
-def test_a_stream_without_a_checkpoint_begins_where_its_group_stands(
+def test_a_stream_without_a_checkpoint_begins_at_the_groups_offsets(
     stream, producer, pull_consumer
 ):
     send(producer, 200)
@@ -120,7 +118,7 @@ def test_a_stream_without_a_checkpoint_begins_where_its_group_stands(
 
 
 @pytest.mark.parametrize("ordered", ["true", "false"])
-def test_a_queue_that_is_new_is_found_while_the_query_runs(stream, producer, broker, ordered):
+def test_a_new_queue_is_found_while_the_query_runs(stream, producer, broker, ordered):
     send(producer, 100)
     query = stream.start(group="etl", ordered=ordered, route_interval_ms="50")
     query.processAllAvailable()
@@ -130,7 +128,9 @@ def test_a_queue_that_is_new_is_found_while_the_query_runs(stream, producer, bro
     assert {row.queue_id for row in stream.rows()} == {0, 1, 2, 3, 5}
 
 
-def test_messages_that_expired_under_a_stream_end_it_or_are_passed_over(stream, producer, broker):
+def test_messages_that_expire_before_a_stream_reads_them_fail_it_or_are_skipped(
+    stream, producer, broker
+):
     send(producer, 100)
     stream.run()
     send(producer, 100, first=100)
@@ -141,7 +141,7 @@ def test_messages_that_expired_under_a_stream_end_it_or_are_passed_over(stream, 
     assert min(row.offset for row in rows if row.queue_id == 2) == 40
 
 
-def test_options_of_batches_only_are_refused_by_a_stream(stream, producer):
+def test_batch_only_options_are_refused_by_a_stream(stream, producer):
     send(producer, 1)
     with pytest.raises(StreamingQueryException, match="are for batch reads"):
         stream.run(ending_offsets='{"orders@b:0": 1}')

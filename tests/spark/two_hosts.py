@@ -1,4 +1,4 @@
-"""A standalone Spark of two hosts, which are two addresses of the loopback.
+"""A standalone Spark cluster of two hosts, which are two loopback addresses.
 
 What Spark does between hosts only, as speculation and fetching blocks, is seen there and not in
 `local-cluster`, whose executors share one.

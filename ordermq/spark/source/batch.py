@@ -46,7 +46,7 @@ def take_snapshot(options: SourceOptions) -> Ranges:
 def try_snapshot(options: SourceOptions) -> Ranges | None:
     """Take the snapshot while a DataFrame is made; None if the brokers give none.
 
-    Spark asks for a schema without telling whether a batch or a stream is meant. A stream needs
+    Spark asks for a schema without saying whether a batch or a stream is meant. A stream needs
     no snapshot, and one with a checkpoint must start even if its starting offsets have expired.
     """
     try:

@@ -41,8 +41,8 @@ class DriverLease:
     """The queue locks of one run; its coroutines run on the I/O thread, the rest anywhere.
 
     Unlike a consumer's `QueueLocks` it locks all queues or none, takes over from the run before
-    by its checkpoint, and never regains a lost lock: the query fails and starts again from its
-    checkpoint, because tasks of a batch may already have been given away.
+    by its checkpoint, and never regains a lost lock. Tasks of a batch may run on without it, so
+    the query fails and starts again from its checkpoint.
 
     Args:
         lease: the id of the run, new for each.
@@ -377,7 +377,7 @@ class DriverLease:
 
         Args:
             is_in_flight: a batch was handed out and its end is not known. No pause proves that
-                its tasks have ended, so by default nobody gets the locks before they expire.
+                its tasks have ended, so by default the locks are left to expire.
         """
         pauses = self._options.release_in_flight is ReleaseInFlight.AFTER_PAUSE
         await cancelled(self._acquisition)

@@ -99,8 +99,8 @@ def share_fairly(backlog: Mapping[MessageQueue, int], limit: int, rotation: int)
         each, rest = divmod(left, len(open_queues))
         open_queues.sort()
         first = rotation % len(open_queues)
-        for place, queue in enumerate(open_queues[first:] + open_queues[:first]):
-            shares[queue] = each + (place < rest)
+        for index, queue in enumerate(open_queues[first:] + open_queues[:first]):
+            shares[queue] = each + (index < rest)
     return shares
 
 
@@ -235,7 +235,7 @@ class LatestOffsets:
     """The ends of all queues of some topics, new queues included.
 
     An idle query asks 92 times per second. It is answered from memory, and only an answer that
-    is too old starts a request. Nobody asks the brokers while a long batch runs.
+    is too old starts a request. No request is sent while a long batch runs.
     """
 
     def __init__(self, session: ClientSession, topics: Sequence[str]) -> None:

@@ -258,7 +258,7 @@ class StreamDriver:
 
     def _begin_new(self, queues: list[MessageQueue]) -> Offsets:
         if not queues or (self._lease is not None and not self._lease.try_hold(queues)):
-            return {}  # held by somebody else yet: the next call tries again
+            return {}  # another member still holds one: the next call tries again
         _log.info("new queues: %s", ", ".join(map(queue_text, queues)))
         return self._session.call(earliest_offsets(self._session, queues))
 

@@ -31,7 +31,7 @@ from ordermq.spark.stages.stage_invocation import (
     function_failed,
 )
 
-# A column of the state beside the user's: cursors, parked key, and whether there is a user's
+# An additional column of the state: cursors, parked key, and whether there is a user's
 # state. One JSON text, because a second ValueState would be a second lookup in RocksDB per key.
 _OWN_COLUMN = "_ordermq"
 # The first version that Spark's transformWithState runs with; with an older one its worker

@@ -126,7 +126,7 @@ class _ColumnStage:
                 given = [column.slice(tokens[0], len(tokens)) for column in columns[n_origins:]]
                 results.append(self._call(given, len(tokens), origins, first, end))
                 process_queue.commit()
-            # One value per row in the order of the rows: Spark puts them beside the other columns.
+            # One value per row in the order of the rows: Spark adds them to the other columns.
             yield results[0] if len(results) == 1 else pa.concat_arrays(results)
 
     def _call(self, given: list[Any], count: int, origins: RowOrigins, first: int, end: int) -> Any:

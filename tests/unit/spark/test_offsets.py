@@ -53,7 +53,7 @@ def test_shares_are_fair_and_use_the_whole_limit(backlog, limit, turn):
 
 
 @given(st.integers(1, 20), st.integers(1, 6))
-def test_nobody_is_passed_over_for_ever_with_a_limit_below_the_number_of_queues(rounds, count):
+def test_every_queue_gets_its_turn_with_a_limit_below_the_number_of_queues(rounds, count):
     start = dict.fromkeys(QUEUES[:count], 0)
     tails = dict.fromkeys(QUEUES[:count], 10**6)
     for _ in range(rounds * count):
@@ -69,7 +69,7 @@ def test_a_stream_never_goes_back_or_loses_a_queue(start, tails, limit):
     assert all(end[queue] <= max(start[queue], tails.get(queue, 0)) for queue in start)
 
 
-def test_a_queue_that_ends_before_the_streams_place_is_an_error():
+def test_a_queue_that_ends_before_the_streams_offset_is_an_error():
     start = {QUEUES[0]: 5, QUEUES[1]: 7}
     assert find_truncation(start, {QUEUES[0]: 5, QUEUES[1]: 9}) is None
     assert find_truncation(start, {QUEUES[0]: 5}) is None  # not heard of is not gone

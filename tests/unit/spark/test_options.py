@@ -28,7 +28,7 @@ def options(**more):
     return SourceOptions.of(NEEDED | more)
 
 
-def test_defaults_are_those_of_the_table():
+def test_defaults_match_the_table():
     found = options()
     assert (found.topics, found.tags, found.columns) == (("orders",), "*", COLUMNS)
     assert found.end == Boundary(Edge.LATEST)
@@ -47,7 +47,7 @@ def test_a_group_makes_a_stream_ordered_and_start_at_the_groups_offsets():
 
 
 @pytest.mark.parametrize("key", ["starting_offsets", "startingoffsets", "startingOffsets"])
-def test_keys_come_in_any_spelling(key):
+def test_option_names_may_be_spelled_in_any_case(key):
     assert options(**{key: "LATEST"}).batch_start() == Boundary(Edge.LATEST)
 
 
@@ -61,7 +61,7 @@ def test_offsets_are_given_by_queue():
 @pytest.mark.parametrize(
     "moment", ["1700000000000", "2023-11-14T22:13:20+00:00", "2023-11-14T22:13:20"]
 )
-def test_times_are_milliseconds_or_iso(moment):
+def test_timestamps_are_milliseconds_or_iso(moment):
     assert options(starting_timestamp=moment).batch_start().timestamp_ms == 1_700_000_000_000
     assert options(ending_timestamp=moment).end.timestamp_ms == 1_700_000_000_000
 

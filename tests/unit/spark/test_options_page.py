@@ -8,7 +8,7 @@ from ordermq.model.arrow import COLUMNS
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_tables_of_options_on_the_page_are_those_of_the_code():
+def test_the_option_tables_of_the_page_match_the_code():
     script = runpy.run_path(str(ROOT / "ci" / "spark_options.py"))
     page = script["PAGE"].read_text()
     assert page == script["filled"](page), "run ci/spark_options.py"

@@ -78,14 +78,14 @@ def test_rows_keep_their_order_within_a_target_queue() -> None:
         assert offsets == sorted(offsets)
 
 
-def test_rows_without_a_key_go_where_their_source_queue_says() -> None:
+def test_rows_without_a_key_go_to_the_queue_of_their_source_queue() -> None:
     batch = placed([(5, 1, None), (5, 2, "k"), (5, 3, None)])
     found = encoder_of(batch).encode(batch)
     assert next(b for b, _ in messages_of(found[QUEUES[1]])) == b"5-1-None"
     assert len(messages_of(found[QUEUES[1]])) >= 2
 
 
-def test_a_column_may_choose_the_target_queue() -> None:
+def test_a_column_can_give_the_target_queue() -> None:
     batch = placed([(0, n, "k") for n in range(6)], target=[3, 0, 3, 0, 1, 3])
     found = encoder_of(batch, queue_column="target").encode(batch)
     rows = {queue.queue_id: [b for b, _ in messages_of(x)] for queue, x in found.items()}
@@ -109,7 +109,7 @@ def test_rows_made_of_one_message_are_numbered_also_across_batches() -> None:
     assert [stamp[1:] for stamp in stamps] == [(5, 0), (5, 1), (6, 0), (6, 1), (6, 2), (7, 0)]
 
 
-def test_rows_without_places_are_stamped_with_query_and_batch() -> None:
+def test_rows_without_origin_are_stamped_with_query_and_batch() -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"]})
     encoder = encoder_of(batch, partition=6)
     found = encoder.encode(batch)
@@ -118,7 +118,7 @@ def test_rows_without_places_are_stamped_with_query_and_batch() -> None:
     assert list(found) == [QUEUES[2]]
 
 
-def test_tags_keys_and_properties_go_along_and_the_protocols_own_do_not() -> None:
+def test_tags_keys_and_properties_are_sent_without_those_of_the_protocol() -> None:
     batch = placed(
         [(0, 1, "k"), (0, 2, "k")],
         tags=["a", None],
@@ -136,7 +136,7 @@ def test_tags_keys_and_properties_go_along_and_the_protocols_own_do_not() -> Non
     assert "TAGS" not in second
 
 
-def test_bodies_are_cut_at_the_most_bytes_of_a_request() -> None:
+def test_batches_are_cut_at_max_batch_bytes() -> None:
     batch = placed([(0, offset, "k") for offset in range(100)])
     (bodies,) = encoder_of(batch, max_batch_bytes="1000").encode(batch).values()
     assert len(bodies) > 10
@@ -147,7 +147,7 @@ def test_bodies_are_cut_at_the_most_bytes_of_a_request() -> None:
     assert len(set(keys)) == 100
 
 
-def test_rows_of_a_key_that_fall_back_are_refused_and_named() -> None:
+def test_rows_of_a_key_out_of_order_are_refused_and_named() -> None:
     batch = placed([(0, 5, "a"), (0, 9, "b"), (0, 7, "a"), (0, 6, "a")])
     with pytest.raises(OrderingError, match="key 'a', arrives after offset 7"):
         encoder_of(batch).encode(batch)
@@ -184,7 +184,7 @@ def test_an_empty_body_and_a_separator_are_refused_with_the_row() -> None:
         ({"topics": "x"}, "did you mean topic"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, str], said: str) -> None:
+def test_invalid_sink_options_are_refused(options: dict[str, str], said: str) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [b"x"]})
     with pytest.raises(ConfigError, match=said):
         encoder_of(batch, **options)
