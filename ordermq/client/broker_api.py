@@ -114,6 +114,9 @@ class BrokerApi:
         answer = await self._connections.request(address, command, timeout_ms)
         return self._stored(address, header, len(body), answer)
 
+    # Sends and pulls of the hot path come in two halves: `begin_send` and `stored`, `begin_pulls`
+    # and `pulled`. Their callers wait for many responses at once, without a coroutine per request.
+
     def begin_send(
         self,
         address: str,
@@ -132,6 +135,7 @@ class BrokerApi:
         connection = self._connections.writable_now(address)
         if connection is None:
             return False
+        # Encoded before the write, outside of any lock: only the write itself is serialized.
         command = self._send_command(header, body)
         if waiting is None:
             connection.send_oneway(command)
@@ -163,6 +167,7 @@ class BrokerApi:
         await self._connections.writable(address)
 
     def _send_command(self, header: SendHeader, body: bytes) -> Command:
+        # Absent rather than "false", which means the same in more bytes per message.
         header.unit_mode = self._config.unit_mode or None
         code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
         return Command.request(code, header.to_ext(), body)
@@ -180,6 +185,7 @@ class BrokerApi:
         self, address: str, header: SendHeader, body_bytes: int, answer: Command
     ) -> tuple[int, SendReplyHeader]:
         if answer.code not in _STORED:
+            # Java's remarks name the check that failed, but not what a sender can change.
             why = answer.remark or "broker refused the message"
             if answer.code == ResponseCode.MESSAGE_ILLEGAL:
                 why += (
@@ -206,6 +212,7 @@ class BrokerApi:
 
         Raises: BrokerError: it does not have the message, or does not know the group.
         """
+        # The broker creates the retry topic with this request if needed, and marks it accordingly.
         header.unit_mode = self._config.unit_mode
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
         timeout_ms = self._config.offset_timeout_ms
@@ -255,6 +262,7 @@ class BrokerApi:
         command = Command.request(RequestCode.END_TRANSACTION, header.to_ext())
         command.remark = remark
         if timeout_ms is None:
+            # The broker asks later if this is lost, so one-way is safe, only slower then.
             connection = await self._connections.get(address)
             connection.send_oneway(command)
             return
@@ -314,6 +322,8 @@ class BrokerApi:
         command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
         timeout_ms = self._config.offset_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
+        # RocketMQ's broker answers 0 instead for a queue that still has its first message in memory
+        # (rmq#9083): such a group starts at 0, whatever its `consume_from_where`.
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         self._check(answer, "broker did not return the committed offset", address, queue, group)
@@ -339,6 +349,7 @@ class BrokerApi:
         header = UpdateOffsetHeader(
             group, queue.topic, queue.queue_id, offset, broker_name=queue.broker_name
         )
+        # RocketMQ's broker ignores these fields and commits unconditionally.
         if epoch:
             header.epoch, header.client_id = epoch, self._client_id
         if reset:
@@ -363,6 +374,8 @@ class BrokerApi:
         """Acquire or renew locks of queues of one broker
         (docs/internals/semantics.md#broker-lock-table).
         """
+        # The broker's answer lists the queues that are ours now, not those it refused. A lock
+        # survives the connection it was requested over: only unlock or its expiry end it.
         ext = LockExtHeader(epochs="1").to_ext()
         body = LockBatch(group, self._client_id, tuple(queues)).to_body()
         command = Command.request(RequestCode.LOCK_BATCH_MQ, ext, body)
@@ -372,6 +385,7 @@ class BrokerApi:
         granted = locked_queues_from_body(answer.body)
         reply = LockExtHeader.from_ext(answer.ext)
         epochs = reply.epoch_list()
+        # An answer with some epochs cannot be matched with its queues: take none of them.
         if len(epochs) != len(granted):  # RocketMQ's broker returns no epochs
             epochs = [0] * len(granted)
         return LockGrant(dict(zip(granted, epochs, strict=True)), reply.lease_ms, reply.broker_id)
@@ -410,6 +424,8 @@ class BrokerApi:
 
     async def heartbeat(self, address: str, heartbeat: Heartbeat) -> int:
         """Register at the broker; return the broker's version. Registered once this returns."""
+        # Requests of one connection are handled in order: a pull sent after this one meets the
+        # subscription that it needs.
         heartbeat = replace(heartbeat, unit_mode=self._config.unit_mode)
         command = Command.request(RequestCode.HEART_BEAT, body=heartbeat.to_body())
         timeout_ms = self._config.request_timeout_ms
@@ -431,6 +447,7 @@ class BrokerApi:
                 "subscriptionData": subscription_to_json(subscription),
             }
         )
+        # Without this check, a broker that cannot filter by SQL would say so with each pull only.
         command = Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
         timeout_ms = self._config.request_timeout_ms
         answer = await self._connections.request(address, command, timeout_ms)
@@ -459,6 +476,7 @@ class BrokerApi:
         answer = await self._connections.request(address, command, timeout_ms)
         # Brokers answer SYSTEM_ERROR for a group without members
         # (docs/internals/protocol.md#membership).
+        # An account without permission gets that code, too, and must not look like an empty group.
         is_none = answer.code == ResponseCode.SYSTEM_ERROR
         if is_none and not is_denied(answer.code, answer.remark):
             return []
@@ -470,6 +488,8 @@ class BrokerApi:
 
         Raises: BrokerError: also from brokers before RocketMQ 5, which do not know the request.
         """
+        # Only to learn the mode. The allocation in the answer is not used: members compute theirs
+        # from the list of members, also with brokers that have no such request.
         body = assignment_to_body(self._client_id, group, topic)
         command = Command.request(RequestCode.QUERY_ASSIGNMENT, body=body)
         timeout_ms = self._config.request_timeout_ms
@@ -491,6 +511,7 @@ class BrokerApi:
         ext = GroupHeader(group).to_ext()
         command = Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        # Not an error for a tool: a group without members still has offsets and a lag.
         if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
             return GroupConnections((), ())
         self._check(answer, "broker did not list the group's connections", address, group=group)
@@ -515,12 +536,14 @@ class BrokerApi:
         body = LockBatch(group, "", tuple(queues)).to_body()
         command = Command.request(RequestCode.OMQ_QUERY_LOCKS, body=body)
         answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        # The request is an extension of the embedded broker.
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         self._check(answer, "broker did not list the locks", address, group=group)
         return held_locks_from_body(answer.body)
 
     async def _running_info(self, address: str, group: str, client_id: str) -> bytes:
+        # Without the stacks of all threads, which are large and not needed here.
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
         command = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
         answer = await self._connections.request(address, command, _RELAY_TIMEOUT_MS)
@@ -528,6 +551,7 @@ class BrokerApi:
         return answer.body
 
     async def _queue_offset(self, address: str, queue: MessageQueue, code: RequestCode) -> int:
+        # committed: only messages that consumers may read already, on brokers with replicas.
         header = QueueHeader(
             queue.topic, queue.queue_id, committed=True, broker_name=queue.broker_name
         )

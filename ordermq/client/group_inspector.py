@@ -77,6 +77,7 @@ class GroupInspector(Closing):
         return self._client.call(self._look(group, topics, ask_members))
 
     async def _look(self, group: str, topics: Sequence[str], ask_members: bool) -> GroupState:
+        # Every broker of the cluster: which of them know the group is not known beforehand.
         masters = await self._client.name_servers.masters()
         members: dict[str, GroupMember] = {}
         known_by: dict[str, str] = {}
@@ -94,10 +95,12 @@ class GroupInspector(Closing):
         progress |= await self._untouched(wanted, progress, masters)
         holdings: dict[MessageQueue, tuple[str, QueueHolding]] = {}
         silent: dict[str, str] = {}
+        # Through the broker that lists the member: clients do not listen on a port.
         for name, address in sorted(known_by.items()) if ask_members else ():
             try:
                 said = await self._client.api.member_queues(address, group, name)
             except OrderMQError as error:
+                # A frozen member is what the tool is there to find: note it, look at the others.
                 silent[name] = str(error)
                 continue
             holdings |= {queue: (name, row) for queue, row in said.items() if queue in progress}
@@ -119,6 +122,7 @@ class GroupInspector(Closing):
         """Return the progress of queues without a committed offset."""
         untouched: dict[MessageQueue, QueueProgress] = {}
         for topic in sorted(topics):
+            # Refreshed, not from memory: `top` runs for hours, and queues are added meanwhile.
             route = await self._client.routes.refresh(topic)
             if route is None:
                 raise RouteError(
@@ -126,8 +130,8 @@ class GroupInspector(Closing):
                     topic=topic,
                 )
             for queue in subscribe_queues(topic, route):
-                # Brokers list only queues with a committed offset; an untouched queue is the
-                # one whose lag an operator must not miss.
+                # A queue without a committed offset is missing in the broker's answer, and is
+                # the one whose lag an operator must not miss.
                 if queue not in progress and queue.broker_name in masters:
                     end = await self._client.api.max_offset(masters[queue.broker_name], queue)
                     untouched[queue] = QueueProgress(end, None, 0)
@@ -140,6 +144,7 @@ class GroupInspector(Closing):
         for name, address in masters.items():
             there = [queue for queue in queues if queue.broker_name == name]
             held = await self._client.api.held_locks(address, group, there)
+            # Without the locks of one broker the picture would be wrong, not only incomplete.
             if held is None:
                 return None
             locks |= {lock.queue: lock for lock in held}

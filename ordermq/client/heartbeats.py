@@ -63,6 +63,8 @@ class Heartbeats:
 
         Raises: BrokerError: wrong keys, or an account without this permission.
         """
+        # A broker that is down is no reason not to start: the group works on the other brokers. A
+        # wrong key or a missing permission is: it does not go away by itself.
         for address, error in await self._beat_all():
             if isinstance(error, BrokerError) and is_denied(error.response_code, str(error)):
                 raise error
@@ -97,6 +99,8 @@ class Heartbeats:
 
     def connection_lost(self, address: str) -> None:
         """Reconnect to a broker that must know us, and register again."""
+        # The brokers that must be able to reach us: for a member of a group all masters, for a
+        # producer those that it expects replies or transaction checks from.
         is_needed = address in self._registered
         if self._on_broker_back is not None:
             is_needed = address in self._routes.masters()
@@ -146,6 +150,8 @@ class Heartbeats:
     async def _beat_all(self) -> list[tuple[str, RemotingError]]:
         heartbeat = self._describe()
         addresses = self._routes.masters()
+        # Concurrently: one broker that does not answer must not delay the others' heartbeats until
+        # they drop the client.
         if heartbeat.consumers:
             addresses += self._routes.slaves()
         outcomes = await asyncio.gather(

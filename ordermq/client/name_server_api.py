@@ -24,6 +24,7 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
         raise ConfigError(
             f"name_servers={text!r}: expected host:port, as 127.0.0.1:9876, or a list of them"
         )
+    # RocketMQ separates by `;`. Users of other systems write a comma, which no host contains.
     parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
     addresses = tuple(part.strip() for part in parts if part.strip())
     if not addresses:
@@ -52,6 +53,7 @@ class NameServerApi:
         """
         ext = RouteHeader(topic, accept_standard_json=True).to_ext()
         address, answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, topic)
+        # Not an error: consumers may start before their topic exists.
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         self._check(address, answer, topic)

@@ -82,6 +82,7 @@ class Outages:
                 counts,
                 error,
             )
+        # No timer: while the outage lasts, retries come by several times a second.
         outage.unreported.clear()
         outage.reported_ms = self._last_report_ms[key] = now_ms
 

@@ -122,6 +122,7 @@ class Routes:
 
         A name server that does not answer leaves the known route in use.
         """
+        # All queues of a dead broker fail at once, and each asks for a new route.
         asking = self._asking.get(topic)
         if asking is None:
             asking = asyncio.get_running_loop().create_task(self.refresh(topic))
@@ -168,6 +169,7 @@ class Routes:
         Raises: RouteError: no known route contains the broker.
         """
         replicas = self.replicas_of(broker_name)
+        # As Java: a broker's suggestion may name a slave that is gone, and the next one will do.
         if wanted not in replicas and wanted and wanted + 1 in replicas:
             wanted += 1
         if wanted not in replicas:
@@ -217,6 +219,7 @@ class PullSource:
 
     def suggest(self, broker_id: int) -> bool:
         """Take the broker's suggestion; return True if the next pull goes to another replica."""
+        # A suggestion that leads to the same address is no change: the connection stays.
         if broker_id == self._wanted:
             return False
         before = self.choose()

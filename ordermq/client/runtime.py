@@ -38,6 +38,7 @@ class Runtime:
         self._pid = os.getpid()  # a forked child has this object, but not its thread
         # The loop keeps only weak references: a task nobody holds may be collected while it runs.
         self._tasks: set[asyncio.Task[Any]] = set()
+        # The constructor returns with a running loop, so that nobody posts to one that is not.
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         self._thread.start()
@@ -55,6 +56,8 @@ class Runtime:
 
     def release(self) -> None:
         """Count one user less; the last one stops the thread and cancels what still runs."""
+        # One lock for counting and for `_shared`: an `acquire` at the same time gets either this
+        # runtime, still running, or a new one.
         with self._shared_lock:
             self._users -= 1
             if self._users > 0:

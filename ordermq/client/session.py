@@ -69,8 +69,9 @@ class ClientSession:
         on_broker_back: Callable[[], None] | None = None,
         on_route_change: Callable[[str], None] = _ignore,
     ) -> None:
-        addresses = parse_name_servers(name_servers)
+        addresses = parse_name_servers(name_servers)  # before the thread is held: this may raise
         own_id = client_id if client_id is not None else new_client_id(config, addresses)
+        # One object for all heartbeats of a client whose registration never changes.
         own_heartbeat = Heartbeat(own_id, (), tuple(producer_groups))
         self.config = config
         self.client_id = own_id
@@ -134,6 +135,7 @@ class ClientSession:
 
     async def acall(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run `work` on the I/O thread and await its result, on any loop."""
+        # A caller's coroutine may run on the I/O thread itself, as a hook does.
         if self.runtime.is_io_thread:
             return await work
         return await asyncio.wrap_future(self.runtime.submit(work))
@@ -142,6 +144,7 @@ class ClientSession:
 
     def start_loops(self) -> None:
         """Begin the periodic heartbeats and route refreshes."""
+        # The first heartbeat and the first routes are the caller's: it must see their errors.
         config, beat, refresh = self.config, self.heartbeats.beat, self.routes.refresh_all
         self._loops = [
             self.runtime.spawn(
@@ -163,7 +166,7 @@ class ClientSession:
 
     async def stop_loops(self) -> None:
         """End the periodic heartbeats and route refreshes, and reconnects under way."""
-        await self.heartbeats.stop()
+        await self.heartbeats.stop()  # first: a reconnect would send another heartbeat
         await cancelled(*self._loops)
         self._loops = []
 
@@ -171,6 +174,7 @@ class ClientSession:
         self, *, consumer_group: str | None = None, producer_group: str | None = None
     ) -> None:
         """Unregister from a group at every broker; one that fails drops us when it notices."""
+        # Masters only: a slave forgets the client with the connection, and allocates no queues.
         for address in self.routes.masters():
             try:
                 await self.api.unregister(
@@ -219,6 +223,7 @@ class ClientSession:
 
         Raises: RemotingError, RouteError: none of the brokers answered; the last one's error.
         """
+        # Members register with every broker of their topics, so any of these has the list.
         failure: OrderMQError | None = None
         for address in self.routes.masters():
             try:
@@ -261,6 +266,7 @@ def new_client_id(
     #
     # A producer's id is always unique: a broker pushes a reply to the connection that sent a
     # heartbeat with this id last, and that must not be another client of the same name.
+    # A broadcasting member that got a new id at each start would lose its offsets.
     if is_broadcasting:
         instance = instance or DEFAULT_INSTANCE
     elif instance is None or instance == DEFAULT_INSTANCE:

@@ -95,7 +95,7 @@ class TraceDispatcher:
             return
 
         async def end() -> None:
-            self._closing.set()
+            self._closing.set()  # the loop sends once more, and ends
             if self._sending is not None:
                 await asyncio.wait([self._sending], timeout=_SEND_TIMEOUT_MS / 1_000)
             await cancelled(self._sending)
@@ -116,6 +116,7 @@ class TraceDispatcher:
 
     def _take(self) -> tuple[list[TraceRecord], str]:
         """Remove and return the records of one trace message, and their text."""
+        # Records of one message may be split: tools find them by the keys of the trace message.
         size = key_size = 0
         records: list[TraceRecord] = []
         parts: list[str] = []
@@ -142,11 +143,13 @@ class TraceDispatcher:
             address = client.routes.master_of(queue.broker_name)
             await client.api.send(address, header, text.encode(), _SEND_TIMEOUT_MS)
         except OrderMQError as error:
+            # No retry: a trace is worth less than the memory it waits in.
             self._drop(len(records), str(error))
 
     async def _queue(self, client: ClientSession) -> MessageQueue:
         """Return the next queue of the trace topic, in turn; its first message may create it."""
         topic = self.config.customized_trace_topic
+        # RocketMQ creates the trace topic only with `traceTopicEnable=true`.
         route = await client.routes.get(topic) or await client.routes.get(AUTO_CREATE_TOPIC)
         queues = [] if route is None else publish_queues(topic, route)
         if not queues:

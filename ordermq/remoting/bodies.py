@@ -89,6 +89,7 @@ def queue_table_from_body(body: bytes, name: str) -> dict[MessageQueue, int]:
     Raises: ProtocolError: it is neither.
     """
     table = with_quoted_names(body, name).get(name)
+    # Brokers send C++ clients a list, which is JSON.
     if isinstance(table, list):
         return {queue_from_json(row, name): _member(row, "offset", int, name) for row in table}
     return {queue: _checked(value, int, name) for queue, value in _by_queue(table, name)}
@@ -169,7 +170,7 @@ class TopicRoute:
             addresses = _member(item, "brokerAddrs", dict, what)
             try:
                 by_id = {int(number): str(address) for number, address in addresses.items()}
-            except ValueError:
+            except ValueError:  # ids are strings in JSON: "0" is the master
                 raise ProtocolError(f"{what}: broker ids {sorted(addresses)!r}") from None
             name = _member(item, "brokerName", str, what)
             brokers.append(BrokerData(name, by_id, _optional(item, "cluster", "", what)))
@@ -188,6 +189,7 @@ class TopicRoute:
 
     def to_body(self) -> bytes:
         """Encode a route in standard JSON."""
+        # Strict JSON with quoted broker ids, which every Java client reads.
         value: dict[str, Any] = {
             "brokerDatas": [
                 {
@@ -221,7 +223,7 @@ class LockBatch:
 
     group: str
     client_id: str
-    queues: tuple[MessageQueue, ...]
+    queues: tuple[MessageQueue, ...]  # with the broker's name, which is part of a lock's key
 
     @classmethod
     def from_body(cls, body: bytes) -> LockBatch:
@@ -262,6 +264,7 @@ class ConsumerData:
     """One consumer group of a heartbeat."""
 
     group: str
+    # The broker removes topics that are not in the list, also for the group's other members.
     subscriptions: tuple[Subscription, ...]
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
@@ -304,7 +307,7 @@ class Heartbeat:
                 ],
                 "heartbeatFingerprint": 0,  # 0: a full heartbeat, which every broker reads
                 "producerDataSet": [{"groupName": name} for name in self.producer_groups],
-                "withoutSub": False,
+                "withoutSub": False,  # the subscriptions are always sent, see above
             }
         )
 
@@ -322,7 +325,7 @@ def _consumer_to_json(data: ConsumerData) -> dict[str, Any]:
 def subscription_to_json(subscription: Subscription) -> dict[str, Any]:
     return {
         "classFilterMode": False,
-        "codeSet": list(subscription.tag_hashes),
+        "codeSet": list(subscription.tag_hashes),  # hashes collide: the client filters again
         "expressionType": subscription.expression_type,
         "subString": subscription.expression,
         "subVersion": subscription.version,
@@ -337,6 +340,7 @@ def _consumer_from_json(value: Any) -> ConsumerData:
     subscriptions = []
     for item in _optional(value, "subscriptionDataSet", _NOTHING, what):
         topic = _member(item, "topic", str, what)
+        # The embedded broker has no SQL. Refused here, or the group would get everything.
         if _optional(item, "expressionType", "TAG", what) != "TAG":
             raise ProtocolError(
                 f"{what}: expression type {item['expressionType']!r} is not supported: use TAG"
@@ -378,7 +382,7 @@ def assignment_to_body(client_id: str, group: str, topic: str) -> bytes:
             "clientId": client_id,
             "consumerGroup": group,
             "messageModel": "CLUSTERING",
-            "strategyName": "AVG",
+            "strategyName": "AVG",  # the answer is read for its mode only
             "topic": topic,
         }
     )
@@ -498,6 +502,7 @@ def connections_from_body(body: bytes) -> GroupConnections:
     value = load_object(body, what)
     rows = _optional(value, "connectionSet", _NOTHING, what)
     subscribed = _optional(value, "subscriptionTable", _NO_MEMBERS, what)
+    # Sorted, because brokers list them in the order of a hash table.
     members = (
         GroupMember(
             _member(row, "clientId", str, what), _member(row, "clientAddr", str, what),
@@ -527,6 +532,7 @@ def holdings_from_body(body: bytes) -> dict[MessageQueue, QueueHolding]:
 def member_subscriptions_from_body(body: bytes) -> MemberSubscriptions:
     """Return the subscriptions in a member's answer to GET_CONSUMER_RUNNING_INFO."""
     what = "running info"
+    # The body also has tables by message queue, which are not JSON.
     value = with_quoted_names(body, what)
     rows = _optional(value, "subscriptionSet", _NOTHING, what)
     properties = _optional(value, "properties", _NO_MEMBERS, what)

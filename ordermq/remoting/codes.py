@@ -8,7 +8,8 @@ from enum import IntEnum
 
 # MQVersion.V5_3_3: recent enough that brokers answer with standard JSON routes and SQL filters.
 PROTOCOL_VERSION = 479
-VERSION_WITH_TIMERS = 413  # MQVersion.V5_0_0
+# MQVersion.V5_0_0. An older broker would deliver a timed message at once.
+VERSION_WITH_TIMERS = 413
 
 
 class RequestCode(IntEnum):
@@ -33,7 +34,7 @@ class RequestCode(IntEnum):
     END_TRANSACTION = 37
     GET_CONSUMER_LIST_BY_GROUP = 38
     CHECK_TRANSACTION_STATE = 39
-    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    NOTIFY_CONSUMER_IDS_CHANGED = 40  # broker to client
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
     CHECK_CLIENT_CONFIG = 46
@@ -60,9 +61,9 @@ class RequestCode(IntEnum):
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
-    LITE_PULL_MESSAGE = 361
+    LITE_PULL_MESSAGE = 361  # since 5.0; clients of ordermq send 11, which 4.9 knows, too
     RECALL_MESSAGE = 370
-    QUERY_ASSIGNMENT = 400
+    QUERY_ASSIGNMENT = 400  # a client since 5.3.2 that gets code 3 for it never consumes
     OMQ_QUERY_LOCKS = 28_101  # extension: live locks of these queues
 
 
@@ -70,7 +71,7 @@ class ResponseCode(IntEnum):
     """Outcome of a request; 28001 and above are extensions, sent only to clients that use them."""
 
     SUCCESS = 0
-    SYSTEM_ERROR = 1
+    SYSTEM_ERROR = 1  # also "denied" with the plain ACL, and "no members" for request 38
     SYSTEM_BUSY = 2
     REQUEST_CODE_NOT_SUPPORTED = 3
     FLUSH_DISK_TIMEOUT = 10
@@ -92,7 +93,7 @@ class ResponseCode(IntEnum):
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
-    FLOW_CONTROL = 215
+    FLOW_CONTROL = 215  # nothing was stored, like 2, 14 and 1500: safe to send again
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     # Extension: the commit's lock epoch is not the current one

@@ -44,6 +44,7 @@ class Command:
     remark: str | None = None
     opaque: int = 0
     flag: int = 0
+    # An int, not the enumeration: peers may send numbers that it does not have.
     language: int = LanguageCode.PYTHON
     version: int = PROTOCOL_VERSION
     serialization: Serialization = Serialization.JSON

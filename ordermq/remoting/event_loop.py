@@ -29,6 +29,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
     except ImportError as error:
+        # Silently only if nobody asked: a forced loop that is missing must not be replaced.
         if forced:
             raise ConfigError(
                 f"{_VARIABLE}=uvloop: {error}; install it with pip install ordermq[uvloop], or "

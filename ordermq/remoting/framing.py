@@ -39,6 +39,7 @@ def encode(command: Command) -> bytes:
         header = encode_json(command)
     else:
         header = encode_binary(command)
+    # The first byte of the header's length is its encoding.
     mark = command.serialization << 24 | len(header)
     return b"".join((_WORDS.pack(4 + len(header) + len(command.body), mark), header, command.body))
 
@@ -186,7 +187,7 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
     if not isinstance(members, dict):
         raise ProtocolError(f"command header is a JSON {type(members).__name__}, not an object")
     get = members.get
-    language = _language(get("language", "JAVA"))
+    language = _language(get("language", "JAVA"))  # Java's default for a missing name
     ext = get("extFields") or {}
     remark = get("remark")
     code, opaque, flag, version = get("code"), get("opaque", 0), get("flag", 0), get("version", 0)
@@ -216,6 +217,7 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
 def _language(value: object) -> int:
     if type(value) is int:
         return value
+    # Java has null for a language it does not know.
     if value is None or isinstance(value, str):
         return _LANGUAGE_CODES.get(value or "", LanguageCode.OTHER)
     raise ProtocolError(f"command header: language is a {type(value).__name__}")

@@ -53,6 +53,7 @@ def _generate(header: type[Any]) -> _Methods:
         name, kind = part.name, str(part.type).split(" ")[0]
         wire = part.metadata.get("ext", name)
         names[f"default_{name}"] = part.default
+        # A required field that is empty counts as missing: only strings may be empty.
         is_needed = part.default is MISSING
         absent = f"missing(cls, {wire!r}, {name!r})" if is_needed else f"default_{name}"
         read.append(f"    {name} = get({wire!r})")
@@ -70,6 +71,7 @@ def _generate(header: type[Any]) -> _Methods:
     members = ", ".join(part.name for part in fields(header))
     read.append(f"    return cls({members})")
     write.append("    return ext")
+    # Only names of fields of this module get into the source, nothing that was received.
     exec("\n".join(read + write), names)
     methods = _METHODS[header] = names["from_ext"], names["to_ext"]
     return methods
@@ -81,6 +83,7 @@ def _missing(header: type[Header], wire: str, name: str) -> NoReturn:
 
 def _number(header: type[Header], text: str, wire: str, name: str) -> int:
     try:
+        # The usual case first: up to 18 digits cannot overflow a Java long.
         if text.isascii() and text.isdecimal() and len(text) < 19:
             return int(text)
         return _read_int(text)
@@ -105,6 +108,7 @@ class RouteHeader(Header):
     """GET_ROUTEINFO_BY_TOPIC 105."""
 
     topic: str
+    # Else the answer may have unquoted broker ids, which is not JSON.
     accept_standard_json: bool | None = _ext("acceptStandardJsonOnly", default=None)
 
 
@@ -112,12 +116,14 @@ class RouteHeader(Header):
 class SendHeader(Header):
     """SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320: names shortened to one letter."""
 
+    # In the order of use, not of the letters: c and d have defaults.
     producer_group: str = _ext("a")
     topic: str = _ext("b")
     queue_id: int = _ext("e")
-    sys_flag: int = _ext("f", default=0)
+    sys_flag: int = _ext("f", default=0)  # a message's: other bits than those of a pull
     born_timestamp_ms: int = _ext("g", default=0)
     flag: int = _ext("h", default=0)
+    # An unknown topic is created like this one, with the smaller of both numbers of queues.
     default_topic: str = _ext("c", default="TBW102")
     default_topic_queue_nums: int = _ext("d", default=4)
     properties: str = _ext("i", default="")
@@ -156,9 +162,10 @@ class LongSendHeader(Header):
 class SendReplyHeader(Header):
     """Response to a send; the ids of a batch are joined with commas."""
 
+    # The first three are required: Java's client fails on a response without fields.
     message_id: str = _ext("msgId")
     queue_id: int = _ext("queueId")
-    queue_offset: int = _ext("queueOffset")
+    queue_offset: int = _ext("queueOffset")  # of the first message of a batch
     transaction_id: str | None = _ext("transactionId", default=None)
     region: str | None = _ext("MSG_REGION", default=None)
     trace_on: str | None = _ext("TRACE_ON", default=None)
@@ -195,13 +202,15 @@ class PullHeader(Header):
     queue_id: int = _ext("queueId")
     queue_offset: int = _ext("queueOffset")
     max_messages: int = _ext("maxMsgNums")
-    sys_flag: int = _ext("sysFlag")
+    sys_flag: int = _ext("sysFlag")  # a PullFlag: other bits than those of a message
+    # Java's consumers commit with a pull. Ours never do: the response does not acknowledge it.
     commit_offset: int = _ext("commitOffset", default=0)
     suspend_timeout_ms: int = _ext("suspendTimeoutMillis", default=0)
     subscription: str | None = None
+    # A broker that has an older subscription than this answers 25: heartbeat first, then pull.
     subscription_version: int = _ext("subVersion", default=0)
     expression_type: str | None = _ext("expressionType", default=None)
-    max_bytes: int | None = _ext("maxMsgBytes", default=None)
+    max_bytes: int | None = _ext("maxMsgBytes", default=None)  # RocketMQ's broker ignores it
     broker_name: str | None = _ext("bname", default=None)
 
 
@@ -209,6 +218,7 @@ class PullHeader(Header):
 class PullReplyHeader(Header):
     """Response to a pull with code 0, 19, 20 or 21."""
 
+    # After the last message the broker looked at, whether it matched or not.
     next_begin_offset: int = _ext("nextBeginOffset")
     min_offset: int = _ext("minOffset")
     max_offset: int = _ext("maxOffset")
@@ -222,6 +232,8 @@ class QueryOffsetHeader(Header):
     group: str = _ext("consumerGroup")
     topic: str = _ext("topic")
     queue_id: int = _ext("queueId")
+    # RocketMQ's broker answers 0 instead of "not found" anyway, while the queue's first message is
+    # in memory (rmq#9083).
     set_zero_if_not_found: bool | None = _ext("setZeroIfNotFound", default=None)
     broker_name: str | None = _ext("bname", default=None)
 
@@ -233,7 +245,7 @@ class UpdateOffsetHeader(Header):
     group: str = _ext("consumerGroup")
     topic: str = _ext("topic")
     queue_id: int = _ext("queueId")
-    commit_offset: int = _ext("commitOffset")
+    commit_offset: int = _ext("commitOffset")  # may be lower than the stored one: resets do that
     broker_name: str | None = _ext("bname", default=None)
     epoch: int | None = _ext("omqEpoch", default=None)
     client_id: str | None = _ext("omqClientId", default=None)
@@ -290,7 +302,7 @@ class SendBackHeader(Header):
 
     physical_offset: int = _ext("offset")
     group: str = _ext("group")
-    delay_level: int = _ext("delayLevel")
+    delay_level: int = _ext("delayLevel")  # 0: the broker chooses; below 0: dead letter
     origin_message_id: str | None = _ext("originMsgId", default=None)
     origin_topic: str | None = _ext("originTopic", default=None)
     unit_mode: bool | None = _ext("unitMode", default=None)

@@ -69,11 +69,12 @@ class Namespaces:
 
         Raises: ConfigError: a name with its namespace is too long.
         """
-        ext = dict(command.ext)
+        ext = dict(command.ext)  # the caller may send the same fields again after a failure
         if self.v2:
             ext["nsd"], ext["ns"] = "true", self.v2
         if self.name:
             self._rename(command, ext, self._wrap)
+            # The names inside a message's properties are the program's business, but for one.
             if command.code in _SENDS:
                 ext[_PROPERTIES] = self._with_instance(ext.get(_PROPERTIES, ""))
         command.ext = ext

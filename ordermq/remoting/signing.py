@@ -15,6 +15,7 @@ from ordermq.remoting.command import Command
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
+# A broker that passes a request on to a client removes these: they are between it and the sender.
 SIGNED_BY = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _SIGNS_IT_FROM = 400  # Java's clients before this version add that field after signing
@@ -41,7 +42,7 @@ class Credentials:
 
     def sign(self, command: Command) -> None:
         """Add the account and the signature to a request; change nothing in it afterwards."""
-        ext = dict(command.ext)
+        ext = dict(command.ext)  # the caller may send the same fields again after a failure
         ext[ACCESS_KEY] = self.access_key
         if self.security_token:
             ext[SECURITY_TOKEN] = self.security_token
@@ -70,6 +71,7 @@ def refusal_reason(command: Command, accounts: Mapping[str, str]) -> str | None:
     Args:
         accounts: secret keys by access key.
     """
+    # Which of the two is wrong, key or signature, is no secret: access keys travel in the clear.
     access_key = command.ext.get(ACCESS_KEY)
     if not access_key:
         return "the request is not signed: this broker serves configured accounts only"

@@ -23,6 +23,7 @@ def client_context(config: RemotingConfig) -> ssl.SSLContext | None:
     if not config.tls:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Before verify_mode: ssl refuses CERT_NONE while the host is checked.
     context.check_hostname = config.tls_verify is TlsVerify.FULL
     if config.tls_verify is TlsVerify.NONE:
         context.verify_mode = ssl.CERT_NONE
@@ -45,6 +46,7 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _present(context, config.tls_certificate, config.tls_key)
     if config.tls_client_ca_file:
+        # In this order: an unreadable bundle must not leave a context that accepts everybody.
         _trust(context, "tls_client_ca_file", config.tls_client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -127,7 +127,7 @@ def read(text: str) -> list[TraceRecord]:
     Raises: ProtocolError: a record has too few fields, or a field is not a number.
     """
     found: list[TraceRecord] = []
-    for line in text.split(_RECORD_END):
+    for line in text.split(_RECORD_END):  # the last one is empty: records end with the separator
         word, *fields = line.split(_FIELD_END)
         try:
             if word == Published.word:
