@@ -13,6 +13,7 @@ from ordermq.audit.report import INVARIANTS
 from ordermq.cli.output import (
     EXIT_CODES,
     ExitCode,
+    counted,
     fail,
     json_option,
     out,
@@ -69,8 +70,8 @@ def audit_command(
 def show(report: AuditReport) -> None:
     """Print a report as tables, and the result last: it stays visible on the terminal."""
     print_table(
-        f"{len(report.files)} histories, {report.lines:,} events, {report.processes} processes, "
-        f"{report.crashes} crashed",
+        f"{len(report.files)} files, {report.lines:,} events, "
+        f"{counted(report.processes, 'process run')}, {report.crashes} crashed or still running",
         ["messages", "count"],
         [
             ("stored by the broker", report.stored),

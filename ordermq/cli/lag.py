@@ -7,7 +7,7 @@ import time
 import click
 
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
-from ordermq.cli.output import EXIT_CODES, fail, json_option, print_json, print_table
+from ordermq.cli.output import EXIT_CODES, counted, fail, json_option, print_json, print_table
 from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.remoting.bodies import QueueProgress
 
@@ -42,7 +42,8 @@ def lag(
             (queue, done.committed, done.end, done.lag, behind(done, now_ms))
             for queue, done in state.progress.items()
         ]
-        title = f"{group}: {state.lag:,} messages behind, {len(state.members)} members"
+        behind_by = counted(state.lag, "message")
+        title = f"{group}: {behind_by} behind, {counted(len(state.members), 'member')}"
         print_table(title, ["queue", "committed", "end offset", "lag", "behind"], rows)
     if at_most is not None and state.lag > at_most:
         fail(f"group {group!r} is {state.lag:,} messages behind, more than {at_most:,}")

@@ -10,6 +10,7 @@ from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.lag import require_known
 from ordermq.cli.output import (
     EXIT_CODES,
+    counted,
     fail,
     json_option,
     note,
@@ -63,7 +64,8 @@ def locks(group: str, topics: tuple[str, ...], servers: Servers, as_json: bool) 
         columns = _BY_MEMBERS if state.locks is None else _BY_MEMBERS | _BY_BROKER
         short = short_client_ids(member.client_id for member in state.members)
         cells = [[_cell(row, name, short) for name in columns.values()] for row in rows]
-        print_table(f"{group}: {len(state.members)} members", list(columns), cells, right=3)
+        title = f"{group}: {counted(len(state.members), 'member')}"
+        print_table(title, list(columns), cells, right=3)
         for name, reason in state.silent.items():
             note(f"member {name} did not answer: {reason}")
         if state.locks is None:

@@ -42,6 +42,8 @@ Exit codes:
   2  invalid option or unreadable file
   3  no name server or broker answers"""
 
+_WIDEST_TABLE = 400  # columns
+
 out = Console()
 err = Console(stderr=True)
 
@@ -63,19 +65,28 @@ def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: int = 1
 ) -> None:
     """Write a table to stdout; columns from number `right` on are aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD)
+    table = new_table()
     for place, column in enumerate(columns):
-        # Folded rather than cut: on a narrow terminal a queue's name must stay readable.
-        table.add_column(
-            column,
-            justify="right" if place >= right else "left",
-            overflow="fold",
-            no_wrap=place == 0,
-        )
+        is_figure = place >= right
+        # Headings of figures may wrap; names must stay whole, or nobody can copy them.
+        table.add_column(column, justify="right" if is_figure else "left", no_wrap=not is_figure)
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     out.print(f"[bold]{_escape(title)}[/]", highlight=False, soft_wrap=True)
-    out.print(table)
+    # As wide as its words: rich would cut queue names to fit a narrow terminal.
+    needed = out.measure(table, options=out.options.update(max_width=_WIDEST_TABLE)).minimum
+    table.width = needed if needed > out.width else None
+    out.print(table, crop=False)
+
+
+def new_table(**settings: Any) -> Table:
+    """Return an empty table in the style of all commands."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), **settings)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 member` or `2 members`."""
+    return f"{count:,} {noun}" + "s" * (count != 1)
 
 
 def _cell(value: object) -> str:

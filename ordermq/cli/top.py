@@ -8,13 +8,20 @@ import time
 from collections.abc import Callable
 
 import click
-from rich import box
 from rich.live import Live
 from rich.table import Table
 
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.lag import behind
-from ordermq.cli.output import EXIT_CODES, json_option, out, print_json, short_client_ids
+from ordermq.cli.output import (
+    EXIT_CODES,
+    counted,
+    json_option,
+    new_table,
+    out,
+    print_json,
+    short_client_ids,
+)
 from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.model.message_queue import MessageQueue
 
@@ -91,6 +98,8 @@ def _show(samples: _Samples, stop: threading.Event, every: float, count: int | N
     if out.is_terminal:
         # The live view used the alternate screen, which the terminal has just discarded.
         out.print(_table(samples))
+    else:
+        out.line()
 
 
 def _print(samples: _Samples, stop: threading.Event, every: float, count: int | None) -> None:
@@ -105,18 +114,15 @@ def _print(samples: _Samples, stop: threading.Event, every: float, count: int | 
 
 def _table(samples: _Samples) -> Table:
     state, now_ms = samples.state, time.time_ns() // 1_000_000
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"{state.group}: {state.lag:,} messages behind, {len(state.members)} members",
-        title_justify="left",
-        title_style="bold",
-    )
+    title = f"{state.group}: {counted(state.lag, 'message')} behind, "
+    title += counted(len(state.members), "member")
+    table = new_table(title=title, title_justify="left", title_style="bold")
     table.add_column("queue", no_wrap=True)
-    table.add_column("member", overflow="fold")
+    table.add_column("member", no_wrap=True)
     for column in ("stored/s", "done/s", "lag", "behind", "buffered"):
         table.add_column(column, justify="right")
     if not state.progress:
-        table.add_row("no member and no offset yet; waiting", style="yellow")
+        table.caption = "no member and no offset yet; waiting"
     short = short_client_ids(member.client_id for member in state.members)
     for queue, done in state.progress.items():
         member, said = state.holdings.get(queue, ("-", None))

@@ -107,7 +107,7 @@ def test_locks_are_shown_with_owner_epoch_and_what_the_member_says(
         assert row["epoch"] > 0
         assert 0 < row["left_ms"] <= 60_000
     shown = ordermq("locks", "billing", "orders", "--name-servers", broker.name_servers)
-    assert "billing: 1 members" in shown.stdout
+    assert "billing: 1 member" in shown.stdout
 
 
 def test_locks_of_a_closed_member_are_gone(broker: EmbeddedBroker, consumer: PushConsumer) -> None:
