@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig, PullConfig
@@ -25,7 +25,6 @@ from ordermq.consumer.dispatch.consume_loop import (
     failure_text,
 )
 from ordermq.consumer.dispatch.failure_policy import send_back
-from ordermq.consumer.dispatch.slow_listeners import SlowListenerWatch
 from ordermq.consumer.listener import (
     CONCURRENT,
     ConcurrentContext,
@@ -42,9 +41,8 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
-from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.receiver import Flow, Loop, flow_by_fill_and_span
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.receiver import Flow, flow_by_fill_and_span
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.message import MessageBatch, MessageRun, MessageView
@@ -64,6 +62,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     """
 
     is_ordered = False
+    _slow_consequence = "its batch is sent back to the broker"
 
     def __init__(
         self,
@@ -92,16 +91,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         queue, span = assigned.process_queue, assigned.unfinished_span
         return flow_by_fill_and_span(config, queue.message_count, queue.size_bytes, span)
 
-    def loops(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> Sequence[Loop]:
-        watch = SlowListenerWatch(
-            self._clock,
-            self._config.consume_timeout_ms,
-            lambda: [call for call, _ in self._running.copy().values()],
-            "its batch is sent back to the broker",
-            self._pool.stack_of,
-            self._send_back_slow,
-        )
-        return [("consume timeouts", watch.run)]
+    def _running_calls(self, assigned: Sequence[AssignedQueue]) -> list[RunningCall]:
+        return [call for call, _ in self._running.copy().values()]
 
     async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
         # A queue and a claim of its own: whoever holds the real queue must not see this call, and
@@ -183,7 +174,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
 
     # Failed messages; on the I/O thread.
 
-    def _send_back_slow(self, call: RunningCall) -> None:
+    def _on_slow(self, call: RunningCall) -> None:
         """Send back a batch whose listener has not returned for `consume_timeout_ms`."""
         # The listener is not stopped, so a slow message can be consumed twice at once (rmq#1600).
         # Without this a hung one would hold the queue's commit for ever.

@@ -25,15 +25,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol
 
-from ordermq.client.runtime import Runtime
+from ordermq.client.runtime import Runtime, repeat
 from ordermq.client.session import ClientSession
+from ordermq.clock import Clock
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
 from ordermq.consumer.listener import ConsumeContext, ListenerResults, Settlement, Verdict
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
-from ordermq.consumer.queue.event_recorder import EventRecorder
+from ordermq.consumer.queue.assigned_queue import (
+    AssignedQueue,
+    BatchClaim,
+    Lease,
+    QueueCallbacks,
+    RunningCall,
+)
 from ordermq.consumer.queue.receiver import Flow, Loop, Queue
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError
 from ordermq.events import EventType
 from ordermq.model.message import MessageBatch
@@ -42,6 +48,7 @@ from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
+_CHECKS_PER_TIMEOUT = 10  # so a slow call is found at most a tenth of its time-out late
 _FIRST_DEFECT_DELAY_MS = 1_000
 _MAX_DEFECT_DELAY_MS = 60_000
 
@@ -192,6 +199,70 @@ class OnIoThread:
             return None, error
 
 
+class SlowListenerWatch:
+    """Finds listener calls that do not return, and logs each once with its stack; on the I/O thread
+    (docs/internals/semantics.md#hung-listeners).
+
+    Args:
+        timeout_ms: a call that runs longer is slow.
+        calls: returns the calls in progress.
+        consequence: what follows, for the log.
+        stack_of: returns the stack of the listener that a thread runs for a queue.
+        on_slow: called once per slow call.
+    """
+
+    # Nothing stops a running listener. In an ordered group its lease is still renewed, because
+    # giving the queue to another member would break its order. A concurrent group has no order
+    # to keep and sends the batch back to the broker.
+
+    def __init__(
+        self,
+        clock: Clock,
+        timeout_ms: int,
+        calls: Callable[[], Iterable[RunningCall]],
+        consequence: str,
+        stack_of: Callable[[AssignedQueue, int], str],
+        on_slow: Callable[[RunningCall], None],
+    ) -> None:
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._calls = calls
+        self._consequence = consequence
+        self._stack_of = stack_of
+        self._on_slow = on_slow
+        self._notified: set[RunningCall] = set()
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        interval_ms = max(self._timeout_ms // _CHECKS_PER_TIMEOUT, 1)
+        await repeat(self.check, self._clock, lambda: interval_ms)
+
+    async def check(self) -> None:
+        """Log each call that has become slow since the last check."""
+        now_ms = self._clock.now_ms()
+        # A call is identified by all its fields: a retry of the same batch is another call.
+        running = set(self._calls())
+        for call in running - self._notified:
+            if call.since_ms < now_ms - self._timeout_ms:
+                self._notified.add(call)
+                self._log(call, now_ms)
+                self._on_slow(call)
+        self._notified &= running  # the others have returned
+
+    def _log(self, call: RunningCall, now_ms: int) -> None:
+        # The stack distinguishes a deadlock from a slow database. It is taken here because the
+        # call may return at any moment.
+        _log.error(
+            "%s: listener has not returned for %d ms at offsets %d-%d; %s. Its stack:\n%s",
+            call.assigned.queue,
+            now_ms - call.since_ms,
+            call.messages.first_offset,
+            call.messages.last_offset,
+            self._consequence,
+            self._stack_of(call.assigned, call.thread),
+        )
+
+
 class ConsumeLoop(ABC, Generic[Queue]):
     """Calls a group's listener for its assigned queues: the parts all dispatchers share.
 
@@ -259,14 +330,32 @@ class ConsumeLoop(ABC, Generic[Queue]):
     @abstractmethod
     async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]: ...
 
-    @abstractmethod
-    def loops(self, assigned: Callable[[], Sequence[Queue]]) -> Sequence[Loop]: ...
+    def loops(self, assigned: Callable[[], Sequence[Queue]]) -> Sequence[Loop]:
+        watch = SlowListenerWatch(
+            self._clock,
+            self._config.consume_timeout_ms,
+            lambda: self._running_calls(assigned()),
+            self._slow_consequence,
+            self._pool.stack_of,
+            self._on_slow,
+        )
+        return [("slow listeners", watch.run)]
 
     def resize(self, size: int) -> None:
         self._pool.resize(size)
 
     def close(self, timeout_s: float) -> bool:
         return self._pool.close(timeout_s)
+
+    # Slow listeners; what follows differs between ordered and concurrent groups.
+
+    _slow_consequence: str  # for the log
+
+    @abstractmethod
+    def _running_calls(self, assigned: Sequence[Queue]) -> list[RunningCall]: ...
+
+    @abstractmethod
+    def _on_slow(self, call: RunningCall) -> None: ...
 
     # A run.
 

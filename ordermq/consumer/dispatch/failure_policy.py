@@ -19,8 +19,7 @@ from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import OnIoThread, failure_text
 from ordermq.consumer.listener import ConsumeContext, Verdict
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
-from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model import properties as props

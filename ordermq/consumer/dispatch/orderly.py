@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig, PullConfig
@@ -16,7 +16,6 @@ from ordermq.consumer.dispatch.consume_loop import (
     Steps,
 )
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Failures, NextStep
-from ordermq.consumer.dispatch.slow_listeners import SlowListenerWatch
 from ordermq.consumer.listener import (
     AUTO_COMMIT,
     MANUAL_COMMIT,
@@ -31,10 +30,10 @@ from ordermq.consumer.queue.assigned_queue import (
     Lease,
     NotClaimed,
     QueueCallbacks,
+    RunningCall,
 )
-from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.receiver import Flow, Loop, Queue, flow_by_fill
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.receiver import Flow, Queue, flow_by_fill
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import EventType
 from ordermq.model.message import MessageBatch
@@ -59,6 +58,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
     """
 
     is_ordered = True
+    _slow_consequence = "its queue waits and keeps its lock"
 
     def __init__(
         self,
@@ -88,16 +88,11 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         queue = assigned.process_queue
         return flow_by_fill(config, queue.message_count, queue.pending_count, queue.size_bytes)
 
-    def loops(self, assigned: Callable[[], Sequence[Queue]]) -> Sequence[Loop]:
-        watch = SlowListenerWatch(
-            self._clock,
-            self._config.consume_timeout_ms,
-            lambda: [call for item in assigned() for call in item.running_calls()],
-            "its queue waits and keeps its lock",
-            self._pool.stack_of,
-            lambda call: self._statistics.add("slow_listeners"),
-        )
-        return [("slow listeners", watch.run)]
+    def _running_calls(self, assigned: Sequence[Queue]) -> list[RunningCall]:
+        return [call for item in assigned for call in item.running_calls()]
+
+    def _on_slow(self, call: RunningCall) -> None:
+        self._statistics.add("slow_listeners")
 
     async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
         raise StateError(

@@ -15,9 +15,8 @@ from typing import Any
 
 from ordermq.client.session import ClientSession
 from ordermq.consumer.queue.assigned_queue import BatchClaim
-from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model import properties as props

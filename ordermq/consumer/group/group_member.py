@@ -34,9 +34,8 @@ from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscription
 from ordermq.consumer.offsets.local_offsets import LocalOffsets, OffsetFile
 from ordermq.consumer.offsets.offset_store import BrokerOffsets, OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
-from ordermq.consumer.queue.event_recorder import EventRecorder
 from ordermq.consumer.queue.receiver import Loop, Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.model.message_queue import MessageQueue

@@ -16,8 +16,7 @@ from ordermq.client.session import ClientSession
 from ordermq.config import LeaseConfig
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
-from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue

@@ -12,8 +12,7 @@ from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
-from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue

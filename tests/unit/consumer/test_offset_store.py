@@ -12,8 +12,7 @@ from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
 from ordermq.consumer.offsets.offset_store import BrokerOffsets, OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
-from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, RequestTimeout
 from ordermq.events import NoHistory
 from ordermq.model.message_queue import MessageQueue

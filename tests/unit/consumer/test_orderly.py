@@ -24,8 +24,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     QueueState,
 )
-from ordermq.consumer.queue.event_recorder import EventRecorder
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import NoHistory
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
