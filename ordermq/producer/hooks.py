@@ -49,9 +49,9 @@ class SendCall:
 class SendHook(Protocol):
     """Called around each send, in the order hooks were added.
 
-    `before` runs on the thread that sends, `after` on the I/O thread: it must be quick and must
-    not send. An exception of a hook is logged and counted (`Producer.hook_errors`), and the
-    send continues.
+    `before` runs on the thread that sends, `after` on the I/O thread (on the caller's, if no
+    queue could be chosen): it must be quick and must not send. An exception of a hook is logged
+    and counted (`Producer.hook_errors`), and the send continues.
     """
 
     def before(self, call: SendCall) -> None: ...

@@ -311,8 +311,8 @@ class Producer(Starting):
         assert self._client is not None
         # What the caller's own thread finds, it raises; no caller is left for a later failure.
         if threading.get_ident() != caller or self._client.runtime.is_io_thread:
-            self._oneway_failures += 1
             _log.warning("one-way message %s failed: %s", pending.unique_ids[0], pending.error)
+            self._oneway_failures += 1
 
     def _send_and_wait(
         self, messages: Sequence[Message], key: ShardingKey | None, queue: MessageQueue | None

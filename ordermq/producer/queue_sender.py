@@ -343,6 +343,7 @@ class InFlightBatch(ResponseFuture):
         if not isinstance(error, OrderMQError):
             raise error
         self._attempts += 1
+        broker_name = self._protocol.queue.broker_name  # before a reply moves on to the next one
         self._protocol.record_failure(error)
         staying = self._without_fallbacks(error)
         if len(staying) < len(self._batch):  # the body holds messages that left
@@ -356,7 +357,7 @@ class InFlightBatch(ResponseFuture):
         step, reason = self._protocol.after_failure(error, self._attempts, self._is_outcome_unknown)
         self._is_outcome_unknown = self._is_outcome_unknown or is_outcome_unknown(error)
         if step is AfterFailure.SEND_AGAIN:
-            self._client.report_failure(self._protocol.queue.broker_name, "send", error)
+            self._client.report_failure(broker_name, "send", error)
             self._spawn(retry_delay_ms(self._attempts, self._config))
         else:
             self._give_up(reason, step)
