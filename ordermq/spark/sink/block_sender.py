@@ -110,7 +110,7 @@ class BlockSender:
                 is_unknown = is_unknown or is_outcome_unknown(error)
                 if step is not AfterFailure.SEND_AGAIN:
                     raise
-                _log.warning("%s: send attempt %d failed, retrying: %s", queue, tries, error)
+                self._session.report_failure(queue.broker_name, "send", error)
             await self._session.clock.sleep_ms(retry_delay_ms(tries, self._config))
 
 

@@ -228,7 +228,7 @@ class DriverLease:
             try:
                 granted |= await self._lock(api, broker, wanted)
             except (RemotingError, RouteError) as error:
-                _log.warning("%s: lock request failed: %s", broker, error)
+                self.session.report_failure(broker, "lock request", error)
         return granted
 
     async def _lock(
@@ -284,7 +284,8 @@ class DriverLease:
         try:
             granted = await self._lock(self.session.api, broker, queues)
         except (RemotingError, RouteError) as error:
-            _log.warning("%s: lock renewal failed, retrying: %s", broker, error)
+            # Retried several times a second while a broker is away: one log line per outage.
+            self.session.report_failure(broker, "lock renewal", error)
             return
         for queue in queues:
             before, now = self._held.get(queue), granted.get(queue)
@@ -368,7 +369,7 @@ class DriverLease:
         except Fenced as error:
             self._lose(queue, f"a commit was fenced: {error}")
         except (RemotingError, RouteError) as error:
-            _log.warning("%s: commit of offset %d failed: %s", queue, offset, error)
+            session.report_failure(queue.broker_name, "commit", error)
         else:
             self._committed[queue] = offset
 

@@ -291,7 +291,7 @@ class LatestOffsets:
             if isinstance(answer, OrderMQError):
                 # One broker may be away for a while. Its queues keep their last known end, and
                 # those of the other brokers go on.
-                self._warn_once(answer)
+                self._session.report_failure(queue.broker_name, "query of the end", answer)
                 if not self._known:
                     raise answer
             elif isinstance(answer, BaseException):
@@ -316,4 +316,4 @@ class LatestOffsets:
         # Once per outage: 92 requests per second would log as many lines.
         if str(error) != self._last_warning:
             self._last_warning = str(error)
-            _log.warning("the ends of some queues could not be refreshed: %s", error)
+            _log.warning("routes not refreshed, using the known queues: %s", error)

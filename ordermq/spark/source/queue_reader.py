@@ -197,9 +197,7 @@ class QueueReader:
             except OrderMQError as error:
                 if not error.retriable or self._waited_ms(answered_ms) > options.read_timeout_ms:
                     raise
-                _log.warning(
-                    "%s: pull at offset %d failed, retrying: %s", self._range.queue, at, error
-                )
+                self._session.report_failure(self._range.broker, "pull", error)
                 await self._session.clock.sleep_ms(_RETRY_MS)
                 self._must_refresh_route = True
                 continue

@@ -254,7 +254,7 @@ class StreamDriver:
                 address = session.routes.master_of(queue.broker_name)
                 await session.api.update_offset(address, self._options.group, queue, offset)
             except OrderMQError as error:
-                _log.warning("%s: commit of offset %d failed: %s", queue, offset, error)
+                session.report_failure(queue.broker_name, "commit", error)
 
     def _begin_new(self, queues: list[MessageQueue]) -> Offsets:
         if not queues or (self._lease is not None and not self._lease.try_hold(queues)):

@@ -9,7 +9,6 @@ for the holder that is a renewal, for any other client a refusal
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ from ordermq.spark.session import lease_client_id, shared_session
 if TYPE_CHECKING:
     from ordermq.client.broker_api import LockGrant
 
-_log = logging.getLogger("ordermq.spark")
 _MAX_KNOWN = 4_096  # answers kept; a worker sees the queues of many runs before Spark ends it
 _CLOCK = SystemClock()
 
@@ -85,11 +83,10 @@ class ExecutorLease:
             return
         try:
             grant = self._ask(client_id, queue)
-        except (RemotingError, RouteError) as error:
+        except (RemotingError, RouteError):
+            # A broker that is away for a moment must not fail a stage whose lease is still good.
             if known is None or now_ms >= known.valid_until_ms:
                 raise
-            # A broker that is away for a moment must not fail a stage whose lease is still good.
-            _log.warning("%s: lease not confirmed, last answer still valid: %s", queue, error)
             return
         if queue not in grant.granted:
             _answers.pop((client_id, queue), None)
@@ -115,8 +112,12 @@ class ExecutorLease:
         session = shared_session(*client_options(dict(self.client)), client_id)
 
         async def ask() -> LockGrant:
-            address = await session.address_of(queue)
-            return await session.api.lock(address, self.group, [queue])
+            try:
+                address = await session.address_of(queue)
+                return await session.api.lock(address, self.group, [queue])
+            except (RemotingError, RouteError) as error:
+                session.report_failure(queue.broker_name, "lease check", error)
+                raise
 
         return session.call(ask())
 
