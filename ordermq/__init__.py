@@ -1,10 +1,9 @@
 """Strictly ordered message consumption for Python at native speed."""
 
 from ordermq.consumer.dispatch.failure_policy import DeadLetter, ParkKey, Retry, Stop
-from ordermq.consumer.fetch.single_pull import PullResult, PullStatus
 from ordermq.consumer.listener import ConsumeCall, ConsumeHook, ConsumeReturn
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
-from ordermq.consumer.pull_consumer import PullConsumer
+from ordermq.consumer.pull_consumer import PullConsumer, PullResult, PullStatus
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.errors import OrderMQError

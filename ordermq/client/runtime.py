@@ -20,6 +20,7 @@ from ordermq.remoting.event_loop import new_event_loop
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
+_RESTART_DELAY_MS = 1_000
 
 
 class Runtime:
@@ -148,6 +149,25 @@ async def repeat(
     while True:
         await clock.sleep_ms(interval_ms())
         await action()
+
+
+async def supervise(
+    work: Callable[[], Awaitable[None]], name: str, clock: Clock, on_error: Callable[[], object]
+) -> None:
+    """Run a loop until it ends by itself; after an internal error log it and run it again.
+
+    Args:
+        on_error: called with each error, to count it.
+    """
+    while True:
+        try:
+            await work()
+            return
+        except Exception:  # noqa: BLE001 - logged, counted, begun again
+            on_error()
+            _log.exception("%s: internal error (please report); restarting", name)
+            # What broke may break again at once, and fill the log.
+            await clock.sleep_ms(_RESTART_DELAY_MS)
 
 
 async def cancelled(*tasks: asyncio.Task[object] | None) -> None:

@@ -16,7 +16,6 @@ from collections.abc import (
     Mapping,
 )
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from ordermq.client.name_server_api import parse_name_servers
@@ -24,7 +23,6 @@ from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import LitePullConsumerConfig, MessageModel
-from ordermq.consumer.fetch.single_pull import choice
 from ordermq.consumer.group.group_member import (
     GroupMember,
     MemberIdentity,
@@ -33,7 +31,6 @@ from ordermq.consumer.group.group_member import (
     ReceiverParts,
     TopicCallback,
 )
-from ordermq.consumer.offsets.local_offsets import OffsetFile
 from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
@@ -160,7 +157,7 @@ class LitePullConsumer(Starting):
                 subscriptions=list(self._subscriptions.values()),
                 make_receiver=self._poll_buffer,
                 uses_locks=self._is_ordered,
-                offset_file=self._open_offsets(),
+                local_offset_store_dir=config.local_offset_store_dir,
                 is_polled=True,
                 thread_count=0,
                 commits_done=lite.auto_commit,
@@ -195,12 +192,6 @@ class LitePullConsumer(Starting):
 
     def _poll_buffer(self, parts: ReceiverParts) -> PollBuffer:
         return self._buffer
-
-    def _open_offsets(self) -> OffsetFile | None:
-        if not self._is_broadcasting:
-            return None
-        folder = Path(self.config.local_offset_store_dir).expanduser()
-        return OffsetFile(folder / self.client_id / self.group / "offsets.json")
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Leave the group and disconnect; a second call, from another thread, ends the wait.
@@ -247,7 +238,7 @@ class LitePullConsumer(Starting):
         if self._assigned is not None:
             raise StateError("subscribe or assign, not both", topic=topic, group=self.group)
         version = self._clock.wall_ms()
-        subscription = choice(topic, expression, sql, version)
+        subscription = Subscription.of(topic, expression, sql, version)
         if self._member is not None:
             self._run(self._subscribe(self._live(), subscription))
         self._subscriptions[topic] = subscription
@@ -284,7 +275,7 @@ class LitePullConsumer(Starting):
             raise ConfigError("assign needs at least one queue", group=self.group)
         version = self._clock.wall_ms()
         topics = {queue.topic for queue in wanted}
-        choices = [choice(topic, expression, sql, version) for topic in sorted(topics)]
+        choices = [Subscription.of(topic, expression, sql, version) for topic in sorted(topics)]
         if self._member is not None:
             self._run(self._live().assign(wanted, choices))
         self._assigned = wanted, choices

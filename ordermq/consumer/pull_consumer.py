@@ -3,24 +3,125 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from ordermq.client.name_server_api import parse_name_servers
-from ordermq.client.routes import PullSource
+from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
-from ordermq.consumer.fetch.single_pull import PullResult, choice, pull_once
 from ordermq.consumer.offsets.offset_store import BrokerOffsets
-from ordermq.errors import ConfigError, StateError
-from ordermq.model.message import MessageView
+from ordermq.errors import ConfigError, RemotingError, StateError
+from ordermq.model.message import MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, check_group, check_topic
 from ordermq.model.subscription import Subscription
+from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.headers import PullHeader
 
 _T = TypeVar("_T")
+
+
+class PullStatus(StrEnum):
+    """The end of a pull."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"  # the offset is the queue's end
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"  # other tags only, as far as the broker read: continue behind
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"  # the broker does not have this offset, or an admin moved it
+
+
+# Codes of answers; every other code is an error and raises.
+_STATUS = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The answer to a pull.
+
+    Args:
+        next_begin_offset: the offset of the next pull of this queue, whatever the status.
+        min_offset, max_offset: the oldest offset the broker had, and the next to be written.
+        messages: ascending in offset; empty unless FOUND.
+        suggested_broker_id: the replica to ask next, as the broker suggests; 0 is the master.
+    """
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: MessageBatch
+    suggested_broker_id: int = MASTER_ID
+
+
+async def pull_once(
+    client: ClientSession,
+    source: PullSource,
+    group: str,
+    queue: MessageQueue,
+    subscription: Subscription,
+    offset: int,
+    max_messages: int,
+    *,
+    timeout_ms: int,
+    suspend_ms: int = 0,
+    max_bytes: int | None = None,
+) -> PullResult:
+    """Pull once; on the I/O thread.
+
+    Args:
+        source: chooses the replica to ask.
+        timeout_ms: wait for the answer; more than `suspend_ms`.
+        suspend_ms: time the broker may hold the pull until there is a message.
+    Raises: RemotingError: refused, or not answered. RouteError: the broker is not known.
+    """
+    header = PullHeader(
+        group,
+        queue.topic,
+        queue.queue_id,
+        offset,
+        max_messages,
+        # Not as LITE_PULL_MESSAGE, which Java's lite consumer uses from 5.0 on: 4.9 has none.
+        PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if suspend_ms else 0),
+        suspend_timeout_ms=suspend_ms,
+        # Also of an SQL condition: brokers know those of heartbeats for subscribers only.
+        subscription=subscription.expression,
+        subscription_version=subscription.version if subscription.is_sql else 0,
+        expression_type=subscription.expression_type,
+        max_bytes=max_bytes,
+        broker_name=queue.broker_name,
+    )
+    _, address = source.choose()
+    try:
+        code, reply, body = await client.api.pull(address, header, timeout_ms)
+    except RemotingError:
+        # The next pull goes to another replica, if there is one: the caller decides when.
+        await source.failed()
+        raise
+    status = _STATUS[ResponseCode(code)]
+    wanted = tuple(tag.encode() for tag in subscription.tags)
+    batch = MessageBatch(
+        queue, body if status is PullStatus.FOUND else b"", wanted, client.config.namespace
+    )
+    if status is PullStatus.FOUND and len(batch) == 0:
+        status = PullStatus.NO_MATCHED_MSG  # other tags of the same hash, which the broker passes
+    return PullResult(
+        status,
+        reply.next_begin_offset,
+        reply.min_offset,
+        reply.max_offset,
+        batch,
+        reply.suggested_broker_id,
+    )
 
 
 class PullConsumer(Starting):
@@ -68,7 +169,7 @@ class PullConsumer(Starting):
         """Connect.
 
         Raises: StateError: started before. RouteError: no name server answers. BrokerError: a
-            broker denies us.
+            broker denies access.
         """
         if self._client is not None or self._closed:
             raise StateError(
@@ -83,7 +184,8 @@ class PullConsumer(Starting):
         )
 
         async def join() -> None:
-            # Known by every broker that creates topics; others are met with their topics.
+            # Every broker that creates topics has this one; the others become known with the
+            # topics they hold.
             await client.routes.get(AUTO_CREATE_TOPIC)
             await client.heartbeats.register()
 
@@ -123,7 +225,7 @@ class PullConsumer(Starting):
             ConfigError: an argument out of its range, an illegal expression.
             RemotingError: the broker refused, or did not answer. RouteError: not known.
         """
-        wanted = choice(queue.topic, expression, sql, self._clock.wall_ms())
+        wanted = Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
         return self._run(self._pull(queue, wanted, offset, max_count, timeout_ms))
 
     def pull_block_if_not_found(
@@ -136,7 +238,7 @@ class PullConsumer(Starting):
         sql: str | None = None,
     ) -> PullResult:
         """`pull`, but at the queue's end wait for a message, `broker_suspend_ms` at most."""
-        wanted = choice(queue.topic, expression, sql, self._clock.wall_ms())
+        wanted = Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
         return self._run(self._pull(queue, wanted, offset, max_count, None, is_waiting=True))
 
     async def apull(
@@ -150,7 +252,7 @@ class PullConsumer(Starting):
         sql: str | None = None,
     ) -> PullResult:
         """`pull` for asyncio code, on any loop."""
-        wanted = choice(queue.topic, expression, sql, self._clock.wall_ms())
+        wanted = Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
         return await self._arun(self._pull(queue, wanted, offset, max_count, timeout_ms))
 
     async def apull_block_if_not_found(
@@ -163,7 +265,7 @@ class PullConsumer(Starting):
         sql: str | None = None,
     ) -> PullResult:
         """`pull_block_if_not_found` for asyncio code, on any loop."""
-        wanted = choice(queue.topic, expression, sql, self._clock.wall_ms())
+        wanted = Subscription.of(queue.topic, expression, sql, self._clock.wall_ms())
         return await self._arun(self._pull(queue, wanted, offset, max_count, None, is_waiting=True))
 
     def send_back(self, message: MessageView, delay_level: int = 0) -> None:
@@ -172,7 +274,7 @@ class PullConsumer(Starting):
         Args:
             delay_level: 0 = longer with each try, 1..18 = the broker's levels, -1 = to the
                 dead-letter topic now.
-        Raises: RemotingError, RouteError: not stored, as far as we know.
+        Raises: RemotingError, RouteError: the broker did not confirm it; it may be stored or not.
         """
         most = self.config.direct.max_reconsume_times
         client = self._live()

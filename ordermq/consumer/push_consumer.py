@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -23,7 +22,6 @@ from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, Retry
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
-from ordermq.consumer.fetch.single_pull import choice
 from ordermq.consumer.group.group_member import (
     GroupMember,
     MemberIdentity,
@@ -39,8 +37,6 @@ from ordermq.consumer.listener import (
     require_listener,
     wrapped,
 )
-from ordermq.consumer.offsets.local_offsets import OffsetFile
-from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
@@ -65,13 +61,14 @@ class PushConsumer(Starting):
     Args:
         group: the consumer group; all its members must subscribe alike.
         name_servers: `host:port`, several joined by `;` or in a list.
-        instance_name: fixed part of the client id; default unique. Two live consumers of one
-            id would both "own" a queue, so leave it alone unless you know why. With
+        instance_name: fixed part of the client id; default unique. Two live consumers with the
+            same id would both "own" a queue, so do not set it without a reason. With
             `message_model="broadcasting"` the offset file is found by it: default "DEFAULT",
             and each member of a host needs one of its own.
         config: all settings at once; else give them flat, as `pull_batch_size=64`.
         on_failure: what happens to a message after `max_attempts`.
-        on_assigned, on_revoked: called with a queue when it became ours, and after it is not.
+        on_assigned, on_revoked: called with a queue before its first pull, and after it was given
+            up.
         history: a file to record the run's events in, for `ordermq audit`.
         clock: time, as an argument; for tests.
         settings: any field of `ConsumerConfig`'s groups.
@@ -100,7 +97,8 @@ class PushConsumer(Starting):
                 f"on_failure={on_failure!r}: expected Retry(), ParkKey(), DeadLetter() or Stop()",
                 group=group,
             )
-        parking = on_failure if isinstance(on_failure, ParkKey) else None
+        # Wrong combinations raise here, at the caller's line, and not as the first message fails.
+        parking = on_failure if type(on_failure) is ParkKey else None
         if parking is not None and not self.config.consume.order_by_key:
             raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
@@ -114,7 +112,8 @@ class PushConsumer(Starting):
             raise ConfigError(
                 "history: not for broadcasting: every member has every message", group=group
             )
-        # A broadcasting member must find its offsets again, so it keeps its name; Java's default.
+        # A broadcasting member finds its offset file by its client id, so its default name is
+        # fixed, as in Java; every other member gets a unique one.
         self.client_id = new_client_id(
             self.config.remoting,
             self.name_servers,
@@ -138,7 +137,8 @@ class PushConsumer(Starting):
         self._concurrent_listener: ConcurrentListener | None = None
         self._member: GroupMember | None = None
         self._closed = False
-        # A simple queue, because its put may be called from a signal handler.
+        # Not an Event: `stop` is called from signal handlers, which may interrupt a thread that
+        # holds the Event's lock. SimpleQueue.put is reentrant.
         self._stop_requests: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ class PushConsumer(Starting):
         """Consume `topic`, or change what is consumed of it; before `start` or while running.
 
         All members of the group must subscribe alike. With another expression, what is buffered
-        already still comes.
+        already is still delivered.
 
         Args:
             expression: `*`, or tags joined by `||`.
@@ -165,9 +165,12 @@ class PushConsumer(Starting):
         if self._closed:
             raise StateError("the consumer is closed", topic=topic, group=self.group)
         before = self._subscriptions.get(check_topic(topic))
+        # Brokers keep the subscription with the greatest version: a second call within one
+        # millisecond, or after the clock was set back, must win too.
         version = max(self._clock.wall_ms(), before.version + 1 if before is not None else 0)
-        wanted = choice(topic, expression, sql, version)
+        wanted = Subscription.of(topic, expression, sql, version)
         if self._member is not None:
+            # Recorded here only if every broker took it: else the old expression stays.
             self._member.client.call(self._member.subscribe([wanted]))
         self._subscriptions[topic] = wanted
 
@@ -202,8 +205,8 @@ class PushConsumer(Starting):
         (docs/internals/semantics.md#concurrent-consumption).
 
         No order is kept, not within a queue either, and no lock: a queue that moves to another
-        member may have messages repeated there. What fails comes again later, from the retry
-        topic, each time after a longer pause; after `max_reconsume_times` it is in the
+        member may have messages repeated there. Failed messages are redelivered from the retry
+        topic, each time after a longer pause; after `max_reconsume_times` they go to the
         dead-letter topic.
 
         It is called as `listener(messages, context)`, by up to `consume_thread_count` threads
@@ -215,6 +218,7 @@ class PushConsumer(Starting):
         """
         require_listener(listener, self.group)
         consume = self.config.consume
+        # Silently ignored, each of these would promise an order that is not kept.
         ordered_only = {
             "on_failure": self._on_failure is not None,
             "max_attempts": consume.max_attempts != 0,
@@ -265,11 +269,11 @@ class PushConsumer(Starting):
             raise StateError("this consumer has a listener already", group=self.group)
 
     def start(self) -> None:
-        """Join the group and begin; returns once the first shares were asked for.
+        """Join the group and begin; returns once every topic's route was asked for.
 
         Raises:
             StateError: no listener or subscription, or started before; another member of this
-                process has our client id, or uses this broadcasting member's offset file.
+                process has the same client id, or uses this broadcasting member's offset file.
             StoreError: that file cannot be used.
             RouteError: no name server answers.
         """
@@ -283,6 +287,8 @@ class PushConsumer(Starting):
             )
         if not self._subscriptions:
             raise StateError("no subscription: call subscribe(topic) first", group=self.group)
+        # Before any broker hears of this member: the locks of two members with one id are the
+        # same lock to a broker.
         self._identity.claim()
         try:
             self._join()
@@ -293,6 +299,7 @@ class PushConsumer(Starting):
             raise
 
     def _join(self) -> None:
+        # First, for its hook is wrapped around the listener below.
         self._begin_traces()
         config, consume = self.config, self.config.consume
         member = GroupMember(
@@ -308,9 +315,10 @@ class PushConsumer(Starting):
                 subscriptions=self.subscriptions(),
                 make_receiver=self._make_dispatcher,
                 uses_locks=self._listener is not None and not self._is_broadcasting,
-                offset_file=self._open_offsets(),
+                local_offset_store_dir=config.local_offset_store_dir,
                 is_polled=False,
                 thread_count=consume.consume_thread_count,
+                # With auto_commit=False, too: what a listener holds back is not done.
                 commits_done=True,
                 commits_resets=True,
                 commit_interval_ms=max(consume.commit_interval_ms, _COMMIT_LOOP_MIN_MS),
@@ -324,11 +332,14 @@ class PushConsumer(Starting):
                 statistics=self.statistics,
             )
         )
-        # Before it starts: a listener may be called, and seek in its queue, before `start` returns.
+        # Set before it starts: a listener may be called, and seek in its queue, before `start`
+        # returns.
         self._member = member
         member.start()
 
-    def _make_dispatcher(self, parts: ReceiverParts) -> Receiver[Any]:
+    def _make_dispatcher(
+        self, parts: ReceiverParts
+    ) -> ConcurrentDispatcher | KeyOrderedDispatcher | OrderlyDispatcher:
         client, offsets, recorder, statistics = parts
         consume = self.config.consume
         if self._listener is None:
@@ -367,23 +378,17 @@ class PushConsumer(Starting):
 
     @property
     def traces_dropped(self) -> int:
-        """Trace records nobody will see: too many waited, or no broker took them."""
+        """Number of trace records that were dropped: too many waited, or no broker took them."""
         return 0 if self._traces is None else self._traces.dropped
-
-    def _open_offsets(self) -> OffsetFile | None:
-        if not self._is_broadcasting:
-            return None
-        folder = Path(self.config.local_offset_store_dir).expanduser()
-        return OffsetFile(folder / self.client_id / self.group / "offsets.json")
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Leave the group: hand every queue over, then disconnect
         (docs/internals/semantics.md#graceful-shutdown).
 
         Args:
-            timeout_s: how long running listeners may take. After it their queues are given
-                up without unlock, their leases run out at the broker.
-        A second call, from another thread, ends that wait at once.
+            timeout_s: time that running listeners may take. After it their queues are given
+                up without unlock; their locks expire at the broker.
+        A second call, from another thread, ends that wait immediately.
 
         Returns: True if every queue was handed over in order.
         """
@@ -393,6 +398,7 @@ class PushConsumer(Starting):
             self._member.force()
             return True
         self._closed = True
+        # A `run` on the main thread returns, whoever closes.
         self.stop()
         try:
             return self._member.close(timeout_s)
@@ -403,7 +409,7 @@ class PushConsumer(Starting):
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Start, consume until SIGINT or SIGTERM, then `close`; on the main thread.
 
-        A second signal ends the wait for listeners at once.
+        A second signal ends the wait for listeners immediately.
         """
         previous = {number: signal.getsignal(number) for number in _SIGNALS}
         asked = False
@@ -411,6 +417,7 @@ class PushConsumer(Starting):
         def ask_to_stop(number: int, frame: FrameType | None) -> None:
             nonlocal asked
             if asked:
+                # Breaks out of `close`, which the main thread is in by now.
                 raise KeyboardInterrupt
             asked = True
             self.stop()
@@ -422,20 +429,24 @@ class PushConsumer(Starting):
             self._stop_requests.get()
             return self.close(timeout_s)
         except KeyboardInterrupt:
-            _log.warning("second signal: leaving without waiting for listeners")
+            _log.warning(
+                "group %s: second signal: leaving without waiting for listeners", self.group
+            )
             return False
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
     def stop(self) -> None:
-        """Make `run` hand over and return, from any thread or signal handler."""
+        """Make `run` close and return; from any thread or signal handler."""
         self._stop_requests.put(None)
 
     def subscriptions(self) -> list[Subscription]:
-        """What is subscribed, sorted by topic; the retry topic too, but for broadcasting."""
+        """Return the subscriptions, sorted by topic; with the retry topic, unless broadcasting."""
         retry = retry_topic(self.group)
         mine = dict(self._subscriptions)
+        # Failed messages of a group are stored in its retry topic. A broadcasting member drops
+        # them: a copy would be delivered to all members.
         if not self._is_broadcasting:
             mine.setdefault(retry, Subscription(retry, EVERYTHING, (), 0))
         return [mine[topic] for topic in sorted(mine)]
@@ -448,21 +459,23 @@ class PushConsumer(Starting):
         return self._member
 
     def assigned_queues(self) -> list[MessageQueue]:
-        """The queues that are ours now, sorted; [] before the start and after the close."""
+        """Return the queues assigned now, sorted; [] before the start and after the close."""
         if self._member is None or self._closed:
             return []
         return self._member.assigned_queues(with_draining=True)
 
     def pause(self, message_queue: MessageQueue | None = None, *, release: bool = False) -> None:
-        """Call the listener no more for a queue, or for any, until `resume`.
+        """Pause the listener for a queue, or for all queues, until `resume`.
 
         Args:
-            message_queue: one of ours, also if it moves away and comes back; None for all.
-            release: keep no lock. A queue is handed over as in a rebalance and not taken again;
-                whoever asks for its lock gets it, but the group's other members do not ask, for
-                it stays our share. With no queue named we leave the group's member list, and
-                the others take all over. Returns at once; `on_revoked` tells of the end.
-        Raises: StateError: not running; the queue is not ours, and `release` is not given.
+            message_queue: an assigned queue; the pause stays if it moves away and comes back.
+                None for all queues.
+            release: give the lock up, too. The queue is released as in a rebalance and not taken
+                again; its lock is free, but the group's other members do not ask for it, since
+                the queue stays in this member's share. Without a queue, this consumer leaves the
+                group and its queues are reassigned. Returns immediately; `on_revoked` is called
+                at the end.
+        Raises: StateError: not running; the queue is not assigned, and `release` is not given.
         """
         member = self._live()
         if message_queue is not None:
@@ -473,45 +486,47 @@ class PushConsumer(Starting):
             member.control.pause_all()
 
     def resume(self, message_queue: MessageQueue | None = None) -> None:
-        """End a `pause`, or a stop by `Stop()`, of a queue, or of all that we have paused.
+        """End a `pause`, or a stop by `Stop()`, of a queue, or of all paused queues.
 
-        Raises: StateError: not running; the queue is neither ours nor released by us.
+        Raises: StateError: not running; the queue is neither assigned nor released.
         """
         member = self._live()
         if message_queue is not None:
             member.control.resume(message_queue)
             return
         member.control.resume_all()
-        member.rejoin()
+        member.rejoin()  # only after a `pause(release=True)` of everything
 
     def seek(self, message_queue: MessageQueue, offset: int) -> Future[None]:
-        """Go on from `offset`, in either direction (docs/internals/semantics.md#pause-and-seek).
+        """Continue from `offset`, forwards or backwards
+        (docs/internals/semantics.md#pause-and-seek).
 
         The running batch ends and does not count beyond it; what is buffered is dropped; the
         group's offset is set, even backwards. One the broker does not have becomes its first or
         its next one.
 
         Returns: a future of it. Wait for it anywhere but in a listener of this queue.
-        Raises: StateError: not running, or the queue is not ours. ConfigError: offset below 0.
+        Raises: StateError: not running, or the queue is not assigned. ConfigError: offset below 0.
             The future: StateError if it moved away first; RemotingError or RouteError if the
-            broker was not reached: then we go on from `offset`, and the next commit tells it.
+            broker was not reached: consumption continues from `offset`, and the next commit
+            stores it.
         """
         if offset < 0:
             raise ConfigError(f"seek to offset {offset}: expected 0 or more", group=self.group)
         return self._live().control.seek(message_queue, offset)
 
     def seek_to_time(self, message_queue: MessageQueue, timestamp_ms: int) -> Future[None]:
-        """Go on from the first message stored at `timestamp_ms` (since 1970) or later.
+        """Continue from the first message stored at `timestamp_ms` (since 1970) or later.
 
         Returns and raises as `seek`.
         """
         return self._live().control.seek_to_time(message_queue, timestamp_ms)
 
     def resize(self, threads: int) -> None:
-        """Have at most so many listener calls at once, as `consume_thread_count` says at first.
+        """Set the maximum number of concurrent listener calls; at first `consume_thread_count`.
 
         Fewer threads than now end as their listeners return. An `async def` listener of an
-        orderly group needs none: it runs once a queue.
+        orderly group needs none: one call runs per queue.
 
         Raises: ConfigError: not in the range of `consume_thread_count`. StateError: not running.
         """
@@ -524,7 +539,7 @@ class PushConsumer(Starting):
         return {queue: [key.decode(errors="replace") for key in found[queue]] for queue in found}
 
     def unpark(self, key: str) -> bool:
-        """Go on with a parked sharding key, at the message that was given up.
+        """Continue with a parked sharding key, at the message that was given up.
 
         What lies in a parking topic is consumed first, in order, with `attempt` 0 and offsets
         of that topic; if one of it fails, the key stays parked from there on.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ordermq.errors import ConfigError
 from ordermq.model.hashing import string_hash
+from ordermq.model.names import check_topic
 
 EVERYTHING = "*"
 TAG = "TAG"
@@ -59,6 +60,18 @@ class Subscription:
         if not condition.strip():
             raise ConfigError(f"the SQL condition on topic {topic!r} is empty")
         return cls(topic, condition, (), version, SQL92)
+
+    @classmethod
+    def of(cls, topic: str, expression: str, sql: str | None, version: int) -> Subscription:
+        """Create a subscription by tags or, if given, by an SQL condition.
+
+        Raises: ConfigError: an illegal topic or expression, or both tags and a condition.
+        """
+        if sql is None:
+            return cls.parse(check_topic(topic), expression, version)
+        if expression != EVERYTHING:
+            raise ConfigError(f"topic {topic!r}: give tags or `sql`, not both")
+        return cls.sql(check_topic(topic), sql, version)
 
     @property
     def is_sql(self) -> bool:

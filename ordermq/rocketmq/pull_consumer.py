@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import ordermq.consumer.pull_consumer as engine
-from ordermq.consumer.fetch.single_pull import PullStatus
+from ordermq.consumer.pull_consumer import PullStatus
 from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.rocketmq.client_settings import ClientSettings, shut_down_unreferenced

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ordermq.client.routes import MASTER_ID, PullSource
-from ordermq.client.runtime import cancelled, wait_until_set
+from ordermq.client.runtime import cancelled, supervise, wait_until_set
 from ordermq.client.session import ClientSession
 from ordermq.config import PullConfig
 from ordermq.consumer.offsets.offset_store import OffsetStore
@@ -381,7 +381,6 @@ class Fetcher:
 
     Args:
         before_first: awaited before the first pull of a queue.
-        keep_running: runs a loop until it ends by itself, and again after an internal error.
     """
 
     def __init__(
@@ -394,7 +393,6 @@ class Fetcher:
         statistics: ConsumerStatistics,
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
-        keep_running: Callable[[Callable[[], Awaitable[None]], str], Awaitable[None]],
     ) -> None:
         self._client = client
         self._group = group
@@ -403,7 +401,6 @@ class Fetcher:
         self._receiver = receiver
         self._statistics = statistics
         self._before_first = before_first
-        self._keep_running = keep_running
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}
 
     def begin(
@@ -484,7 +481,9 @@ class Fetcher:
 
     async def _pull(self, fetcher: QueueFetcher) -> None:
         await self._receiver.prepare(fetcher.assigned)
-        await self._keep_running(fetcher.run, f"pull {fetcher.assigned.queue}")
+        count_error = partial(self._statistics.add, "internal_errors")
+        name = f"pull {fetcher.assigned.queue}"
+        await supervise(fetcher.run, name, self._client.clock, count_error)
 
     def _spawn(self, fetcher: QueueFetcher, work: Coroutine[Any, Any, None]) -> None:
         name = f"pull {fetcher.assigned.queue} {self._group}"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import cancelled
+from ordermq.client.runtime import cancelled, supervise
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import (
@@ -46,7 +47,6 @@ from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 
 _log = logging.getLogger("ordermq.consumer")
-_RESTART_DELAY_MS = 1_000
 _IDLE_CHECK_MS = 20
 _FROM_WHERE = {
     ConsumeFromWhere.LAST_OFFSET: "CONSUME_FROM_LAST_OFFSET",
@@ -109,7 +109,7 @@ class MemberSettings:
     Args:
         make_receiver: makes the receiver, which decides what happens to fetched messages.
         uses_locks: hold queues under queue locks.
-        offset_file: of a broadcasting member, which holds every queue.
+        local_offset_store_dir: of a broadcasting member, which keeps its offsets in a file there.
         is_polled: the caller polls, as of a lite pull consumer.
         commits_done, commits_resets: see `OffsetStore`.
         drain_timeout_ms: see `Revocation`.
@@ -126,7 +126,7 @@ class MemberSettings:
     subscriptions: Sequence[Subscription]
     make_receiver: Callable[[ReceiverParts], Receiver[Any]]
     uses_locks: bool
-    offset_file: OffsetFile | None
+    local_offset_store_dir: str
     is_polled: bool
     thread_count: int
     commits_done: bool
@@ -149,6 +149,9 @@ class GroupMember:
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
         self._group = group = settings.group
+        is_broadcasting = settings.message_model is MessageModel.BROADCASTING
+        # Before anything is held that would have to be released: this may raise.
+        offset_file = self._open_offsets() if is_broadcasting else None
         self._recorder = EventRecorder(settings.recorder, group)
         self._leaving = False
         self._is_out = False  # released as a whole: no member until it rejoins
@@ -170,13 +173,10 @@ class GroupMember:
         )
         self._runtime = client.runtime
         self.subscriptions = Subscriptions(client, group, settings.subscriptions)
-        is_broadcasting = settings.offset_file is not None
         self.offsets = OffsetStore(
             client,
             settings.rebalance,
-            BrokerOffsets(client, group)
-            if settings.offset_file is None
-            else LocalOffsets(settings.offset_file),
+            BrokerOffsets(client, group) if offset_file is None else LocalOffsets(offset_file),
             self._recorder,
             statistics,
             commits_done=settings.commits_done,
@@ -193,7 +193,6 @@ class GroupMember:
             self._receiver,
             statistics,
             before_first=lambda queue: self._call_back(settings.on_assigned, queue),
-            keep_running=self._keep_running,
         )
         self._locks: Locks
         if settings.uses_locks:
@@ -255,6 +254,11 @@ class GroupMember:
             lambda: () if self._rebalancer.by_hand else self.subscriptions.all(),
             is_ordered=self._receiver.is_ordered,
         )
+
+    def _open_offsets(self) -> OffsetFile:
+        settings = self._settings
+        folder = Path(settings.local_offset_store_dir).expanduser()
+        return OffsetFile(folder / settings.client_id / settings.group / "offsets.json")
 
     # Joining and leaving; from any thread but the I/O thread.
 
@@ -329,27 +333,20 @@ class GroupMember:
             ("locks", self._locks.run),
             (
                 "commits",
-                partial(self.offsets.run, self._rebalancer.assigned, settings.commit_interval_ms),
+                partial(
+                    self.offsets.run, self._rebalancer.held.values, settings.commit_interval_ms
+                ),
             ),
             *self._receiver.loops(self._rebalancer.assigned),
         ]
+        count_error = partial(settings.statistics.add, "internal_errors")
         self._loops = [
             self._runtime.spawn(
-                self._keep_running(work, f"{name} {self._group}"), f"{name} {self._group}"
+                supervise(work, f"{name} {self._group}", client.clock, count_error),
+                f"{name} {self._group}",
             )
             for name, work in loops
         ]
-
-    async def _keep_running(self, work: Callable[[], Awaitable[None]], name: str) -> None:
-        """Run a loop until it ends by itself; a defect in it stops no consumer."""
-        while True:
-            try:
-                await work()
-                return
-            except Exception:  # noqa: BLE001 - logged, counted, begun again
-                self._settings.statistics.add("internal_errors")
-                _log.exception("%s: internal error (please report); restarting", name)
-                await self.client.clock.sleep_ms(_RESTART_DELAY_MS)
 
     async def _disconnect(self) -> None:
         await self._rebalancer.abandon()

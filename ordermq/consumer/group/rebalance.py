@@ -109,6 +109,7 @@ class Rebalancer:
         on_released: called with a queue that was given up.
     Attributes:
         by_hand: queues assigned by the user; then nothing is shared with the group.
+        held: the queues held or still being released.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Rebalancer:
         self._on_released = on_released
         self._is_broadcasting = is_broadcasting
         self.by_hand: frozenset[MessageQueue] = frozenset()
-        self._assigned: dict[MessageQueue, AssignedQueue] = {}
+        self.held: dict[MessageQueue, AssignedQueue] = {}
         self._releases: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._closing = False
@@ -153,11 +154,11 @@ class Rebalancer:
 
     def assigned(self) -> list[AssignedQueue]:
         """Return the queues held or still being released, sorted; any thread."""
-        return sorted(self._assigned.values(), key=lambda assigned: assigned.queue)
+        return sorted(self.held.values(), key=lambda assigned: assigned.queue)
 
     def find(self, queue: MessageQueue) -> AssignedQueue | None:
         """Return the state of a queue, None if it is not assigned; any thread."""
-        return self._assigned.get(queue)
+        return self.held.get(queue)
 
     def wake(self) -> None:
         """Run a pass now: members, routes, topics or locks may have changed."""
@@ -201,7 +202,7 @@ class Rebalancer:
         """Run a pass and return behind its releases, but for those that wait for a batch."""
         await self.pass_once()
         releases = list(self._releases.items())
-        soon = [task for queue, task in releases if not self._assigned[queue].is_running]
+        soon = [task for queue, task in releases if not self.held[queue].is_running]
         await asyncio.gather(*soon, return_exceptions=True)
 
     async def run(self) -> None:
@@ -279,15 +280,15 @@ class Rebalancer:
     async def _balance(self, topic: str, share: Sequence[MessageQueue]) -> None:
         held = [
             queue
-            for queue, assigned in self._assigned.items()
+            for queue, assigned in self.held.items()
             if queue.topic == topic and assigned.state is QueueState.ACTIVE
         ]
         todo = plan(held, [queue for queue in share if queue not in self._left_out])
         for queue in todo.revoke:
-            self._release(self._assigned[queue])
+            self._release(self.held[queue])
         # A queue still being released comes back with a later pass, which the end of its
         # release starts: two objects of one queue would run its listener twice.
-        await self._acquire([queue for queue in todo.acquire if queue not in self._assigned])
+        await self._acquire([queue for queue in todo.acquire if queue not in self.held])
 
     async def _acquire(self, queues: Sequence[MessageQueue]) -> None:
         if not queues or self._closing or self._is_out:
@@ -310,7 +311,7 @@ class Rebalancer:
             await self._locks.give_back(queue, lease)
             return
         assigned = self._make_queue(queue, lease, offset)
-        self._assigned[queue] = assigned
+        self.held[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)
         self._on_assigned(assigned)
         # The consumer was closed, or asked to give this queue up, while the offset was read.
@@ -329,7 +330,7 @@ class Rebalancer:
         try:
             await self._revocation.release(assigned)
         finally:
-            self._assigned.pop(assigned.queue, None)
+            self.held.pop(assigned.queue, None)
             self._releases.pop(assigned.queue, None)
             self._on_released(assigned)
             self.wake()

@@ -252,7 +252,7 @@ class OffsetStore:
             return False
         if self._commits_resets:
             async with self._turn(assigned.queue):
-                self._recorder.record(EventType.RESET, assigned.queue, lease.epoch, off=offset)
+                self._record(EventType.RESET, assigned.queue, lease, offset)
                 await self._write(assigned.queue, offset, lease, reset=True)
                 assigned.committed(offset, lease)
         return True
@@ -273,7 +273,7 @@ class OffsetStore:
         if found is None:
             return assigned.done_offset == assigned.committed_offset
         (offset, lease), queue = found, assigned.queue
-        self._recorder.record(EventType.COMMIT_SENT, queue, lease.epoch, off=offset)
+        self._record(EventType.COMMIT_SENT, queue, lease, offset)
         try:
             if lease.is_lock or not await self._is_ahead(assigned, offset):
                 await self._write(queue, offset, lease)
@@ -286,7 +286,7 @@ class OffsetStore:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
         assigned.committed(offset, lease)
-        self._recorder.record(EventType.COMMIT_ACK, queue, lease.epoch, off=offset)
+        self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True
 
     async def _is_ahead(self, assigned: AssignedQueue, offset: int) -> bool:
@@ -308,3 +308,7 @@ class OffsetStore:
             self._statistics.add("commit_errors")
             raise
         self._statistics.add("commits")
+
+    def _record(self, event: EventType, queue: MessageQueue, lease: Lease, offset: int) -> None:
+        if self._recorder.enabled:
+            self._recorder.record(event, queue, lease.epoch, off=offset)
