@@ -83,7 +83,7 @@ _SPENT_WORDS = (
     "or after half of a read: 1.45 instead of 1.23 us at the broker and 7 to 10 % fewer "
     "messages/s, "
     "because joined requests are cheaper for it. Sending them before the answer is counted and "
-    "buffered: no difference, though measured beside other load. A switch interval of 0.1 ms "
+    "buffered: no difference, although measured under other load. A switch interval of 0.1 ms "
     "instead "
     "of 5 ms: at batch 1 11 % more CPU and 3 % fewer messages/s. One worker per queue for quick "
     "listeners: they compete for the interpreter lock, and one run in ten fell to a third.\n\n"
