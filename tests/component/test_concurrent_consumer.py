@@ -13,6 +13,7 @@ import pytest
 from ordermq import ConsumeResult, DeadLetter, Message, MessageView, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker, message_routing
 from ordermq.client.broker_api import BrokerApi
+from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.listener import ConcurrentContext
 from ordermq.errors import BrokerError, ConfigError, RequestTimeout, StateError
 from ordermq.model.message_queue import MessageQueue
@@ -281,6 +282,35 @@ def test_a_message_no_broker_stores_again_is_retried_in_place_and_holds_the_comm
     assert numbers(seen) == each_once(20)
     assert committed(broker) == 20
     assert consumer.statistics["send_back_errors"] == len(places) - 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_queue_restarts_after_an_internal_error_while_other_batches_run(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    broken, settle = threading.Event(), ConcurrentDispatcher._settle
+
+    def break_once(*arguments: Any) -> None:
+        if not broken.is_set():
+            broken.set()
+            raise TypeError("a defect")
+        settle(*arguments)
+
+    async def listen(messages: Any, context: Any) -> None:
+        seen.take(messages, context)
+
+    monkeypatch.setattr(ConcurrentDispatcher, "_settle", break_once)
+    send_all(producer, numbered(20, keys=1))
+    consumer = make_consumer(seen.take if kind == "plain" else listen, concurrent=True)
+    with consumer:
+        eventually(lambda: committed(broker) == 20, "everything is committed")
+        assert consumer.statistics["internal_errors"] == 1
+    assert set(numbers(seen)) == set(each_once(20))
 
 
 @pytest.mark.usefixtures("quick_retries")

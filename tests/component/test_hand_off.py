@@ -17,7 +17,7 @@ MakeConsumer = Callable[..., PushConsumer]
 
 
 class Flow:
-    """A producer thread sending numbered events until told to stop."""
+    """A producer thread sending numbered events until it is stopped."""
 
     def __init__(self, producer: Producer, keys: int = 16) -> None:
         self._producer = producer

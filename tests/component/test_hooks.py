@@ -17,7 +17,7 @@ MakeConsumer = Callable[..., PushConsumer]
 
 
 class Notes:
-    """A hook that keeps what it was told."""
+    """A hook that keeps the calls it sees."""
 
     def __init__(self) -> None:
         self.begun: list[list[int]] = []

@@ -290,9 +290,9 @@ def test_a_queue_continues_after_an_internal_error_while_listeners_run(
         send_all(producer, numbered(10))
         assert broken.wait(20.0)
         released.set()
-        eventually(lambda: committed(broker) == 10, "it starts again")
+        eventually(lambda: committed(broker) == 10, "it restarts")
         send_all(producer, numbered(10, start=10))
-        eventually(lambda: committed(broker) == 20, "and goes on")
+        eventually(lambda: committed(broker) == 20, "and continues")
     assert seen.bodies_of("k4") in ([b"4", b"14"], [b"4", b"4", b"14"])  # its lease was given up
 
 

@@ -413,7 +413,7 @@ def test_a_buffer_full_of_bytes_leaves_the_io_thread_free(
                 ),
                 "the buffer is full",
             )
-            # Ten round trips through the loop: it goes on while the buffer stays full.
+            # Ten round trips through the loop: it continues while the buffer stays full.
             for _ in range(10):
                 member._runtime.call(asyncio.sleep(0), timeout_s=5)
         finally:

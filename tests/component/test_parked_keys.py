@@ -1,4 +1,5 @@
-"""Keys parked in a topic: moved durably, known to every owner, replayed in order (10.4)."""
+"""Keys parked in a topic: moved durably, known to every owner, replayed in order
+(docs/internals/semantics.md#failure-policies)."""
 
 from __future__ import annotations
 
@@ -169,7 +170,7 @@ def test_a_key_of_a_paused_queue_stays_parked_and_the_log_says_why(
         poisoned.poison.clear()
         consumer.pause()
         assert consumer.unpark("k4")
-        eventually(lambda: "unpark it again" in caplog.text, "told")
+        eventually(lambda: "unpark it again" in caplog.text, "the log says so")
         assert list(consumer.parked_keys().values()) == [["k4"]]
         consumer.resume()
         assert consumer.unpark("k4")

@@ -1,4 +1,4 @@
-"""A listener that does not return: told of once, with its stack; its queue keeps its lock."""
+"""A listener that does not return: logged once with its stack; its queue keeps its lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def broker_config() -> BrokerConfig:
     return BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=LOCK_MS)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in caplog.messages if "listener has not returned" in text]
 
 
@@ -66,7 +66,7 @@ def test_a_hanging_listener_is_logged_once_with_offset_and_stack_and_keeps_its_l
         order_by_key=kind.endswith("key"),
     )
     with consumer:
-        eventually(lambda: consumer.statistics["slow_listeners"] == 1, "the watchdog told")
+        eventually(lambda: consumer.statistics["slow_listeners"] == 1, "the slow call is counted")
         told_ms = consumer._clock.now_ms()
         # Renewed after many looks, by when a lock that was not renewed would near its end.
         held = orders_queue(consumer)
@@ -77,7 +77,7 @@ def test_a_hanging_listener_is_logged_once_with_offset_and_stack_and_keeps_its_l
     assert consumer.statistics["leases_lost"] == 0
     assert_in_order(seen, 20, keys=1)
     assert seen.duplicates() == 0
-    (text,) = told(caplog)
+    (text,) = logged(caplog)
     assert "at offsets 7-7;" in text
     assert ("where_it_hangs_too" if is_async else "where_it_hangs") in text
 
@@ -103,5 +103,5 @@ def test_a_batch_whose_concurrent_listener_hangs_is_sent_back_and_its_stack_logg
         eventually(lambda: consumer.statistics["sent_back"] == 1, "it is sent back")
         let_go.set()
         seen.wait_for_count(1)
-    (text,) = told(caplog)
+    (text,) = logged(caplog)
     assert "where_it_hangs" in text

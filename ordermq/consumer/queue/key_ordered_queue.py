@@ -312,6 +312,7 @@ class KeyOrderedQueue(AssignedQueue):
         # Keys are read as positions within the pull body: no message object is made for them.
         positions, sizes = batch.property_columns(props.SHARDING_KEY)
         first = number << _ROW_BITS
+        # The batch keeps its bytes alive as long as a token of the lane map may lead to them.
         self._batches[number] = batch
         self.lanes.add_columns(
             batch.offsets,

@@ -188,6 +188,7 @@ class EventRecorder:
     """
 
     def __init__(self, recorder: Recorder, group: str) -> None:
+        # Each event names its group, because an audit merges the files of many members.
         self._recorder = recorder
         self._group = group
         # Read once: callers ask before they build an event's members, so that a consumer

@@ -22,10 +22,10 @@ LEASE = Lease(7, DEADLINE, True)
 
 
 class Orders:
-    """An assigned queue and what it told its callbacks."""
+    """An assigned queue and the notifications it gave."""
 
     def __init__(self, start_offset: int = 0) -> None:
-        self.lapses: list[str] = []
+        self.lost_leases: list[str] = []
         self.drained = 0
         self.room = 0
         self.queue = AssignedQueue(
@@ -34,7 +34,7 @@ class Orders:
             LEASE,
             start_offset,
             QueueCallbacks(
-                on_lease_lost=lambda _, reason: self.lapses.append(reason),
+                on_lease_lost=lambda _, reason: self.lost_leases.append(reason),
                 on_drained=lambda _: self._count("drained"),
                 on_room=lambda _: self._count("room"),
             ),
@@ -164,17 +164,17 @@ def test_no_batch_starts_at_or_after_the_end_of_the_lease(orders: Orders) -> Non
     claim = orders.begin(now_ms=DEADLINE - 1)
     orders.queue.end_batch(claim, 0, DEADLINE - 1)
     assert orders.queue.begin_batch(1, DEADLINE) is NotClaimed.LEASE_LOST
-    assert orders.lapses == ["the lease ended before a batch could start"]
+    assert orders.lost_leases == ["the lease ended before a batch could start"]
     assert not orders.has_request
     assert orders.queue.begin_batch(1, DEADLINE) is NotClaimed.LEASE_LOST
-    assert len(orders.lapses) == 1
+    assert len(orders.lost_leases) == 1
 
 
 def test_the_results_of_a_batch_that_outlives_its_lease_are_discarded(orders: Orders) -> None:
     orders.pulled(0, 1)
     claim = orders.begin(1)
     assert not orders.queue.end_batch(claim, 1, DEADLINE)
-    assert orders.lapses == ["the lease ended while a batch ran"]
+    assert orders.lost_leases == ["the lease ended while a batch ran"]
     assert (orders.queue.done_offset, orders.queue.lease) == (0, None)
     assert orders.queue.process_queue.message_count == 0
     assert not orders.has_request
@@ -206,17 +206,17 @@ def test_a_lost_lease_reported_late_does_not_end_its_successor(orders: Orders) -
     orders.queue.regain(Lease(8, DEADLINE, True), 0)
     orders.queue.lose_lease("an answer from before", before)
     assert orders.queue.lease == Lease(8, DEADLINE, True)
-    assert orders.lapses == ["lost"]
+    assert orders.lost_leases == ["lost"]
 
 
 def test_a_lease_lost_twice_is_notified_once(orders: Orders) -> None:
     orders.queue.lose_lease("first")
     orders.queue.lose_lease("second")
-    assert orders.lapses == ["first"]
+    assert orders.lost_leases == ["first"]
 
 
 def test_a_claim_of_an_old_generation_never_counts(orders: Orders) -> None:
-    # rmq section 9 #10: lapse and regain while a listener runs; another member may have
+    # rmq section 9 #10: a lease lost and regained while a listener runs; another member may have
     # gone on from the committed offset, so the result of the old batch is moot.
     orders.pulled(0, 1)
     claim = orders.begin(1)
@@ -265,7 +265,7 @@ def test_an_abandoned_batch_loses_the_lease_and_clears_the_dispatch_flag(orders:
     orders.pulled(0)
     orders.begin()
     orders.queue.abandon_batch("a defect")
-    assert orders.lapses == ["a defect"]
+    assert orders.lost_leases == ["a defect"]
     assert not orders.has_request
     assert not orders.queue.is_running
     assert orders.queue.regain(Lease(8, DEADLINE, True), 0)
@@ -424,7 +424,7 @@ def test_a_discarded_queue_ignores_everything_that_arrives_late(orders: Orders) 
     generation = orders.queue.generation
     orders.queue.discard()
     orders.queue.lose_lease("late")
-    assert orders.lapses == []
+    assert orders.lost_leases == []
     assert not orders.queue.end_batch(claim, 1, NOW)
     assert not orders.queue.accept(generation, batch([1]), 2)
     assert not orders.queue.regain(LEASE, 0)

@@ -46,14 +46,14 @@ class AssignedQueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 1_000
-        self.lapses = self.drained = self.room = 0
+        self.lost_leases = self.drained = self.room = 0
         self.queue = AssignedQueue(
             QUEUE,
             "G",
             self.lease(1),
             0,
             QueueCallbacks(
-                on_lease_lost=lambda _, __: self.lapsed(),
+                on_lease_lost=lambda _, __: self.lease_lost(),
                 on_drained=lambda _: self.was_drained(),
                 on_room=lambda _: self.has_room(),
             ),
@@ -75,8 +75,8 @@ class AssignedQueueMachine(RuleBasedStateMachine):
 
     # What the queue tells.
 
-    def lapsed(self) -> None:
-        self.lapses += 1
+    def lease_lost(self) -> None:
+        self.lost_leases += 1
 
     def was_drained(self) -> None:
         assert self.state is QueueState.DRAINING
@@ -247,7 +247,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
     @rule(is_stale=st.booleans(), is_other_epoch=st.booleans())
     def renew(self, is_stale: bool, is_other_epoch: bool) -> None:
         if self.epoch is not None and not self.is_valid():
-            return  # the driver lets it lapse first
+            return  # the driver loses the lease first
         generation = self.generation - is_stale
         epoch = (self.epoch or 0) + is_other_epoch
         renewed = self.queue.renew(generation, self.lease(epoch))
@@ -257,10 +257,10 @@ class AssignedQueueMachine(RuleBasedStateMachine):
 
     @rule(is_stale=st.booleans())
     def lose_lease(self, is_stale: bool) -> None:
-        before = self.lapses
+        before = self.lost_leases
         self.queue.lose_lease("refused", self.generation - is_stale)
         happened = self.epoch is not None and not is_stale and self.state is not QueueState.GONE
-        assert self.lapses - before == happened
+        assert self.lost_leases - before == happened
         if happened:
             self.lose()
 

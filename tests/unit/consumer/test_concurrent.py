@@ -1,4 +1,4 @@
-"""Many batches of a queue at once: what is done, what comes again, what moves
+"""Many batches of a queue at once: the done offset, redelivery, revocation
 (docs/internals/semantics.md#concurrent-consumption)."""
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def test_a_claim_is_one_batch_if_each_batch_is_committed_by_itself(config: dict[
     assert consumption.commits == (200 if "commit_interval_ms" in config else 0)
 
 
-@pytest.mark.parametrize("end", ["revoke", "pause", "lapse"])
+@pytest.mark.parametrize("end", ["revoke", "pause", "lost lease"])
 def test_a_claim_is_ended_at_its_running_batch(end: str) -> None:
     consumption = Consumption()
     assigned = consumption.assigned
@@ -195,7 +195,7 @@ def test_a_claim_is_ended_at_its_running_batch(end: str) -> None:
     def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
         if messages[0].queue_offset == 20:
             assert len(context.claim.messages) > 8, "in the middle of a claim"
-            if end == "lapse":
+            if end == "lost lease":
                 consumption.clock.advance(LEASE_END_MS)
             elif end == "revoke":
                 assert not assigned.revoke(), "the running claim is waited for"
@@ -204,7 +204,7 @@ def test_a_claim_is_ended_at_its_running_batch(end: str) -> None:
 
     consumption.run(listen)
     assert consumption.seen == list(range(21))
-    if end == "lapse":  # what the claim has done may have been done by another owner too
+    if end == "lost lease":  # what the claim has done may have been done by another owner too
         assert assigned.lease is None
         assert assigned.done_offset == assigned.committed_offset == 0
     else:
