@@ -83,7 +83,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_bytes_that_are_no_frame_close_their_connection_only(
+def test_a_malformed_frame_closes_its_connection_only(
     bad_broker: EmbeddedBroker, client: WireClient, data: bytes
 ) -> None:
     with WireClient(bad_broker.port) as bystander:
@@ -95,7 +95,7 @@ def test_bytes_that_are_no_frame_close_their_connection_only(
         assert bystander.wait(waiting).code == 0
 
 
-def test_a_request_before_such_bytes_is_handled_before_its_connection_is_closed(
+def test_a_request_before_a_malformed_frame_is_handled(
     bad_broker: EmbeddedBroker, client: WireClient
 ) -> None:
     header = SendHeader("producers", "orders", 0, properties="TAGS\1t\2")
@@ -151,7 +151,7 @@ def test_a_frame_cut_off_by_a_disconnect_changes_nothing(bad_broker: EmbeddedBro
         assert client.max_offset("orders") == 1
 
 
-def test_a_frame_may_come_byte_by_byte(client: WireClient) -> None:
+def test_a_frame_may_arrive_byte_by_byte(client: WireClient) -> None:
     request = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
     for byte in encode(request):
         client.socket.sendall(bytes((byte,)))
@@ -173,12 +173,12 @@ def test_an_unknown_oneway_request_is_not_answered(client: WireClient) -> None:
     assert not client.has_answer(request)
 
 
-def test_an_answer_nobody_asked_for_is_ignored(client: WireClient) -> None:
+def test_a_response_without_a_request_is_ignored(client: WireClient) -> None:
     client.start(0, flag=1)
     assert client.send("orders").code == 0
 
 
-def test_missing_and_senseless_fields_are_named(client: WireClient) -> None:
+def test_missing_and_invalid_fields_are_named(client: WireClient) -> None:
     good = SendHeader("producers", "orders", 0).to_ext()
     for name in ("a", "b", "e"):
         ext = {key: value for key, value in good.items() if key != name}
@@ -199,7 +199,7 @@ ILLEGAL_TOPICS = ["", " ", "or ders", "orders!", "bestellung-ä", "a\0b", "a/b",
 
 
 @pytest.mark.parametrize("name", ILLEGAL_TOPICS)
-def test_an_illegal_topic_is_refused_and_not_made(client: WireClient, name: str) -> None:
+def test_an_illegal_topic_is_refused_and_not_created(client: WireClient, name: str) -> None:
     answer = client.send(name)
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert answer.remark
@@ -208,7 +208,7 @@ def test_an_illegal_topic_is_refused_and_not_made(client: WireClient, name: str)
 
 
 @pytest.mark.parametrize("name", ["SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"])
-def test_the_broker_keeps_its_own_topics_to_itself(client: WireClient, name: str) -> None:
+def test_clients_cannot_use_the_brokers_own_topics(client: WireClient, name: str) -> None:
     assert client.send(name).code == ResponseCode.NO_PERMISSION
     assert client.send_batch(name, [b"a"]).code == ResponseCode.NO_PERMISSION
 
@@ -246,7 +246,7 @@ BODIES = [
 
 @pytest.mark.parametrize("code", [34, 41, 42, 46, 200, 400])
 @pytest.mark.parametrize("body", BODIES)
-def test_a_senseless_body_is_answered_and_the_connection_stays(
+def test_an_invalid_body_is_answered_and_the_connection_stays(
     client: WireClient, code: int, body: bytes
 ) -> None:
     client.call(code, {}, body)
@@ -261,7 +261,7 @@ def test_damaged_properties_are_stored_as_they_are_and_pulled_again(client: Wire
     assert len(records(client.pull("orders", 1).body)) == 7
 
 
-def test_a_client_that_reads_nothing_is_not_read_from_and_stops_nobody(
+def test_a_client_that_does_not_read_is_not_read_from_and_stops_no_other(
     bad_broker: EmbeddedBroker,
 ) -> None:
     with WireClient(bad_broker.port) as deaf, WireClient(bad_broker.port) as other:

@@ -48,7 +48,7 @@ def consume(name_servers: str, *options: str) -> Result:
     return ordermq(*start, "--name-servers", name_servers, *options)
 
 
-def test_csv_rows_come_out_in_order_within_their_key(name_servers: str) -> None:
+def test_csv_rows_are_consumed_in_order_within_their_key(name_servers: str) -> None:
     sent = produce(name_servers, "--csv", "--key-column", "id", "--json")
     assert sent.exit_code == 0, sent.output
     assert json.loads(sent.stdout)["stored"] == 4
@@ -94,7 +94,7 @@ def test_a_key_column_that_is_not_there_is_a_wrong_usage(name_servers: str) -> N
     assert "no column 'order': the file has id, what" in result.stderr
 
 
-def test_a_row_that_is_too_short_says_where_to_go_on(name_servers: str) -> None:
+def test_a_row_that_is_too_short_says_where_to_resume(name_servers: str) -> None:
     rows = "o-1,a\n" * 3 + "short\n"
     options = ("--csv", "--no-header", "--key-column", "1", "--in-flight", "2")
     result = produce(name_servers, *options, text=rows)
@@ -103,7 +103,7 @@ def test_a_row_that_is_too_short_says_where_to_go_on(name_servers: str) -> None:
     assert "Resume with --skip" in result.stderr
 
 
-def test_an_input_that_is_no_text_or_empty_is_told(name_servers: str, tmp_path: Path) -> None:
+def test_an_input_that_is_empty_or_not_utf_8_is_reported(name_servers: str, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"fine\n\xfc\n")
     result = ordermq("produce", "orders", str(file), "--name-servers", name_servers)
@@ -115,7 +115,7 @@ def test_an_input_that_is_no_text_or_empty_is_told(name_servers: str, tmp_path: 
     assert "0 messages stored in orders" in result.stderr
 
 
-def test_lines_may_be_skipped_to_go_on(name_servers: str) -> None:
+def test_lines_may_be_skipped_to_resume(name_servers: str) -> None:
     result = produce(name_servers, "--key", "k", "--skip", "2", "--json", text="1\n2\n3\n")
     assert json.loads(result.stdout)["stored"] == 1
     assert json.loads(consume(name_servers, "--count", "1", "--json").stdout)["body"] == "3"
@@ -171,7 +171,7 @@ def test_a_port_that_is_taken_ends_with_3(name_servers: str) -> None:
     ],
     ids=["port", "certificate", "history", "data"],
 )
-def test_what_a_broker_cannot_serve_with_is_a_wrong_usage(
+def test_an_unusable_broker_option_is_a_wrong_usage(
     options: list[str], told: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
@@ -194,7 +194,7 @@ def test_a_lease_out_of_range_is_a_wrong_usage() -> None:
     assert "lock_max_live_ms" in result.stderr
 
 
-def test_what_a_broker_keeps_is_told_on_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_is_set_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[BrokerConfig] = []
     monkeypatch.setattr("ordermq.cli.broker._serve", lambda *given: served.append(given[3]))
     assert ordermq("broker").exit_code == 0

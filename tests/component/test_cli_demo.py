@@ -107,7 +107,7 @@ def test_a_log_that_differs_fails_with_its_aircraft(course: Course) -> None:
     assert failure.startswith("the logs differ from pandas: N7: miles ")
 
 
-def test_a_run_that_is_not_sound_fails_with_the_violation(course: Course) -> None:
+def test_a_run_with_a_violation_fails_and_names_it(course: Course) -> None:
     queue = {"group": "g", "topic": "flights", "broker": "b", "queue": 0, "epoch": 3}
     lines = [
         {"p": "m", "seq": 0, "t": 1, "type": "OPEN"},

@@ -54,7 +54,7 @@ def consumer(broker: EmbeddedBroker) -> Iterator[PushConsumer]:
         yield consumer
 
 
-def test_a_group_that_never_consumed_is_behind_by_all_there_is(broker: EmbeddedBroker) -> None:
+def test_a_group_that_never_consumed_is_behind_by_every_message(broker: EmbeddedBroker) -> None:
     got = ordermq("lag", "late", "orders", "--name-servers", broker.name_servers, "--json")
     assert got.exit_code == 0, got.output
     document = json.loads(got.stdout)
@@ -62,7 +62,7 @@ def test_a_group_that_never_consumed_is_behind_by_all_there_is(broker: EmbeddedB
     assert {row["committed"] for row in document["queues"]} == {None}
 
 
-def test_a_group_is_shown_with_all_it_consumes_and_its_members(
+def test_a_group_is_shown_with_all_its_queues_and_members(
     broker: EmbeddedBroker, consumer: PushConsumer
 ) -> None:
     consumer.close()  # commits
@@ -76,7 +76,7 @@ def test_a_group_is_shown_with_all_it_consumes_and_its_members(
     assert "orders@embedded/0" in shown.stdout
 
 
-def test_too_great_a_lag_is_an_exit_code(broker: EmbeddedBroker) -> None:
+def test_a_lag_above_the_limit_is_an_exit_code(broker: EmbeddedBroker) -> None:
     servers = ("--name-servers", broker.name_servers)
     assert ordermq("lag", "late", "orders", *servers, "--at-most", str(SENT)).exit_code == 0
     got = ordermq("lag", "late", "orders", *servers, "--at-most", str(SENT - 1))
@@ -84,7 +84,7 @@ def test_too_great_a_lag_is_an_exit_code(broker: EmbeddedBroker) -> None:
     assert f"{SENT} messages behind" in got.stderr
 
 
-def test_a_group_nobody_knows_is_an_error_that_says_what_to_do(broker: EmbeddedBroker) -> None:
+def test_an_unknown_group_is_an_error_that_says_what_to_do(broker: EmbeddedBroker) -> None:
     for command in ("lag", "locks"):
         got = ordermq(command, "nobody", "--name-servers", broker.name_servers)
         assert got.exit_code == 1
@@ -94,7 +94,7 @@ def test_a_group_nobody_knows_is_an_error_that_says_what_to_do(broker: EmbeddedB
     assert "no-such-topic" in got.stderr
 
 
-def test_locks_are_shown_with_owner_epoch_and_what_the_member_says(
+def test_locks_are_shown_with_owner_epoch_and_the_members_report(
     broker: EmbeddedBroker, consumer: PushConsumer
 ) -> None:
     got = ordermq("locks", "billing", "orders", "--name-servers", broker.name_servers, "--json")
@@ -117,7 +117,7 @@ def test_locks_of_a_closed_member_are_gone(broker: EmbeddedBroker, consumer: Pus
     assert {row["owner"] for row in json.loads(got.stdout)["queues"]} == {None}
 
 
-def test_top_shows_rates_from_the_second_look_on(
+def test_top_shows_rates_from_the_first_refresh_on(
     broker: EmbeddedBroker, consumer: PushConsumer
 ) -> None:
     servers = ("--name-servers", broker.name_servers)
@@ -131,7 +131,7 @@ def test_top_shows_rates_from_the_second_look_on(
     assert "(locked)" in shown.stdout
 
 
-def test_commands_sign_what_they_ask(tmp_path: Path) -> None:
+def test_commands_sign_their_requests(tmp_path: Path) -> None:
     accounts = {"shop": "open sesame"}
     with EmbeddedBroker(config=BrokerConfig(accounts=accounts)) as broker:
         servers = ("--name-servers", broker.name_servers)

@@ -63,7 +63,7 @@ def test_a_reset_moves_a_group_without_members(client: WireClient) -> None:
     assert client.committed("group", "orders") == 2
 
 
-def test_a_reset_tells_a_live_member_at_its_next_pull_and_drops_what_it_commits_till_then(
+def test_a_reset_reaches_a_live_member_at_its_next_pull_and_ignores_its_commits_until_then(
     client: WireClient,
 ) -> None:
     for _ in range(3):
@@ -143,7 +143,7 @@ def test_a_search_is_bounded_by_time(client: WireClient, clock: ManualClock) -> 
     assert bodies(find(client, "k", endTimestamp=str(late - 1)).body) == [b"early"]
 
 
-def test_a_question_to_a_member_is_passed_on_and_answered(
+def test_a_request_to_a_member_is_passed_on_and_answered(
     client: WireClient, connect: Connect
 ) -> None:
     member = connect("member")
@@ -158,7 +158,7 @@ def test_a_question_to_a_member_is_passed_on_and_answered(
     assert (answer.code, answer.body) == (0, b'{"mqTable":{}}')
 
 
-def test_a_question_to_a_member_that_leaves_or_keeps_silent_is_answered_for_it(
+def test_a_request_to_a_member_that_leaves_or_does_not_respond_is_answered_with_an_error(
     client: WireClient, connect: Connect, clock: ManualClock
 ) -> None:
     ext = {"consumerGroup": "group", "clientId": "member"}
@@ -191,7 +191,7 @@ def test_a_member_is_handed_a_stored_message_to_consume_directly(
     assert wrong.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_group_is_told_and_deleted_with_its_offsets(
+def test_a_group_is_listed_and_deleted_with_its_offsets(
     client: WireClient, broker: EmbeddedBroker
 ) -> None:
     client.send("orders")

@@ -33,7 +33,7 @@ def recorded(tmp_path: Path, clock: ManualClock) -> Recorded:
     return run
 
 
-def test_stores_tell_offsets_sharding_keys_and_tags(recorded: Recorded) -> None:
+def test_store_events_have_offsets_sharding_keys_and_tags(recorded: Recorded) -> None:
     def scene(broker: EmbeddedBroker) -> None:
         with WireClient(broker.port) as client:
             client.send("orders", properties={"__SHARDINGKEY": "k", "KEYS": "other"})
@@ -50,7 +50,7 @@ def test_stores_tell_offsets_sharding_keys_and_tags(recorded: Recorded) -> None:
     assert {(e["group"], e["topic"], e["broker"]) for e in events} == {("", "orders", "embedded")}
 
 
-def test_locks_and_commits_come_in_the_order_of_the_broker(
+def test_lock_and_commit_events_are_in_the_order_of_the_broker(
     recorded: Recorded, clock: ManualClock
 ) -> None:
     def scene(broker: EmbeddedBroker) -> None:

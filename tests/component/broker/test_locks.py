@@ -16,7 +16,7 @@ def wake_ups(notices: list[Command]) -> list[str]:
     return [one.ext["consumerGroup"] for one in notices]
 
 
-def test_each_queue_is_granted_by_itself_with_its_own_epoch(connect: Connect) -> None:
+def test_each_queue_is_granted_separately_with_its_own_epoch(connect: Connect) -> None:
     first, second = connect("first"), connect("second")
     assert locked(first.lock("group", "orders", 0, 1)) == [0, 1]
     answer = second.lock("group", "orders", 1, 2)
@@ -43,7 +43,7 @@ def test_groups_do_not_share_locks(connect: Connect) -> None:
     assert locked(second.lock("two", "orders", 0)) == [0]
 
 
-def test_who_does_not_ask_for_epochs_sees_a_plain_answer(client: WireClient) -> None:
+def test_a_client_that_does_not_ask_for_epochs_gets_a_plain_reply(client: WireClient) -> None:
     body = (
         b'{"clientId":"c","consumerGroup":"group","mqSet":'
         b'[{"brokerName":"embedded","queueId":0,"topic":"orders"}],"onlyThisBroker":false}'
@@ -53,7 +53,7 @@ def test_who_does_not_ask_for_epochs_sees_a_plain_answer(client: WireClient) -> 
     assert locked(answer) == [0]
 
 
-def test_the_answer_tells_the_lease_and_the_store(client: WireClient) -> None:
+def test_the_reply_has_the_lease_and_the_broker_id(client: WireClient) -> None:
     answer = client.lock("group", "orders", 0)
     assert answer.ext["omqLeaseMs"] == "60000"
     assert len(answer.ext["omqBrokerId"]) == 32
@@ -68,7 +68,7 @@ def test_only_the_holder_unlocks(connect: Connect) -> None:
     assert locked(second.lock("group", "orders", 0)) == [0]
 
 
-def test_an_unlock_of_an_older_epoch_frees_nothing(client: WireClient, connect: Connect) -> None:
+def test_an_unlock_of_an_older_epoch_releases_nothing(client: WireClient, connect: Connect) -> None:
     (old,) = epochs(client.lock("group", "orders", 0))
     client.unlock("group", "orders", 0)
     (new,) = epochs(client.lock("group", "orders", 0))
@@ -95,7 +95,7 @@ def test_locks_outlive_the_connection(connect: Connect, broker: EmbeddedBroker) 
     assert locked(second.lock("group", "orders", 0)) == []
 
 
-def test_who_was_refused_is_woken_by_the_unlock_and_nobody_else(connect: Connect) -> None:
+def test_an_unlock_notifies_the_refused_client_and_no_other(connect: Connect) -> None:
     holder, waiting, idle = connect("holder"), connect("waiting"), connect("idle")
     holder.lock("group", "orders", 0, 1)
     waiting.lock("group", "orders", 0)
@@ -108,7 +108,7 @@ def test_who_was_refused_is_woken_by_the_unlock_and_nobody_else(connect: Connect
     assert wake_ups(idle.notices()) == wake_ups(holder.notices()) == []
 
 
-def test_who_was_refused_is_woken_once(connect: Connect) -> None:
+def test_a_refused_client_is_notified_once(connect: Connect) -> None:
     holder, waiting = connect("holder"), connect("waiting")
     holder.lock("group", "orders", 0)
     waiting.lock("group", "orders", 0)
@@ -119,7 +119,7 @@ def test_who_was_refused_is_woken_once(connect: Connect) -> None:
     assert wake_ups(waiting.notices()) == ["group"]
 
 
-def test_an_expired_lock_is_swept_and_wakes_who_was_refused(
+def test_an_expired_lock_is_deleted_and_the_refused_client_notified(
     connect: Connect, clock: ManualClock, broker: EmbeddedBroker
 ) -> None:
     holder, waiting = connect("holder"), connect("waiting")

@@ -32,7 +32,7 @@ def test_a_group_without_members_is_an_error(client: WireClient) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_every_member_hears_of_a_newcomer_and_the_newcomer_too(connect: Connect) -> None:
+def test_every_member_is_notified_of_a_new_one_including_itself(connect: Connect) -> None:
     first, second = connect("first"), connect("second")
     first.heartbeat("group", TOPICS)
     assert groups(first.notices()) == ["group"]
@@ -41,14 +41,14 @@ def test_every_member_hears_of_a_newcomer_and_the_newcomer_too(connect: Connect)
     assert groups(second.notices()) == ["group"]
 
 
-def test_a_repeated_heartbeat_tells_nobody(connect: Connect) -> None:
+def test_a_repeated_heartbeat_notifies_no_member(connect: Connect) -> None:
     first = connect("first")
     for version in (1, 2, 3):
         first.heartbeat("group", TOPICS, version)
     assert groups(first.notices()) == ["group"]
 
 
-def test_a_changed_set_of_topics_is_told(client: WireClient) -> None:
+def test_a_changed_set_of_topics_notifies_the_members(client: WireClient) -> None:
     client.heartbeat("group", TOPICS)
     client.heartbeat("group", TOPICS | {"more": "*"}, version=2)
     client.heartbeat("group", TOPICS, version=3)
@@ -66,7 +66,7 @@ def test_the_retry_topic_is_there_before_the_heartbeat_is_answered(client: WireC
     assert orjson.loads(answer.body)["queueDatas"][0]["readQueueNums"] == 1
 
 
-def test_a_member_that_says_goodbye_is_gone_and_the_others_know(connect: Connect) -> None:
+def test_a_member_that_unregisters_is_removed_and_the_others_notified(connect: Connect) -> None:
     first, second = connect("first"), connect("second")
     first.heartbeat("group", TOPICS)
     second.heartbeat("group", TOPICS)
@@ -77,7 +77,7 @@ def test_a_member_that_says_goodbye_is_gone_and_the_others_know(connect: Connect
     assert first.members("group") == ["first"]
 
 
-def test_a_closed_connection_takes_its_members_at_once(connect: Connect) -> None:
+def test_a_closed_connection_removes_its_members_at_once(connect: Connect) -> None:
     first, second = connect("first"), connect("second")
     first.heartbeat("group", TOPICS)
     second.heartbeat("group", TOPICS)
@@ -87,7 +87,7 @@ def test_a_closed_connection_takes_its_members_at_once(connect: Connect) -> None
     assert first.members("group") == ["first"]
 
 
-def test_the_end_of_an_old_connection_leaves_the_new_one_in(connect: Connect) -> None:
+def test_the_end_of_an_old_connection_does_not_remove_the_new_one(connect: Connect) -> None:
     old, new = connect("same"), connect("same")
     old.heartbeat("group", TOPICS)
     new.heartbeat("group", TOPICS)
@@ -113,7 +113,7 @@ def test_a_silent_member_is_dropped_and_its_connection_closed(
     assert broker.statistics.members_expired == 1
 
 
-def test_a_client_configuration_with_tags_is_fine_and_with_sql_refused(
+def test_a_client_configuration_with_tags_is_accepted_and_with_sql_refused(
     client: WireClient,
 ) -> None:
     for kind, code in (("TAG", 0), ("SQL92", ResponseCode.SYSTEM_ERROR)):
@@ -121,7 +121,7 @@ def test_a_client_configuration_with_tags_is_fine_and_with_sql_refused(
         assert client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == code
 
 
-def test_the_broker_shares_queues_for_clients_that_ask_it_to(connect: Connect) -> None:
+def test_the_broker_assigns_queues_for_clients_that_request_it(connect: Connect) -> None:
     first, second = connect("first"), connect("second")
     first.send("orders", default_topic_queue_nums=5)
     shares = []

@@ -12,18 +12,18 @@ from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, epochs
 
 
-def test_a_group_without_an_offset_is_told_so(client: WireClient) -> None:
+def test_a_group_without_an_offset_gets_query_not_found(client: WireClient) -> None:
     client.send("orders")
     assert client.committed("group", "orders") is None
 
 
-def test_zero_is_answered_only_to_who_asks_for_it(client: WireClient) -> None:
+def test_zero_is_answered_only_if_the_request_asks_for_it(client: WireClient) -> None:
     client.send("orders")
     ext = QueryOffsetHeader("group", "orders", 0, set_zero_if_not_found=True).to_ext()
     assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "0"
 
 
-def test_a_broker_told_to_do_as_rocketmq_begins_young_queues_at_zero() -> None:
+def test_with_new_groups_start_at_zero_a_new_group_gets_offset_zero() -> None:
     config = BrokerConfig(new_groups_start_at_zero=True)
     with EmbeddedBroker(config=config) as young:
         client = WireClient(young.port, "client-1")
@@ -42,7 +42,7 @@ def test_a_committed_offset_is_kept_for_its_group_and_queue(client: WireClient) 
     assert client.committed("other", "orders") is None
 
 
-def test_a_query_behind_a_oneway_commit_sees_it(client: WireClient) -> None:
+def test_a_query_after_a_oneway_commit_sees_it(client: WireClient) -> None:
     client.send("orders")
     for offset in range(50):
         client.start_commit("group", "orders", offset, oneway=True)
@@ -56,7 +56,7 @@ def test_an_offset_may_go_backwards(client: WireClient) -> None:
     assert client.committed("group", "orders") == 3
 
 
-def test_a_commit_of_nonsense_is_refused(client: WireClient) -> None:
+def test_a_commit_of_an_invalid_offset_is_refused(client: WireClient) -> None:
     client.send("orders")
     assert client.commit("group", "missing", 1).code == ResponseCode.TOPIC_NOT_EXIST
     assert client.commit("group", "orders", -1).code == ResponseCode.INVALID_PARAMETER
@@ -73,7 +73,7 @@ def test_a_commit_of_the_current_epoch_is_accepted(client: WireClient) -> None:
     assert client.committed("group", "orders") == 5
 
 
-def test_a_commit_of_an_older_epoch_is_fenced_and_told_who_holds_the_queue(
+def test_a_commit_of_an_older_epoch_is_fenced_and_the_error_names_the_holder(
     connect: Connect, broker: EmbeddedBroker
 ) -> None:
     old, new = connect("old"), connect("new")
@@ -88,7 +88,7 @@ def test_a_commit_of_an_older_epoch_is_fenced_and_told_who_holds_the_queue(
     assert broker.statistics.commits_fenced == 1
 
 
-def test_a_commit_after_the_lease_ran_out_is_fenced(client: WireClient, clock: ManualClock) -> None:
+def test_a_commit_after_the_lease_expired_is_fenced(client: WireClient, clock: ManualClock) -> None:
     client.send("orders")
     (epoch,) = epochs(client.lock("group", "orders", 0))
     clock.advance(60_001)
@@ -120,7 +120,9 @@ def test_maximum_and_minimum_of_a_queue(client: WireClient) -> None:
     assert client.call(RequestCode.GET_MIN_OFFSET, ext).ext["offset"] == "0"
 
 
-def test_a_time_is_found_from_both_sides(client: WireClient, clock: ManualClock) -> None:
+def test_an_offset_is_found_by_time_with_both_boundaries(
+    client: WireClient, clock: ManualClock
+) -> None:
     start = clock.wall_ms()
     for _ in range(4):
         client.send("orders")

@@ -18,7 +18,7 @@ def fill(client: WireClient, count: int, topic: str = "orders") -> None:
         assert client.send_batch(topic, bodies).code == 0
 
 
-def test_pulls_walk_through_the_queue(client: WireClient) -> None:
+def test_successive_pulls_return_the_whole_queue(client: WireClient) -> None:
     fill(client, 100)
     offset, seen = 0, []
     while (answer := client.pull("orders", offset)).code == 0:
@@ -40,7 +40,7 @@ def test_the_broker_limits_a_pull_in_messages(client: WireClient) -> None:
 
 
 @pytest.mark.parametrize("count", [32, 100])
-def test_a_pull_is_limited_in_bytes_but_brings_one_message_at_least(
+def test_a_pull_is_limited_in_bytes_but_returns_at_least_one_message(
     client: WireClient, count: int
 ) -> None:
     for _ in range(100):
@@ -61,7 +61,7 @@ def test_a_pull_is_limited_in_bytes_but_brings_one_message_at_least(
         (3, -1, ResponseCode.PULL_OFFSET_MOVED, 0, "OFFSET_TOO_SMALL"),
     ],
 )
-def test_an_offset_outside_is_answered_by_the_rules(
+def test_an_offset_outside_the_queue_is_corrected(
     client: WireClient, stored: int, offset: int, code: int, next_offset: int, remark: str
 ) -> None:
     client.send("orders", b"x", 1)  # the topic
@@ -77,7 +77,7 @@ def test_an_offset_outside_is_answered_by_the_rules(
     }
 
 
-def test_the_tag_filter_passes_what_matches_and_scans_past_the_rest(client: WireClient) -> None:
+def test_the_tag_filter_returns_matching_messages_and_skips_the_others(client: WireClient) -> None:
     for tag in ("a", "b", "a", "c", "b"):
         client.send("orders", tag.encode(), properties={"KEYS": "k", "TAGS": tag})
     client.send("orders", b"none")
@@ -86,7 +86,7 @@ def test_the_tag_filter_passes_what_matches_and_scans_past_the_rest(client: Wire
     assert answer.ext["nextBeginOffset"] == "6"
 
 
-def test_a_pull_that_matches_nothing_says_where_to_go_on(client: WireClient) -> None:
+def test_a_pull_without_a_match_returns_the_offset_to_continue_from(client: WireClient) -> None:
     for _ in range(5):
         client.send("orders", properties={"TAGS": "a"})
     answer = client.pull("orders", 1, tags="b")
@@ -94,7 +94,7 @@ def test_a_pull_that_matches_nothing_says_where_to_go_on(client: WireClient) -> 
     assert answer.ext["nextBeginOffset"] == "5"
 
 
-def test_a_filtered_pull_looks_at_a_bounded_number_of_messages(client: WireClient) -> None:
+def test_a_filtered_pull_scans_a_bounded_number_of_messages(client: WireClient) -> None:
     fill(client, 16_500)
     answer = client.pull("orders", 0, tags="b")
     assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -109,7 +109,9 @@ def test_a_filtered_pull_stops_after_the_last_message_it_returns(client: WireCli
     assert answer.ext["nextBeginOffset"] == "4"
 
 
-def test_a_pull_without_an_expression_uses_the_heartbeat(client: WireClient) -> None:
+def test_a_pull_without_an_expression_uses_the_subscription_of_the_heartbeat(
+    client: WireClient,
+) -> None:
     client.send("orders", b"a", properties={"TAGS": "a"})
     client.send("orders", b"b", properties={"TAGS": "b"})
     assert client.pull("orders", 0, tags=None).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
@@ -127,14 +129,14 @@ def test_sql_filters_are_refused_with_the_reason(client: WireClient) -> None:
     assert "SQL92" in (answer.remark or "")
 
 
-def test_a_pull_of_what_is_not_there_is_refused(client: WireClient) -> None:
+def test_a_pull_of_an_unknown_topic_or_queue_is_refused(client: WireClient) -> None:
     client.send("orders")
     assert client.pull("missing", 0).code == ResponseCode.TOPIC_NOT_EXIST
     assert client.pull("orders", 0, 99).code == ResponseCode.INVALID_PARAMETER
     assert client.pull("orders", 0, tags="||").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-def test_a_message_wakes_a_waiting_pull_and_the_sender_is_answered_first(
+def test_a_message_releases_a_held_pull_after_the_reply_to_its_sender(
     client: WireClient, broker: EmbeddedBroker
 ) -> None:
     client.send("orders")
@@ -147,7 +149,7 @@ def test_a_message_wakes_a_waiting_pull_and_the_sender_is_answered_first(
     assert broker.statistics.held_pulls == 0
 
 
-def test_a_waiting_pull_blocks_nothing_else_on_its_connection(client: WireClient) -> None:
+def test_a_held_pull_blocks_no_other_request_of_its_connection(client: WireClient) -> None:
     client.send("orders")
     waiting = [client.start_pull("orders", 1, suspend_ms=15_000) for _ in range(3)]
     assert client.heartbeat("group", {"orders": "*"}).code == 0
@@ -156,7 +158,7 @@ def test_a_waiting_pull_blocks_nothing_else_on_its_connection(client: WireClient
     assert {client.wait(one).code for one in waiting} == {0}
 
 
-def test_a_message_of_another_tag_or_queue_wakes_no_pull(client: WireClient) -> None:
+def test_a_message_of_another_tag_or_queue_releases_no_pull(client: WireClient) -> None:
     client.send("orders")
     waiting = client.start_pull("orders", 1, suspend_ms=15_000, tags="b")
     client.send("orders", properties={"TAGS": "a"})
@@ -168,7 +170,7 @@ def test_a_message_of_another_tag_or_queue_wakes_no_pull(client: WireClient) -> 
     assert answer.ext["nextBeginOffset"] == "3"
 
 
-def test_a_waiting_pull_ends_when_its_time_is_up(client: WireClient, clock: ManualClock) -> None:
+def test_a_held_pull_is_answered_at_its_deadline(client: WireClient, clock: ManualClock) -> None:
     client.send("orders")
     long = client.start_pull("orders", 1, suspend_ms=15_000)
     short = client.start_pull("orders", 1, suspend_ms=300)
@@ -180,7 +182,7 @@ def test_a_waiting_pull_ends_when_its_time_is_up(client: WireClient, clock: Manu
     assert not client.has_answer(long)
 
 
-def test_a_filtered_wait_that_ends_tells_how_far_the_broker_looked(
+def test_a_held_filtered_pull_returns_the_offset_the_broker_scanned_to(
     client: WireClient, clock: ManualClock
 ) -> None:
     client.send("orders")

@@ -32,7 +32,7 @@ def header(**others: int) -> SendHeader:
     return SendHeader("answers", TOPIC, 0, properties=props.encode(MARKS), **others)
 
 
-def test_a_reply_is_pushed_and_acknowledged_once_the_asker_has_it(
+def test_a_reply_is_acknowledged_once_the_requester_has_it(
     connect: Connect, client: WireClient, clock: ManualClock
 ) -> None:
     asker = introduced(connect)
@@ -51,7 +51,7 @@ def test_a_reply_is_pushed_and_acknowledged_once_the_asker_has_it(
     assert (answer.code, answer.ext["msgId"], answer.ext["queueId"]) == (0, "0", "0")
 
 
-def test_the_long_header_pushes_too(connect: Connect, client: WireClient) -> None:
+def test_a_reply_with_the_long_header_is_pushed_too(connect: Connect, client: WireClient) -> None:
     asker = introduced(connect)
     long = LongSendHeader("answers", TOPIC, 0, properties=props.encode(MARKS))
     sent = client.start(RequestCode.SEND_REPLY_MESSAGE, long.to_ext(), b"42")
@@ -59,7 +59,7 @@ def test_the_long_header_pushes_too(connect: Connect, client: WireClient) -> Non
     assert client.wait(sent).code == 0
 
 
-def test_what_the_asker_refuses_or_leaves_unanswered_is_told_to_who_replied(
+def test_a_reply_that_the_requester_refuses_or_ignores_is_an_error_for_its_sender(
     connect: Connect, client: WireClient, clock: ManualClock
 ) -> None:
     asker = introduced(connect)
@@ -73,7 +73,7 @@ def test_what_the_asker_refuses_or_leaves_unanswered_is_told_to_who_replied(
     assert "it did not answer" in (client.wait(sent, clock).remark or "")
 
 
-def test_a_reply_to_nobody_is_refused(connect: Connect, client: WireClient) -> None:
+def test_a_reply_to_an_unknown_requester_is_refused(connect: Connect, client: WireClient) -> None:
     code = RequestCode.SEND_REPLY_MESSAGE_V2
     answer = client.call(code, header().to_ext(), b"42")
     assert "channel of <asker> not found" in (answer.remark or "")
@@ -87,7 +87,7 @@ def test_a_reply_to_nobody_is_refused(connect: Connect, client: WireClient) -> N
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_requests_are_noted_their_cluster_and_other_messages_nothing(client: WireClient) -> None:
+def test_requests_get_the_property_cluster_and_other_messages_do_not(client: WireClient) -> None:
     asked = {"REPLY_TO_CLIENT": "asker", "CORRELATION_ID": "c-1"}
     client.send("orders", b"?", 0, properties=asked)
     client.send("orders", b"plain", 0, properties={"a": "b"})

@@ -135,7 +135,7 @@ def start(tmp_path: Path) -> Callable[..., EmbeddedBroker]:
     return make
 
 
-def test_an_orderly_restart_keeps_everything(start: Callable[..., EmbeddedBroker]) -> None:
+def test_a_graceful_restart_keeps_everything(start: Callable[..., EmbeddedBroker]) -> None:
     with start() as broker, WireClient(broker.port) as client:
         client.send("orders", b"kept", 3, default_topic_queue_nums=6)
         client.commit("group", "orders", 1, 3)
@@ -156,7 +156,7 @@ def test_an_orderly_restart_keeps_everything(start: Callable[..., EmbeddedBroker
         assert client.lock("group", "orders", 0).ext["omqBrokerId"] == store_id
 
 
-def test_leases_survive_a_restart_and_start_afresh(start: Callable[..., EmbeddedBroker]) -> None:
+def test_locks_survive_a_restart_with_a_full_lease(start: Callable[..., EmbeddedBroker]) -> None:
     clock = ManualClock()
     with start(clock) as broker, WireClient(broker.port, "holder") as holder:
         (epoch,) = epochs(holder.lock("group", "orders", 0))
@@ -178,7 +178,7 @@ def test_leases_survive_a_restart_and_start_afresh(start: Callable[..., Embedded
         assert epochs(other.lock("group", "orders", 0)) > [epoch]
 
 
-def test_an_unlock_is_remembered(start: Callable[..., EmbeddedBroker]) -> None:
+def test_an_unlock_survives_a_restart(start: Callable[..., EmbeddedBroker]) -> None:
     with start() as broker, WireClient(broker.port, "holder") as holder:
         holder.lock("group", "orders", 0)
         holder.unlock("group", "orders", 0)
@@ -205,7 +205,7 @@ def test_a_path_is_open_in_one_broker_only(start: Callable[..., EmbeddedBroker])
         pass
 
 
-def test_a_path_that_is_no_database_of_ours_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_database_of_the_broker_is_refused(tmp_path: Path) -> None:
     junk = tmp_path / "junk.db"
     junk.write_bytes(b"no database" * 1_000)
     with pytest.raises(StoreError, match="give another path"):
@@ -215,13 +215,13 @@ def test_a_path_that_is_no_database_of_ours_is_refused(tmp_path: Path) -> None:
     assert junk.read_bytes() == b"no database" * 1_000
 
 
-def test_a_directory_is_a_path_too(tmp_path: Path) -> None:
+def test_a_directory_is_accepted_as_a_path(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker, WireClient(broker.port) as client:
         client.send("orders")
     assert (tmp_path / "broker.db").exists()
 
 
-def test_a_broker_without_a_path_keeps_all_in_memory() -> None:
+def test_a_broker_without_a_path_keeps_everything_in_memory() -> None:
     with EmbeddedBroker() as broker, WireClient(broker.port) as client:
         client.send_batch("orders", [b"x"] * 100)
         assert len(records(client.pull("orders", 0, count=100).body)) == 100

@@ -51,7 +51,7 @@ def trimmed(broker: EmbeddedBroker, clock: ManualClock, count: int) -> None:
     assert broker.statistics.messages_trimmed == count
 
 
-def test_messages_past_their_age_go_and_readers_behind_them_are_moved(
+def test_old_messages_are_deleted_and_readers_behind_them_are_moved(
     client: WireClient, clock: ManualClock, broker: EmbeddedBroker
 ) -> None:
     send(client, 5)
@@ -67,7 +67,7 @@ def test_messages_past_their_age_go_and_readers_behind_them_are_moved(
     assert [m.queue_offset for m in records(client.pull("orders", 5).body)] == [5, 6, 7, 8, 9]
 
 
-def test_the_newest_message_of_a_queue_stays_and_offsets_go_on(
+def test_the_newest_message_of_a_queue_is_kept_and_offsets_continue(
     client: WireClient, clock: ManualClock, broker: EmbeddedBroker
 ) -> None:
     send(client, 3)
@@ -78,7 +78,7 @@ def test_the_newest_message_of_a_queue_stays_and_offsets_go_on(
     assert client.max_offset("orders") == 4
 
 
-def test_what_went_is_gone_after_a_restart_and_no_offset_comes_twice(
+def test_deleted_messages_stay_deleted_after_a_restart_and_no_offset_is_reused(
     tmp_path: Path, clock: ManualClock, broker_config: BrokerConfig
 ) -> None:
     path = tmp_path / "kept.db"
@@ -92,7 +92,7 @@ def test_what_went_is_gone_after_a_restart_and_no_offset_comes_twice(
         assert (min_offset(client), client.max_offset("orders")) == (3, 4)
 
 
-def test_without_a_limit_everything_stays(tmp_path: Path, clock: ManualClock) -> None:
+def test_without_a_limit_every_message_is_kept(tmp_path: Path, clock: ManualClock) -> None:
     with EmbeddedBroker(clock=clock) as broker, WireClient(broker.port) as client:
         client.round_trip()
         send(client, 3)
@@ -102,7 +102,7 @@ def test_without_a_limit_everything_stays(tmp_path: Path, clock: ManualClock) ->
         assert broker.statistics.messages_trimmed == 0
 
 
-def test_what_waits_apart_is_not_trimmed(
+def test_pending_messages_are_not_trimmed(
     client: WireClient, clock: ManualClock, broker: EmbeddedBroker
 ) -> None:
     for name in ("DELAY", "TIMER_DELAY_MS"):
@@ -118,7 +118,7 @@ def test_what_waits_apart_is_not_trimmed(
     assert records(client.wait(waiting, clock).body)
 
 
-def test_trimming_goes_in_small_steps_between_other_writes(
+def test_trimming_is_done_in_small_steps_between_other_writes(
     client: WireClient,
     clock: ManualClock,
     broker: EmbeddedBroker,

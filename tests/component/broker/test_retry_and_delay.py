@@ -34,7 +34,7 @@ def wait_for(client: WireClient, clock: ManualClock, topic: str) -> StoredMessag
 
 
 @pytest.mark.parametrize(("level", "delay_ms"), [(1, 1_000), (3, 10_000), (18, 7_200_000)])
-def test_a_delayed_message_comes_when_it_is_due(
+def test_a_delayed_message_is_delivered_when_it_is_due(
     client: WireClient, clock: ManualClock, level: int, delay_ms: int
 ) -> None:
     client.send("orders", b"x", 2)
@@ -61,7 +61,7 @@ def test_a_level_beyond_the_last_is_the_last(client: WireClient, clock: ManualCl
     assert wait_for(client, clock, "orders").body == b"later"
 
 
-def test_a_level_that_is_no_number_is_none(client: WireClient) -> None:
+def test_a_malformed_level_means_no_delay(client: WireClient) -> None:
     client.send("orders", b"now", properties={"DELAY": "soon"})
     assert client.max_offset("orders") == 1
 
@@ -83,7 +83,7 @@ def test_delayed_messages_of_a_level_keep_their_order(
     assert bodies == [str(number).encode() for number in range(600)]
 
 
-def test_a_delayed_message_of_a_deleted_topic_is_dropped_and_the_rest_goes_on(
+def test_a_delayed_message_of_a_deleted_topic_is_dropped_and_the_others_are_delivered(
     clock: ManualClock,
 ) -> None:
     config = BrokerConfig(auto_create_topics=False)
@@ -97,7 +97,7 @@ def test_a_delayed_message_of_a_deleted_topic_is_dropped_and_the_rest_goes_on(
         assert wait_for(client, clock, "kept").body == b"kept"
 
 
-def test_a_message_given_back_waits_in_the_retry_topic(
+def test_a_message_sent_back_waits_in_the_retry_topic(
     client: WireClient, clock: ManualClock
 ) -> None:
     client.heartbeat("group", {"orders": "*"})
@@ -124,7 +124,7 @@ def test_the_next_retry_waits_longer_and_keeps_the_first_id(
     assert wait_for(client, clock, RETRY).reconsume_times == 2
 
 
-def test_a_message_given_back_too_often_goes_to_the_dead_letters(client: WireClient) -> None:
+def test_a_message_sent_back_too_often_goes_to_the_dead_letters(client: WireClient) -> None:
     client.heartbeat("group", {"orders": "*"})
     give_back(client, client.send("orders", b"by the group", reconsume_times=16))
     give_back(client, client.send("orders", b"by the client"), maxReconsumeTimes="0")
@@ -133,7 +133,7 @@ def test_a_message_given_back_too_often_goes_to_the_dead_letters(client: WireCli
     assert bodies == [b"by the group", b"by the client", b"at once"]
 
 
-def test_giving_back_needs_a_known_group_and_message(client: WireClient) -> None:
+def test_sending_back_needs_a_known_group_and_message(client: WireClient) -> None:
     sent = client.send("orders")
     assert give_back(client, sent).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     client.heartbeat("group", {"orders": "*"})
@@ -161,7 +161,7 @@ def test_a_send_to_a_retry_topic_of_an_ordered_group_is_a_dead_letter(
     assert [m.body for m in stored(producer, RETRY)] == [b"no lock is live"]
 
 
-def test_a_send_to_a_retry_topic_past_its_tries_is_a_dead_letter(client: WireClient) -> None:
+def test_a_send_to_a_retry_topic_after_the_last_retry_is_a_dead_letter(client: WireClient) -> None:
     client.send(RETRY, b"one too many", reconsume_times=17)
     client.send(RETRY, b"by its own count", reconsume_times=3, max_reconsume_times=2)
     client.send(RETRY, b"the last try", reconsume_times=2, max_reconsume_times=2)
@@ -169,5 +169,5 @@ def test_a_send_to_a_retry_topic_past_its_tries_is_a_dead_letter(client: WireCli
     assert [m.body for m in stored(client, RETRY)] == [b"the last try"]
 
 
-def test_retry_topics_take_no_batches(client: WireClient) -> None:
+def test_retry_topics_accept_no_batches(client: WireClient) -> None:
     assert client.send_batch(RETRY, [b"a"]).code == ResponseCode.MESSAGE_ILLEGAL

@@ -40,14 +40,14 @@ def test_an_unknown_topic_has_no_route(client: WireClient) -> None:
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_the_template_has_a_route_while_sends_make_topics(client: WireClient) -> None:
+def test_the_template_has_a_route_with_auto_create_topics(client: WireClient) -> None:
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
     (queues,) = TopicRoute.from_body(answer.body).queues
     assert (queues.write_queue_nums, queues.perm) == (8, 7)
 
 
 @pytest.mark.parametrize("broker_config", [BrokerConfig(auto_create_topics=False)])
-def test_the_template_has_none_when_they_do_not(client: WireClient) -> None:
+def test_the_template_has_no_route_without_auto_create_topics(client: WireClient) -> None:
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -58,7 +58,7 @@ def test_the_cluster_is_this_broker(client: WireClient, broker: EmbeddedBroker) 
     assert found["clusterAddrTable"] == {"DefaultCluster": ["embedded"]}
 
 
-def test_a_created_topic_has_what_was_asked(client: WireClient) -> None:
+def test_a_created_topic_has_the_requested_settings(client: WireClient) -> None:
     assert create(client, "orders", 12).code == 0
     found = orjson.loads(client.call(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"}).body)
     assert (found["readQueueNums"], found["order"], found["perm"]) == (12, True, 6)

@@ -18,7 +18,7 @@ from ordermq.remoting.headers import LongSendHeader, SendHeader
 from tests.component.broker.wire_client import WireClient, batch_body, records
 
 
-def test_a_sent_message_comes_back_as_it_was(client: WireClient, clock: ManualClock) -> None:
+def test_a_sent_message_is_pulled_unchanged(client: WireClient, clock: ManualClock) -> None:
     properties = {"TAGS": "paid", "KEYS": "o-17", "__SHARDINGKEY": "o-17", "own": "ä"}
     answer = client.send(
         "orders", b"body", 2, properties=properties, flag=7, born_timestamp_ms=5, reconsume_times=1
@@ -68,7 +68,7 @@ def test_the_message_id_finds_the_message(client: WireClient) -> None:
     assert StoredMessage.read(answer.body).body == b"second"
 
 
-def test_an_id_of_nothing_is_answered_with_the_reason(client: WireClient) -> None:
+def test_an_unknown_message_id_is_answered_with_the_reason(client: WireClient) -> None:
     answer = client.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(77 << 40)})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "no message is stored" in (answer.remark or "")
@@ -97,12 +97,12 @@ def test_a_oneway_send_is_stored_and_not_answered(client: WireClient) -> None:
     assert [m.body for m in records(client.pull("orders", 0).body)] == [b"fire", b"second"]
 
 
-def test_a_send_without_a_queue_is_given_one(client: WireClient) -> None:
+def test_a_send_without_a_queue_is_assigned_one(client: WireClient) -> None:
     answer = client.send("orders", b"x", -1)
     assert 0 <= int(answer.ext["queueId"]) < 4
 
 
-def test_a_topic_made_by_a_send_has_the_wanted_queues_up_to_the_default(
+def test_a_topic_created_by_a_send_has_the_requested_queues_up_to_the_default(
     client: WireClient,
 ) -> None:
     client.send("few", default_topic_queue_nums=2)
@@ -113,7 +113,9 @@ def test_a_topic_made_by_a_send_has_the_wanted_queues_up_to_the_default(
 
 
 @pytest.mark.parametrize("broker_config", [BrokerConfig(auto_create_topics=False)])
-def test_a_broker_that_makes_no_topics_says_so(client: WireClient) -> None:
+def test_without_auto_create_topics_a_send_to_an_unknown_topic_is_refused(
+    client: WireClient,
+) -> None:
     answer = client.send("orders")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert "create it" in (answer.remark or "")
@@ -142,14 +144,14 @@ def test_properties_over_the_limit_are_refused(client: WireClient) -> None:
         ({"TIMER_DELAY_SEC": "259201"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
-def test_what_the_broker_cannot_do_is_refused_not_ignored(
+def test_unsupported_sends_are_refused_not_ignored(
     client: WireClient, properties: dict[str, str], code: int
 ) -> None:
     assert client.send("orders", properties=properties).code == code
     assert client.max_offset("orders") == 0
 
 
-def test_a_torn_batch_is_refused_whole(client: WireClient) -> None:
+def test_a_truncated_batch_is_refused_as_a_whole(client: WireClient) -> None:
     body = batch_body([b"a", b"b"])
     ext = SendHeader("producers", "orders", 0).to_ext()
     for torn in (body[:-1], body[:10], body + b"\0", b"\0" * 40, b""):
@@ -163,7 +165,7 @@ def test_a_batch_cannot_be_delayed(client: WireClient) -> None:
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_what_was_sent_is_counted(client: WireClient, broker: EmbeddedBroker) -> None:
+def test_sent_messages_are_counted(client: WireClient, broker: EmbeddedBroker) -> None:
     client.send("orders")
     client.send_batch("orders", [b"a", b"b"])
     assert broker.statistics.messages_stored == 3

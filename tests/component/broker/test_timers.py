@@ -44,7 +44,7 @@ def wait_for(client: WireClient, clock: ManualClock, offset: int = 0) -> list[St
     ("name", "value"),
     [("TIMER_DELAY_SEC", "10"), ("TIMER_DELAY_MS", "10000"), ("TIMER_DELIVER_MS", None)],
 )
-def test_a_timed_message_comes_when_it_is_due(
+def test_a_timed_message_is_delivered_when_it_is_due(
     client: WireClient, clock: ManualClock, name: str, value: str | None
 ) -> None:
     due_ms = clock.wall_ms() + 10_000
@@ -64,7 +64,7 @@ def test_a_timed_message_comes_when_it_is_due(
     }  # fmt: skip
 
 
-def test_messages_come_in_the_order_of_their_times_whatever_order_they_were_sent_in(
+def test_timed_messages_are_delivered_in_the_order_of_their_times(
     client: WireClient, clock: ManualClock
 ) -> None:
     delays = list(range(1_000, 61_000, 1_000)) * 2
@@ -80,13 +80,15 @@ def test_messages_come_in_the_order_of_their_times_whatever_order_they_were_sent
     assert bodies == sorted((delay_ms, number) for number, delay_ms in enumerate(delays))
 
 
-def test_a_time_that_has_passed_is_now(client: WireClient, clock: ManualClock) -> None:
+def test_a_timed_message_whose_time_has_passed_is_delivered_at_once(
+    client: WireClient, clock: ManualClock
+) -> None:
     answer = send(client, b"now", TIMER_DELIVER_MS="1")
     assert "recallHandle" not in answer.ext
     assert client.max_offset("orders") == 1
 
 
-def test_a_message_too_far_ahead_is_refused_and_the_answer_says_how_far(
+def test_a_time_too_far_ahead_is_refused_and_the_error_names_the_limit(
     client: WireClient, clock: ManualClock
 ) -> None:
     assert send(client, **at(clock, 3 * DAY_S * 1_000)).code == 0
@@ -95,14 +97,14 @@ def test_a_message_too_far_ahead_is_refused_and_the_answer_says_how_far(
     assert "259200000 ms" in (refused.remark or "")
 
 
-def test_of_a_level_and_a_time_the_level_counts(client: WireClient, clock: ManualClock) -> None:
+def test_a_delay_level_wins_over_a_time(client: WireClient, clock: ManualClock) -> None:
     send(client, b"level", DELAY="1", TIMER_DELAY_SEC="60")
     clock.advance(1_000)
     (message,) = wait_for(client, clock)
     assert "TIMER_DELAY_SEC" not in props.decode_bytes(message.properties)
 
 
-def test_a_timed_message_that_is_given_up_does_not_wait_again(
+def test_a_timed_message_that_becomes_a_dead_letter_does_not_wait_again(
     client: WireClient, clock: ManualClock
 ) -> None:
     client.heartbeat("group", {"orders": "*"})
@@ -117,7 +119,7 @@ def test_a_timed_message_that_is_given_up_does_not_wait_again(
 # -- recall --------------------------------------------------------------------------------
 
 
-def test_a_recalled_message_never_comes(
+def test_a_recalled_message_is_never_delivered(
     client: WireClient, clock: ManualClock, broker: EmbeddedBroker
 ) -> None:
     kept = send(client, b"kept", **at(clock, 10_000))
@@ -136,7 +138,7 @@ def test_a_recalled_message_never_comes(
 
 
 @pytest.mark.parametrize("handle", ["", "junk", "djEgYQ==", "****"])
-def test_a_handle_that_is_none_is_refused(client: WireClient, handle: str) -> None:
+def test_an_invalid_handle_is_refused(client: WireClient, handle: str) -> None:
     send(client)
     assert recall(client, handle).code == ResponseCode.ILLEGAL_OPERATION
 

@@ -104,7 +104,7 @@ def let_look(client: WireClient, clock: ManualClock, looks: int) -> None:
 # -- ends ----------------------------------------------------------------------------------
 
 
-def test_a_half_message_is_seen_by_nobody_until_it_is_committed(client: WireClient) -> None:
+def test_a_half_message_is_not_visible_until_it_is_committed(client: WireClient) -> None:
     half = send_half(client, queue_id=2, TAGS="t", KEYS="k")
     assert half.ext["queueId"] == "2"
     assert half.ext["transactionId"] == "id-half"
@@ -127,7 +127,7 @@ def test_a_committed_message_is_found_by_its_tag(client: WireClient) -> None:
     assert message.body == b"b"
 
 
-def test_a_commit_wakes_a_waiting_pull(client: WireClient) -> None:
+def test_a_commit_releases_a_held_pull(client: WireClient) -> None:
     half = send_half(client)
     client.round_trip()
     waiting = client.start_pull("orders", 0, suspend_ms=10_000_000)
@@ -136,7 +136,9 @@ def test_a_commit_wakes_a_waiting_pull(client: WireClient) -> None:
     assert records(client.wait(waiting).body)[0].body == b"half"
 
 
-def test_a_message_rolled_back_is_gone(client: WireClient, broker: EmbeddedBroker) -> None:
+def test_a_message_rolled_back_is_never_delivered(
+    client: WireClient, broker: EmbeddedBroker
+) -> None:
     half = send_half(client)
     assert end(client, half, ROLLBACK).code == 0
     assert broker.statistics.half_messages == 0
@@ -144,7 +146,9 @@ def test_a_message_rolled_back_is_gone(client: WireClient, broker: EmbeddedBroke
     assert stored(client) == []
 
 
-def test_messages_lie_in_the_order_their_transactions_were_committed(client: WireClient) -> None:
+def test_messages_are_stored_in_the_order_in_which_their_transactions_commit(
+    client: WireClient,
+) -> None:
     halves = [send_half(client, str(n).encode()) for n in range(6)]
     client.send("orders", b"plain")
     for n in (3, 0, 5, 4):
@@ -173,7 +177,7 @@ def test_a_transaction_ends_once(client: WireClient) -> None:
         ({"half_offset": 99}, "already ended"),
     ],
 )
-def test_an_end_that_names_no_waiting_half_is_refused(
+def test_an_end_of_an_unknown_half_message_is_refused(
     client: WireClient, more: dict[str, Any], reason: str
 ) -> None:
     half = send_half(client)
@@ -183,7 +187,7 @@ def test_an_end_that_names_no_waiting_half_is_refused(
     assert end(client, half, COMMIT).code == 0
 
 
-def test_a_state_still_unknown_changes_nothing(client: WireClient) -> None:
+def test_an_undecided_state_changes_nothing(client: WireClient) -> None:
     half = send_half(client)
     end_oneway(client, half, UNKNOWN)
     assert end(client, half, UNKNOWN).code == 0
@@ -191,7 +195,7 @@ def test_a_state_still_unknown_changes_nothing(client: WireClient) -> None:
     assert end(client, half, COMMIT).code == 0
 
 
-def test_a_half_without_a_group_of_its_own_is_its_senders(client: WireClient) -> None:
+def test_a_half_message_without_a_group_belongs_to_its_senders_group(client: WireClient) -> None:
     half = client.send("orders", b"half", properties={"TRAN_MSG": "true"}, sys_flag=0x4)
     assert end(client, half, COMMIT, producer_group="producers").code == 0
 
@@ -212,7 +216,7 @@ def test_the_brokers_own_topics_cannot_be_deleted(client: WireClient, name: str)
     assert end(client, half, COMMIT).code == 0
 
 
-def test_a_message_of_a_topic_deleted_meanwhile_makes_it_anew(client: WireClient) -> None:
+def test_a_commit_creates_a_topic_again_that_was_deleted_meanwhile(client: WireClient) -> None:
     half = send_half(client)
     client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
     assert end(client, half, COMMIT).code == 0
@@ -222,7 +226,7 @@ def test_a_message_of_a_topic_deleted_meanwhile_makes_it_anew(client: WireClient
 # -- questions -----------------------------------------------------------------------------
 
 
-def test_a_producer_of_the_group_is_asked_once_the_half_is_old_enough(
+def test_a_producer_of_the_group_is_checked_once_the_half_message_is_old_enough(
     client: WireClient, clock: ManualClock, broker: EmbeddedBroker
 ) -> None:
     introduce(client)
@@ -247,7 +251,7 @@ def test_a_producer_of_the_group_is_asked_once_the_half_is_old_enough(
     assert broker.statistics.transactions_asked == 1
 
 
-def test_an_answer_still_unknown_is_asked_again(client: WireClient, clock: ManualClock) -> None:
+def test_an_undecided_transaction_is_checked_again(client: WireClient, clock: ManualClock) -> None:
     introduce(client)
     half = send_half(client)
     for _ in range(3):
@@ -260,7 +264,7 @@ def test_an_answer_still_unknown_is_asked_again(client: WireClient, clock: Manua
     assert client.notices() == []
 
 
-def test_the_producers_of_a_group_are_asked_in_turn_and_no_others(
+def test_the_producers_of_a_group_are_checked_in_rotation_and_no_others(
     connect: Connect, clock: ManualClock
 ) -> None:
     first, second, other = connect("first"), connect("second"), connect("other")
@@ -275,7 +279,9 @@ def test_the_producers_of_a_group_are_asked_in_turn_and_no_others(
 
 
 @pytest.mark.parametrize("how", ["unregister", "disconnect", "silent"])
-def test_a_producer_that_left_is_not_asked(connect: Connect, clock: ManualClock, how: str) -> None:
+def test_a_producer_that_left_is_not_checked(
+    connect: Connect, clock: ManualClock, how: str
+) -> None:
     leaver, stayer = connect("leaver"), connect("stayer")
     introduce(leaver)
     send_half(stayer)
@@ -293,7 +299,7 @@ def test_a_producer_that_left_is_not_asked(connect: Connect, clock: ManualClock,
         assert leaver.notices() == []
 
 
-def test_a_half_message_may_ask_to_be_left_alone_longer(
+def test_a_half_message_may_set_a_longer_immunity_time(
     client: WireClient, clock: ManualClock
 ) -> None:
     introduce(client)
@@ -304,7 +310,7 @@ def test_a_half_message_may_ask_to_be_left_alone_longer(
 
 
 @pytest.mark.parametrize("text", ["soon", "-1"])
-def test_a_time_to_be_left_alone_that_is_none_is_the_brokers(
+def test_a_malformed_immunity_time_means_the_brokers(
     client: WireClient, clock: ManualClock, text: str
 ) -> None:
     introduce(client)
@@ -314,7 +320,7 @@ def test_a_time_to_be_left_alone_that_is_none_is_the_brokers(
     question(client, clock)
 
 
-def test_after_fifteen_questions_the_half_is_given_up_with_a_log(
+def test_after_fifteen_checks_the_half_message_is_given_up_with_a_log(
     client: WireClient, clock: ManualClock, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     introduce(client)
@@ -333,7 +339,7 @@ def test_after_fifteen_questions_the_half_is_given_up_with_a_log(
     assert props.decode_bytes(undecided.properties)["REAL_TOPIC"] == "orders"
 
 
-def test_where_no_producer_lives_the_half_waits_and_the_next_one_is_asked(
+def test_without_a_live_producer_the_half_message_waits_for_the_next_one(
     connect: Connect, clock: ManualClock, broker: EmbeddedBroker
 ) -> None:
     sender = connect("sender")
@@ -347,7 +353,7 @@ def test_where_no_producer_lives_the_half_waits_and_the_next_one_is_asked(
     assert first_body(sender) == b"half"
 
 
-def test_a_half_that_nobody_ever_came_for_is_given_up_with_age(
+def test_a_half_message_without_any_producer_is_given_up_by_age(
     client: WireClient, clock: ManualClock, broker: EmbeddedBroker
 ) -> None:
     send_half(client)
@@ -367,7 +373,7 @@ def restart(
     return lambda: EmbeddedBroker(tmp_path / "kept.db", config=broker_config, clock=clock)
 
 
-def test_a_waiting_half_and_how_often_it_was_asked_about_survive_a_restart(
+def test_a_waiting_half_message_and_its_number_of_checks_survive_a_restart(
     restart: Callable[[], EmbeddedBroker], clock: ManualClock
 ) -> None:
     with restart() as broker, WireClient(broker.port) as client:
@@ -389,7 +395,7 @@ def test_a_waiting_half_and_how_often_it_was_asked_about_survive_a_restart(
         assert end(client, half, COMMIT).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_an_end_from_before_a_restart_never_meets_a_new_half(
+def test_an_end_from_before_a_restart_never_ends_a_new_half_message(
     restart: Callable[[], EmbeddedBroker],
 ) -> None:
     with restart() as broker, WireClient(broker.port) as client:
@@ -404,7 +410,7 @@ def test_an_end_from_before_a_restart_never_meets_a_new_half(
         assert bodies(client) == [b"new"]
 
 
-def test_kill_loses_no_half_and_commits_none_twice(tmp_path: Path) -> None:
+def test_kill_loses_no_half_message_and_commits_none_twice(tmp_path: Path) -> None:
     path = tmp_path / "broker.db"
     broker = BrokerProcess(path)
     with WireClient(broker.port) as client:
@@ -428,7 +434,7 @@ def test_kill_loses_no_half_and_commits_none_twice(tmp_path: Path) -> None:
         assert client.max_offset("orders") == 50
 
 
-def test_a_commit_the_disk_has_no_room_for_is_refused_and_can_be_told_again(
+def test_a_commit_on_a_full_disk_is_refused_and_can_be_repeated(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "broker.db"

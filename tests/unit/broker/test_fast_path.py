@@ -22,7 +22,7 @@ PULL = PullHeader("g", "orders", 3, 77, 32, 7, 70, 15_000, "a || b", 9, "TAG", 2
 
 
 @pytest.mark.parametrize("left_out", [None, *SEND])
-def test_a_send_header_is_read_alike(left_out: str | None) -> None:
+def test_a_send_header_is_read_as_by_the_general_class(left_out: str | None) -> None:
     ext = {name: value for name, value in SEND.items() if name != left_out}
     try:
         expected = SendHeader.from_ext(ext)
@@ -34,7 +34,7 @@ def test_a_send_header_is_read_alike(left_out: str | None) -> None:
 
 
 @pytest.mark.parametrize("left_out", [None, *PULL])
-def test_a_pull_header_is_read_alike(left_out: str | None) -> None:
+def test_a_pull_header_is_read_as_by_the_general_class(left_out: str | None) -> None:
     ext = {name: value for name, value in PULL.items() if name != left_out}
     try:
         expected = PullHeader.from_ext(ext)
@@ -46,7 +46,7 @@ def test_a_pull_header_is_read_alike(left_out: str | None) -> None:
 
 
 @pytest.mark.parametrize("opaque", [0, 1, -5, 2**31 - 1])
-def test_answers_are_written_alike(opaque: int) -> None:
+def test_replies_are_written_as_by_the_general_classes(opaque: int) -> None:
     request = Command(310, opaque=opaque)
     reply = SendReplyHeader("AA,BB", 3, 1 << 40, None, "DefaultRegion", "true")
     assert send_reply(opaque, "AA,BB", 3, 1 << 40) == encode(request.reply(0, reply.to_ext()))

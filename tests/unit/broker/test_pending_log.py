@@ -89,7 +89,7 @@ class Shelf:
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_what_was_set_aside_is_there_until_it_leaves_and_no_offset_comes_twice(
+def test_pending_messages_are_there_until_they_leave_and_no_offset_is_reused(
     steps: list[tuple[str, int]],
 ) -> None:
     async def work() -> None:

@@ -70,7 +70,7 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scene(), 20))  # type: ignore[arg-type]
 
 
-def test_writes_of_one_turn_share_a_transaction_and_end_in_order(tmp_path: Path) -> None:
+def test_writes_of_one_loop_iteration_share_a_transaction_and_end_in_order(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(tmp_path / "s.db") as writer:
             ended: list[int] = []
@@ -89,7 +89,7 @@ def test_writes_of_one_turn_share_a_transaction_and_end_in_order(tmp_path: Path)
     run(scene)
 
 
-def test_a_message_is_not_seen_before_its_commit(tmp_path: Path) -> None:
+def test_a_message_is_not_visible_before_its_commit(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(tmp_path / "s.db") as writer:
             done = writer.submit(records(writer.store, b"x"))
@@ -122,7 +122,7 @@ def test_a_failed_commit_fails_its_group_and_leaves_no_hole(tmp_path: Path) -> N
     run(scene)
 
 
-def test_a_row_of_failed_commits_is_logged_once_and_so_is_its_end(
+def test_successive_failed_commits_are_logged_once_and_so_is_their_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene() -> None:
@@ -173,7 +173,7 @@ def test_tagged_reads_stop_at_bytes_too() -> None:
     run(scene)
 
 
-def test_an_unsaved_topic_stays_so_until_a_write_that_carries_it_is_durable(
+def test_a_topic_is_unsaved_until_a_write_with_its_statement_is_durable(
     tmp_path: Path,
 ) -> None:
     async def scene() -> None:
@@ -197,7 +197,7 @@ def test_an_unsaved_topic_stays_so_until_a_write_that_carries_it_is_durable(
     run(scene)
 
 
-def test_a_closed_store_takes_no_write() -> None:
+def test_a_closed_store_accepts_no_write() -> None:
     async def scene() -> None:
         async with running(None) as writer:
             writer.store.stop_writing()

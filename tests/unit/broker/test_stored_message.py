@@ -78,7 +78,7 @@ def test_a_truncated_record_is_refused(size: int) -> None:
         StoredMessage.read(bytes.fromhex(V4)[:size])
 
 
-def test_the_width_of_a_host_overrides_what_the_sender_claims() -> None:
+def test_the_width_of_a_host_overrides_the_flag_of_the_sender() -> None:
     host = host_bytes("127.0.0.1", 1)
     written = RecordWriter("t", 0, host, host).write(
         b"x", b"", flag=0, sys_flag=0x30 | 1, born_ms=0, stored_ms=7

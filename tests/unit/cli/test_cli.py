@@ -59,7 +59,7 @@ def test_an_unknown_command_is_a_wrong_usage() -> None:
     assert CliRunner().invoke(main, ["consum"]).exit_code == 2
 
 
-def test_a_sound_run_ends_with_0_and_says_so(run: Path) -> None:
+def test_a_run_that_passes_ends_with_0_and_says_so(run: Path) -> None:
     result = CliRunner().invoke(main, ["audit", str(run)])
     assert result.exit_code == 0, result.output
     assert "OK: all 9 checks passed" in result.output

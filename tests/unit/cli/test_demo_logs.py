@@ -109,16 +109,14 @@ def batch(flights: list[Flight], first: int, last: int) -> list[tuple[int, str, 
     return [(i, flights[i].key, flights[i]._asdict()) for i in range(first, last)]
 
 
-def test_the_next_owner_goes_on_from_the_shared_file(table: Path, logbook: Logbook) -> None:
+def test_the_next_owner_continues_from_the_shared_file(table: Path, logbook: Logbook) -> None:
     flights = read_flights(table)
     assert logbook.apply("q0", 1, batch(flights, 0, 150)) == 150
     assert logbook.apply("q0", 2, batch(flights, 150, 400)) == 250
     assert differences(expected_logs(table), logbook.logs()) == []
 
 
-def test_messages_delivered_again_are_counted_and_passed_over(
-    table: Path, logbook: Logbook
-) -> None:
+def test_redelivered_messages_are_counted_and_skipped(table: Path, logbook: Logbook) -> None:
     flights = read_flights(table)
     logbook.apply("q0", 1, batch(flights, 0, 200))
     assert logbook.apply("q0", 2, batch(flights, 180, 400)) == 200
