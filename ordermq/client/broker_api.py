@@ -374,7 +374,7 @@ class BrokerApi:
         """Acquire or renew locks of queues of one broker
         (docs/internals/semantics.md#broker-lock-table).
         """
-        # The broker's answer lists the queues that are ours now, not those it refused. A lock
+        # The answer lists the queues that this client holds now, not the refused ones. A lock
         # survives the connection it was requested over: only unlock or its expiry end it.
         ext = LockExtHeader(epochs="1").to_ext()
         body = LockBatch(group, self._client_id, tuple(queues)).to_body()

@@ -98,12 +98,12 @@ class GroupInspector(Closing):
         # Through the broker that lists the member: clients do not listen on a port.
         for name, address in sorted(known_by.items()) if ask_members else ():
             try:
-                said = await self._client.api.member_queues(address, group, name)
+                reported = await self._client.api.member_queues(address, group, name)
             except OrderMQError as error:
                 # A frozen member is what the tool is there to find: note it, look at the others.
                 silent[name] = str(error)
                 continue
-            holdings |= {queue: (name, row) for queue, row in said.items() if queue in progress}
+            holdings |= {queue: (name, row) for queue, row in reported.items() if queue in progress}
         return GroupState(
             group,
             tuple(members[name] for name in sorted(members)),

@@ -1,4 +1,4 @@
-"""Heartbeats: registration with the brokers of our topics, and re-registration after an outage."""
+"""Heartbeats: registration with brokers, and re-registration after a lost connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Heartbeats:
 
     Args:
         describe: makes the heartbeat of this moment.
-        on_broker_back: called when a broker whose connection was lost has us registered again.
+        on_broker_back: called after a registration with a broker whose connection was lost.
             None: only brokers named to `register_with` are registered again.
     """
 
@@ -59,7 +59,7 @@ class Heartbeats:
             self._outages.failed(address, "heartbeat", error)
 
     async def register(self) -> None:
-        """Send the first heartbeat: as `beat`, but a broker that denies us is an error.
+        """Send the first heartbeat: as `beat`, but a broker that denies permission is an error.
 
         Raises: BrokerError: wrong keys, or an account without this permission.
         """

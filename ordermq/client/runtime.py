@@ -1,6 +1,6 @@
 """The I/O thread: one asyncio loop per process that owns all connections and timers.
 
-The waiting functions at the end take a `Clock`, so that tests move the time.
+`repeat` takes a `Clock`, so that tests move the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from ordermq.clock import Clock
-from ordermq.clock import wait_until_set as wait_until_set
 from ordermq.errors import StateError
 from ordermq.remoting.event_loop import new_event_loop
 

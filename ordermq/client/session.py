@@ -49,8 +49,9 @@ class ClientSession:
         describe: makes the heartbeat of this moment; default one with `producer_groups` only.
         on_request: called with the broker's address and its request; returns the answer or None.
         on_connection_lost: called with an address whose connection broke.
-        on_broker_back: called when a broker whose connection broke has registered us again. Given
-            by members of a group: they reconnect at once, other clients with their next request.
+        on_broker_back: called when the session is registered again with a broker whose connection
+            broke. Members of a group pass it: they reconnect at once, other clients with their
+            next request.
         on_route_change: called with a topic whose queues changed.
     Raises: ConfigError: `name_servers` is not host:port.
     """
@@ -160,7 +161,7 @@ class ClientSession:
     async def leave(
         self, *, consumer_group: str | None = None, producer_group: str | None = None
     ) -> None:
-        """Send no heartbeat any more and unregister: the first heartbeat would register again."""
+        """Stop the heartbeats, one of which would register again, and unregister."""
         await self.stop_loops()
         await self.unregister(consumer_group=consumer_group, producer_group=producer_group)
 
@@ -173,7 +174,7 @@ class ClientSession:
     async def unregister(
         self, *, consumer_group: str | None = None, producer_group: str | None = None
     ) -> None:
-        """Unregister from a group at every broker; one that fails drops us when it notices."""
+        """Unregister from a group at every broker; one that fails removes us by itself later."""
         # Masters only: a slave forgets the client with the connection, and allocates no queues.
         for address in self.routes.masters():
             try:

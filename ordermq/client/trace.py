@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from ordermq.client.routes import publish_queues
-from ordermq.client.runtime import cancelled, wait_until_set
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
-from ordermq.clock import Clock
+from ordermq.clock import Clock, wait_until_set
 from ordermq.config import RemotingConfig, TraceConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.identifiers import unique_message_id

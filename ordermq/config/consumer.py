@@ -133,7 +133,7 @@ class LeaseConfig:
     lock_interval_ms: int = 20_000
     # Stop this long before the end of the lease; at most a fifth of it. 0 ms..1 day.
     lease_margin_ms: int = 2_000
-    # Time between requests for a lock another member holds; brokers may notify us sooner.
+    # Time between requests for a lock another member holds; a broker may notify the member sooner.
     # 10 ms..1 day.
     lock_retry_ms: int = 200
 

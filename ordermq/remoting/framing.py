@@ -88,7 +88,7 @@ class Framer:
             while end - at >= 8:
                 length, mark = _WORDS.unpack_from(source, at)
                 header_size = mark & 0xFFFFFF
-                # Before the bytes are awaited: a wrong length would make us wait for ever.
+                # Before the bytes are awaited: a wrong length would be waited for forever.
                 if length < 4 or length + 4 > self._max_frame_bytes:
                     raise ProtocolError(
                         f"frame of {length + 4} bytes: expected 8..{self._max_frame_bytes}"

@@ -80,12 +80,12 @@ class Namespaces:
         command.ext = ext
 
     def wrap_answer(self, request_code: int, answer: Command) -> None:
-        """Add the namespace to our response to a broker's request, as one of an admin tool."""
+        """Add the namespace to the response to a broker's request, as one of an admin tool."""
         if self.name and request_code in _JSON_BODIES:
             answer.body = _renamed(answer.body, self._wrap)
 
     def unwrap_answer(self, request_code: int, answer: Command) -> None:
-        """Remove the namespace from the response to a request of ours."""
+        """Remove the namespace from the response to a request of this client."""
         if self.name and request_code in _JSON_BODIES:
             answer.body = _renamed(answer.body, self._unwrap)
 

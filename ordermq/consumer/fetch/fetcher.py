@@ -16,8 +16,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from ordermq.client.routes import MASTER_ID, PullSource
-from ordermq.client.runtime import cancelled, supervise, wait_until_set
+from ordermq.client.runtime import cancelled, supervise
 from ordermq.client.session import ClientSession
+from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ordermq.client.broker_api import LockGrant
-from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
+from ordermq.clock import wait_until_set
 from ordermq.config import LeaseConfig
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import cancelled, wait_until_set
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
+from ordermq.clock import wait_until_set
 from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.allocation import allocate
 from ordermq.consumer.group.queue_locks import Locks

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
+from ordermq.clock import wait_until_set
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue

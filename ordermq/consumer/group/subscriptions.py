@@ -7,8 +7,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ordermq.client.runtime import wait_until_set
 from ordermq.client.session import ClientSession
+from ordermq.clock import wait_until_set
 from ordermq.errors import BrokerError, OrderMQError
 from ordermq.model.names import retry_topic
 from ordermq.model.subscription import EVERYTHING, Subscription

@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from ordermq.client.broker_api import BrokerApi, LockGrant
-from ordermq.client.runtime import cancelled, wait_until_set
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
-from ordermq.clock import Clock
+from ordermq.clock import Clock, wait_until_set
 from ordermq.consumer.group.queue_locks import LeaseTimes
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError

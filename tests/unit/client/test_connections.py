@@ -57,7 +57,7 @@ def test_callers_at_the_same_time_share_one_connection() -> None:
     run(work())
 
 
-def test_a_broken_connection_is_told_and_the_next_request_opens_another() -> None:
+def test_a_broken_connection_is_reported_and_the_next_request_opens_another() -> None:
     async def work() -> None:
         async with WireServer(echo) as server:
             lost: list[str] = []
@@ -74,7 +74,7 @@ def test_a_broken_connection_is_told_and_the_next_request_opens_another() -> Non
     run(work())
 
 
-def test_a_failed_connect_is_not_tried_again_before_its_pause() -> None:
+def test_a_failed_connect_is_retried_only_after_its_pause() -> None:
     async def work() -> None:
         clock, port = ManualClock(), closed_port()
         address = f"127.0.0.1:{port}"
@@ -95,7 +95,7 @@ def test_a_failed_connect_is_not_tried_again_before_its_pause() -> None:
     run(work())
 
 
-def test_an_impatient_caller_does_not_cancel_the_connect_of_the_others() -> None:
+def test_a_cancelled_caller_does_not_cancel_the_connect_of_the_others() -> None:
     async def work() -> None:
         async with WireServer(echo) as server:
             connections = connections_of()
@@ -137,7 +137,7 @@ def test_a_request_of_the_broker_is_answered_and_an_unknown_one_refused() -> Non
     run(work())
 
 
-def test_after_the_close_nothing_is_opened_any_more() -> None:
+def test_a_closed_client_opens_no_connection() -> None:
     async def work() -> None:
         async with WireServer(echo) as server:
             connections = connections_of()
@@ -163,7 +163,7 @@ def test_after_the_close_nothing_is_opened_any_more() -> None:
     ("code", "remark"),
     [(16, "User:ak is not found."), (1, "org.x.AclException: Wrong"), (16, None)],
 )
-def test_a_denial_says_who_asked_and_what_to_check(
+def test_a_denied_request_names_the_access_key_and_the_remedy(
     config: RemotingConfig, told: str, code: int, remark: str | None
 ) -> None:
     async def work() -> None:
@@ -179,7 +179,7 @@ def test_a_denial_says_who_asked_and_what_to_check(
     run(work())
 
 
-def test_what_is_asked_joined_leaves_in_one_write_a_connection_whatever_is_raised() -> None:
+def test_joined_requests_are_sent_in_one_write_per_connection_even_after_an_exception() -> None:
     async def work() -> None:
         connections, told = connections_of(), dict[str, list[str]](x=[], y=[])
         for name, writes in told.items():

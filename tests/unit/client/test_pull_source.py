@@ -44,7 +44,7 @@ def with_source(
     asyncio.run(run())
 
 
-def test_the_master_is_asked_until_it_suggests_a_slave_and_again_when_that_says_so() -> None:
+def test_pulls_go_to_the_suggested_replica_and_back_to_the_master() -> None:
     async def work(source: PullSource, routes: Routes) -> None:
         assert source.choose() == MASTER
         assert not source.suggest(0)
@@ -67,7 +67,7 @@ def test_the_master_is_asked_until_it_suggests_a_slave_and_again_when_that_says_
         ((OTHER_SLAVE,), 0, OTHER_SLAVE),
     ],
 )
-def test_a_replica_that_is_not_there_is_stood_in_for(
+def test_a_missing_replica_is_replaced_by_another(
     there: tuple[tuple[int, str], ...], wanted: int, chosen: tuple[int, str]
 ) -> None:
     async def work(source: PullSource, routes: Routes) -> None:
@@ -77,7 +77,7 @@ def test_a_replica_that_is_not_there_is_stood_in_for(
     with_source(FakeNameServer(*there), work)
 
 
-def test_a_suggestion_of_a_replica_that_is_not_there_goes_nowhere_else() -> None:
+def test_a_suggested_replica_that_is_missing_changes_nothing() -> None:
     async def work(source: PullSource, routes: Routes) -> None:
         assert not source.suggest(3)
         assert source.choose() == MASTER
@@ -85,7 +85,7 @@ def test_a_suggestion_of_a_replica_that_is_not_there_goes_nowhere_else() -> None
     with_source(FakeNameServer(MASTER), work)
 
 
-def test_after_a_failure_another_replica_is_asked_and_so_is_the_name_server() -> None:
+def test_a_failed_pull_goes_to_another_replica_and_refreshes_the_route() -> None:
     server = FakeNameServer(MASTER, SLAVE)
 
     async def work(source: PullSource, routes: Routes) -> None:
@@ -106,7 +106,7 @@ def test_after_a_failure_another_replica_is_asked_and_so_is_the_name_server() ->
     with_source(server, work)
 
 
-def test_queues_that_fail_together_ask_the_name_server_once() -> None:
+def test_queues_that_fail_together_refresh_the_route_once() -> None:
     server = FakeNameServer(MASTER, SLAVE)
 
     async def work(source: PullSource, routes: Routes) -> None:
@@ -118,7 +118,7 @@ def test_queues_that_fail_together_ask_the_name_server_once() -> None:
     with_source(server, work)
 
 
-def test_a_name_server_that_is_away_too_leaves_the_known_replicas() -> None:
+def test_an_unreachable_name_server_leaves_the_known_replicas() -> None:
     server = FakeNameServer(MASTER, SLAVE)
 
     async def work(source: PullSource, routes: Routes) -> None:
@@ -129,7 +129,7 @@ def test_a_name_server_that_is_away_too_leaves_the_known_replicas() -> None:
     with_source(server, work)
 
 
-def test_a_master_that_left_the_route_without_a_slave_is_asked_where_it_was() -> None:
+def test_a_master_missing_in_the_route_is_asked_at_its_last_address() -> None:
     server = FakeNameServer(MASTER)
 
     async def work(source: PullSource, routes: Routes) -> None:
@@ -140,7 +140,7 @@ def test_a_master_that_left_the_route_without_a_slave_is_asked_where_it_was() ->
     with_source(server, work)
 
 
-def test_a_broker_no_route_names_cannot_be_pulled_from() -> None:
+def test_a_broker_without_route_cannot_be_pulled_from() -> None:
     async def work(source: PullSource, routes: Routes) -> None:
         stray = PullSource(routes, MessageQueue("T", "gone", 0))
         with pytest.raises(RouteError, match="no known route has a master") as caught:
@@ -150,7 +150,7 @@ def test_a_broker_no_route_names_cannot_be_pulled_from() -> None:
     with_source(FakeNameServer(MASTER), work)
 
 
-def test_slaves_are_listed_beside_masters() -> None:
+def test_slaves_and_masters_are_listed_separately() -> None:
     async def work(source: PullSource, routes: Routes) -> None:
         assert routes.masters() == ["master"]
         assert routes.slaves() == ["other slave", "slave"]

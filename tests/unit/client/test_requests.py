@@ -60,7 +60,7 @@ def refused(code: int, remark: str | None = None) -> Answer:
     return lambda command: command.reply(code, remark=remark)
 
 
-def test_a_send_tells_how_durably_it_was_stored() -> None:
+def test_a_send_returns_the_durability_of_the_stored_message() -> None:
     def stored(command: Command) -> Command:
         return command.reply(10, {"msgId": "ID", "queueId": "0", "queueOffset": "5"})
 
@@ -71,7 +71,7 @@ def test_a_send_tells_how_durably_it_was_stored() -> None:
     assert (request.code, request.body, request.ext["b"]) == (310, b"x", "T")
 
 
-def test_a_batch_goes_under_its_own_code() -> None:
+def test_a_batch_is_sent_with_its_own_request_code() -> None:
     header = SendHeader("PG", "T", 0, batch=True)
     answer = ok(msgId="A,B", queueId="0", queueOffset="5")
     _, request = ask(answer, lambda api, at: api.send(at, header, b"x", 1_000))
@@ -87,7 +87,7 @@ def test_a_refused_send_carries_code_remark_and_place() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 19, 20, 21])
-def test_a_pull_answers_with_its_offsets_whether_or_not_it_found_something(code: int) -> None:
+def test_a_pull_returns_offsets_with_and_without_messages(code: int) -> None:
     def answer(command: Command) -> Command:
         ext = {"nextBeginOffset": "7", "minOffset": "1", "maxOffset": "9"}
         return command.reply(code, ext, b"records" if code == 0 else b"")
@@ -130,7 +130,7 @@ def test_a_commit_under_an_epoch_is_conditional_and_one_without_is_plain() -> No
     assert reset.ext["omqReset"] == "true"
 
 
-def test_a_fenced_commit_is_an_error_of_its_own() -> None:
+def test_a_fenced_commit_raises_fenced() -> None:
     with pytest.raises(Fenced, match="newer owner") as caught:
         ask(refused(28_001), lambda api, at: api.update_offset(at, "G", QUEUE, 5, epoch=7))
     assert (caught.value.epoch, caught.value.offset) == (7, 5)
@@ -149,7 +149,7 @@ def test_a_lock_gives_the_granted_queues_with_their_epochs() -> None:
     assert request.ext["omqEpochs"] == "1"
 
 
-def test_a_plain_brokers_lock_has_no_epochs() -> None:
+def test_a_lock_of_rocketmqs_broker_has_no_epochs() -> None:
     def plain(command: Command) -> Command:
         return command.reply(0, body=locked_queues_to_body([QUEUE, OTHER]))
 
@@ -190,12 +190,12 @@ def routed(command: Command) -> Command:
     return command.reply(0, body=ROUTE.to_body())
 
 
-def test_a_route_is_read_and_a_topic_nobody_has_is_none() -> None:
+def test_a_route_is_read_and_an_unknown_topic_is_none() -> None:
     assert ask_name_server(routed) == ROUTE
     assert ask_name_server(refused(17)) is None
 
 
-def test_a_name_server_that_is_away_is_passed_over() -> None:
+def test_an_unreachable_name_server_is_skipped() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         away = f"127.0.0.1:{free.getsockname()[1]}"
@@ -218,7 +218,7 @@ def test_without_any_name_server_the_error_names_them_all() -> None:
         assert away in str(caught.value)
 
 
-def test_an_error_of_the_name_server_is_its_own() -> None:
+def test_an_error_of_the_name_server_is_raised() -> None:
     with pytest.raises(BrokerError, match="busy"):
         ask_name_server(refused(2, "busy"))
 
@@ -232,11 +232,11 @@ def test_an_error_of_the_name_server_is_its_own() -> None:
         (["a:1", " b:2 "], ("a:1", "b:2")),
     ],
 )
-def test_name_servers_are_a_list_or_a_text(text: Any, addresses: tuple[str, ...]) -> None:
+def test_name_servers_are_a_list_or_a_string(text: Any, addresses: tuple[str, ...]) -> None:
     assert parse_name_servers(text) == addresses
 
 
 @pytest.mark.parametrize("text", ["", ";", [], "host", "host:0"])
-def test_name_servers_that_are_none_are_refused(text: Any) -> None:
+def test_invalid_name_servers_are_refused(text: Any) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         parse_name_servers(text)

@@ -33,7 +33,7 @@ def test_a_producer_sees_writable_queues_with_a_live_master_sorted() -> None:
     assert publish_queues("T", route) == queues("b/0", "b/1", "c/0", "c/1")
 
 
-def test_a_group_shares_readable_queues_masterless_ones_too() -> None:
+def test_a_group_shares_readable_queues_even_without_a_master() -> None:
     route = TopicRoute(
         (MASTER, HEADLESS),
         (QueueData("b", 2, 9, 4), QueueData("a", 1, 9, 6), QueueData("b", 5, 5, 2)),
@@ -41,7 +41,7 @@ def test_a_group_shares_readable_queues_masterless_ones_too() -> None:
     assert subscribe_queues("T", route) == queues("a/0", "b/0", "b/1")
 
 
-def test_an_order_configuration_alone_fixes_the_queues() -> None:
+def test_an_order_configuration_alone_defines_the_queues() -> None:
     # A broker that is away must not move keys: sends to it fail instead
     # (docs/internals/semantics.md#ordered-sends).
     route = TopicRoute((MASTER,), (QueueData("b", 8, 8),), "b:2;gone:1")
@@ -83,7 +83,7 @@ def route_of(count: int) -> TopicRoute:
     return TopicRoute((MASTER,), (QueueData("b", count, count),))
 
 
-def test_a_known_route_is_asked_for_once_and_an_unknown_one_each_time() -> None:
+def test_a_known_route_is_requested_once_and_an_unknown_one_each_time() -> None:
     async def work() -> None:
         server, changes = FakeNameServer(), list[str]()
         routes = Routes(server, changes.append)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_a_known_route_is_asked_for_once_and_an_unknown_one_each_time() -> None:
     asyncio.run(work())
 
 
-def test_a_refresh_tells_of_changes_only_and_keeps_an_unchanged_route() -> None:
+def test_a_refresh_reports_changes_only_and_keeps_an_unchanged_route() -> None:
     async def work() -> None:
         server, changes = FakeNameServer(), list[str]()
         server.routes = {"T": route_of(4), "U": route_of(1)}
@@ -115,7 +115,7 @@ def test_a_refresh_tells_of_changes_only_and_keeps_an_unchanged_route() -> None:
     asyncio.run(work())
 
 
-def test_a_name_server_that_is_away_or_forgetful_changes_nothing() -> None:
+def test_an_unreachable_or_empty_name_server_changes_no_route() -> None:
     async def work() -> None:
         server = FakeNameServer()
         server.routes["T"] = route_of(4)
@@ -131,7 +131,7 @@ def test_a_name_server_that_is_away_or_forgetful_changes_nothing() -> None:
     asyncio.run(work())
 
 
-def test_only_a_route_names_a_master() -> None:
+def test_a_broker_without_route_has_no_master() -> None:
     async def work() -> None:
         server = FakeNameServer()
         routes = Routes(server, lambda topic: None)  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ordermq.client.runtime import Runtime, cancelled, repeat, wait_until_set
-from ordermq.clock import ManualClock
+from ordermq.client.runtime import Runtime, cancelled, repeat
+from ordermq.clock import ManualClock, wait_until_set
 from ordermq.errors import StateError
 
 
@@ -133,7 +133,7 @@ def test_a_wait_ends_with_its_event_or_its_deadline() -> None:
     run(work())
 
 
-def test_a_wait_that_is_over_leaves_no_task_behind() -> None:
+def test_a_finished_wait_leaves_no_task() -> None:
     async def work() -> None:
         clock, event, before = ManualClock(), asyncio.Event(), asyncio.all_tasks()
         waiting = asyncio.create_task(wait_until_set(event, clock, 100))
@@ -145,7 +145,7 @@ def test_a_wait_that_is_over_leaves_no_task_behind() -> None:
     run(work())
 
 
-def test_a_repeated_action_waits_its_interval_first_and_asks_for_it_each_time() -> None:
+def test_a_repeated_action_first_waits_its_interval_which_is_read_each_time() -> None:
     async def work() -> None:
         clock, calls, intervals = ManualClock(), list[int](), iter([10, 50, 1_000])
 
@@ -165,7 +165,7 @@ def test_a_repeated_action_waits_its_interval_first_and_asks_for_it_each_time() 
     run(work())
 
 
-def test_cancelling_passes_over_what_ended_before_and_what_never_was() -> None:
+def test_cancelling_skips_finished_tasks_and_none() -> None:
     async def fail() -> None:
         raise ValueError
 

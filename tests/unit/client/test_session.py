@@ -38,6 +38,6 @@ def test_unit_and_address_are_part_of_it() -> None:
     assert new_client_id(config, HERE, "a") == "10.0.0.7@a@east"
 
 
-def test_the_address_is_that_of_the_way_to_the_name_server() -> None:
+def test_the_address_is_the_local_one_on_the_way_to_the_name_server() -> None:
     assert new_client_id(RemotingConfig(), ["[::1]:9876"], "a") in {"::1@a", "127.0.0.1@a"}
     assert new_client_id(RemotingConfig(), ["no-such-host.invalid:9876"], "a") == "127.0.0.1@a"

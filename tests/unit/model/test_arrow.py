@@ -65,7 +65,7 @@ def rows_of(table):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_arrow_columns_say_what_the_views_say(seed):
+def test_arrow_columns_equal_the_views(seed):
     draw = random.Random(seed)
     batch = MessageBatch(QUEUE, drawn(draw, draw.randrange(60)))
     table = arrow.record_batch(batch)
@@ -78,7 +78,7 @@ def test_arrow_columns_say_what_the_views_say(seed):
     assert rows_of(cut) == [said_by(view) for view in batch[start:end]]
 
 
-def test_columns_are_those_asked_for_in_that_order():
+def test_columns_are_the_requested_ones_in_order():
     batch = MessageBatch(QUEUE, record(offset=7, body=b"b", properties=TEXT))
     table = arrow.record_batch(batch, ("body", "offset", "tags"))
     assert table.to_pydict() == {"body": [b"b"], "offset": [7], "tags": ["paid"]}
@@ -89,7 +89,7 @@ def test_columns_are_those_asked_for_in_that_order():
     ("columns", "said"),
     [(("body", "colour"), "no column 'colour'"), ((), "at least one"), (("tags",) * 2, "once")],
 )
-def test_a_column_that_is_none_is_refused_with_those_there_are(columns, said):
+def test_an_unknown_column_is_refused_with_the_list_of_columns(columns, said):
     with pytest.raises(ConfigError, match=f"{said}.*; expected of topic, broker, queue_id"):
         arrow.record_batch(MessageBatch(QUEUE, b""), columns)
 
@@ -113,7 +113,7 @@ def test_of_a_property_that_comes_twice_the_last_counts_once():
 
 
 @pytest.mark.parametrize("column", ["tags", "properties"])
-def test_text_that_is_no_text_is_refused_with_its_queue_and_offset(column):
+def test_a_string_that_is_not_utf_8_is_refused_with_its_queue_and_offset(column):
     body = record(offset=1, properties=TEXT) + record(offset=2, properties=b"TAGS\x01\xff")
     batch = MessageBatch(QUEUE, body)
     with pytest.raises(ProtocolError, match="message properties are not UTF-8") as caught:

@@ -62,12 +62,12 @@ def test_a_boolean_key_is_a_boolean_not_a_number() -> None:
     assert (key_hash(True), key_hash(False)) == (1231, 1237)
 
 
-def test_a_text_no_message_can_carry_has_no_hash() -> None:
+def test_a_string_that_is_not_utf_8_has_no_hash() -> None:
     with pytest.raises(ConfigError, match="cannot be encoded as UTF-8"):
         string_hash("\ud83d")
 
 
 @pytest.mark.parametrize("key", [None, ["k"], b"k", 1.5])
-def test_what_is_neither_text_nor_number_is_no_key(key: object) -> None:
+def test_a_key_must_be_a_str_or_an_int(key: object) -> None:
     with pytest.raises(ConfigError, match=r"sharding key .*: expected a str or an int"):
         key_hash(key)  # type: ignore[arg-type]

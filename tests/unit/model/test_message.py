@@ -127,7 +127,7 @@ def test_the_broker_reads_both_vectors_whole(vector: Callable[[str], bytes]) -> 
     assert int.from_bytes(v12()[4:8], "big", signed=True) == MAGIC_LONG_TOPIC
 
 
-def test_a_torn_record_is_a_protocol_error_wherever_it_is_cut(
+def test_a_truncated_record_is_a_protocol_error_wherever_it_ends(
     vector: Callable[[str], bytes],
 ) -> None:
     whole = vector("messages/stored_v1_ipv4")
@@ -205,7 +205,7 @@ def test_a_plain_message_carries_only_its_id_and_the_wait_mark() -> None:
     assert properties_of(Message("T", b"x")) == {"UNIQ_KEY": "ID", "WAIT": "true"}
 
 
-def test_one_key_may_be_given_as_a_text() -> None:
+def test_one_key_may_be_given_as_a_str() -> None:
     assert Message("T", b"x", keys="o-17").keys == ("o-17",)
 
 

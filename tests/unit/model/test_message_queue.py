@@ -30,7 +30,7 @@ def test_equal_queues_are_one_key():
     assert MessageQueue("Orders", "broker-a", 4) != QUEUE
 
 
-def test_a_queue_shows_itself_short_and_in_full():
+def test_a_queue_has_a_short_and_a_full_representation():
     assert str(QUEUE) == f"{QUEUE}" == "Orders@broker-a/3"
     assert repr(QUEUE) == "MessageQueue(topic='Orders', broker_name='broker-a', queue_id=3)"
 

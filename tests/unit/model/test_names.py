@@ -26,7 +26,7 @@ def test_any_other_topic_is_refused(name: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["SCHEDULE_TOPIC_XXXX", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"])
-def test_the_brokers_own_topics_can_be_read_but_not_sent_to(name: str) -> None:
+def test_system_topics_can_be_read_but_not_sent_to(name: str) -> None:
     assert check_topic(name) == name
     with pytest.raises(ConfigError, match="is a system topic of the broker"):
         check_sendable_topic(name)

@@ -27,7 +27,7 @@ def test_the_list_of_v8_is_read_as_java_reads_it() -> None:
         ("a\x011\x02a\x012\x02", {"a": "2"}),
     ],
 )
-def test_pieces_without_a_name_or_a_value_vanish(text: str, found: dict[str, str]) -> None:
+def test_properties_without_a_name_or_a_value_are_dropped(text: str, found: dict[str, str]) -> None:
     assert decode(text) == found
 
 
@@ -45,13 +45,13 @@ def test_empty_values_are_not_written() -> None:
 @pytest.mark.parametrize(
     "properties", [{"": "v"}, {"a\x01": "v"}, {"a": "v\x02"}, {"a": "\x01"}, {"a": "\ud800"}]
 )
-def test_a_name_or_value_that_would_tear_the_list_is_refused(properties: dict[str, str]) -> None:
+def test_a_separator_in_a_name_or_value_is_refused(properties: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         encode(properties)
 
 
 @pytest.mark.parametrize("properties", [{"a": 1}, {1: "a"}, {"a": b"x"}])
-def test_a_property_that_is_no_text_is_refused_with_its_name(
+def test_a_property_that_is_not_a_str_is_refused_with_its_name(
     properties: dict[object, object],
 ) -> None:
     with pytest.raises(ConfigError, match="property"):

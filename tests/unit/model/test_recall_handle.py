@@ -17,6 +17,6 @@ def test_a_handle_is_written_and_read_as_java_does() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "djE=", "djIgYSBiIDEgYw==", "ü", "djEgYSBiIHggYw==", "!!!!"])
-def test_a_text_that_is_no_handle_is_refused(text: str) -> None:
+def test_an_invalid_handle_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="recall handle"):
         RecallHandle.of_text(text)

@@ -11,7 +11,7 @@ QUEUE = MessageQueue("T", "broker-a", 3)
 OK = SendStatus.SEND_OK
 
 
-def test_receipts_are_a_sequence_of_what_each_message_got() -> None:
+def test_receipts_are_a_sequence_with_one_per_message() -> None:
     receipts = SendReceipts(QUEUE, 10, ["a", "b", "c"], ["x", "y", "z"], OK, "handle")
     expected = [
         SendReceipt(QUEUE, 10, "a", "x", OK, "handle"),

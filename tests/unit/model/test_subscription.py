@@ -9,7 +9,7 @@ from ordermq.model.subscription import Subscription
 
 
 @pytest.mark.parametrize("expression", [None, "", "  ", "*", " * ", "a || *"])
-def test_everything_is_wanted_without_an_expression_or_with_a_star(expression: str | None) -> None:
+def test_no_expression_and_a_star_subscribe_to_all_messages(expression: str | None) -> None:
     assert Subscription.parse("T", expression, 7) == Subscription("T", "*", (), 7)
     assert Subscription.parse("T", expression, 7).tag_hashes == ()
 
@@ -30,7 +30,7 @@ def test_tags_are_trimmed_and_kept_once_each_in_their_order(
     assert Subscription.parse("T", expression, 0).tags == tags
 
 
-def test_the_broker_is_given_the_hashes_of_the_tags() -> None:
+def test_a_subscription_has_the_hashes_of_its_tags() -> None:
     assert Subscription.parse("T", "TagA||TagB", 0).tag_hashes == (2_598_919, 2_598_920)
 
 

@@ -18,13 +18,21 @@ from ordermq.remoting.bodies import (
     BrokerData,
     ConsumerData,
     Heartbeat,
+    HeldLock,
     LockBatch,
     QueueData,
+    QueueProgress,
     TopicRoute,
     client_ids_from_body,
     client_ids_to_body,
+    connections_from_body,
+    held_locks_from_body,
+    held_locks_to_body,
+    holdings_from_body,
     locked_queues_from_body,
     locked_queues_to_body,
+    masters_from_body,
+    progress_from_body,
     queue_table_from_body,
     queue_table_to_json,
 )
@@ -172,7 +180,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @given(st.data())
-def test_a_body_with_one_member_spoilt_is_read_or_a_protocol_error(data: st.DataObject) -> None:
+def test_a_body_with_one_damaged_member_is_read_or_a_protocol_error(data: st.DataObject) -> None:
     read, body = data.draw(st.sampled_from(list(zip(READERS, BODIES, strict=True))))
     value = json.loads(body)
     container, key = data.draw(st.sampled_from(places(value)))
@@ -197,3 +205,66 @@ def test_a_table_by_queue_is_read_as_java_writes_it_and_as_cpp_gets_it() -> None
 def test_a_table_by_queue_of_any_bytes_is_read_or_a_protocol_error(body: bytes) -> None:
     with contextlib.suppress(ProtocolError):
         queue_table_from_body(body, "offsetTable")
+
+
+QUEUE = MessageQueue("orders", "broker-a", 3)
+NAME = b'{"brokerName":"broker-a","queueId":3,"topic":"orders"}'
+
+
+def test_progress_is_read_from_java_with_objects_as_member_names() -> None:
+    row = b'{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":77,"pullOffset":6}'
+    found = progress_from_body(b'{"consumeTps":0.5,"offsetTable":{' + NAME + b":" + row + b"}}")
+    assert found == {QUEUE: QueueProgress(9, 4, 77)}
+    assert found[QUEUE].lag == 5
+
+
+def test_a_committed_offset_beyond_the_end_gives_no_negative_lag() -> None:
+    assert QueueProgress(3, 9, 0).lag == 0
+
+
+def test_a_members_queues_are_read_from_its_running_info() -> None:
+    row = (
+        b'{"cachedMsgCount":7,"commitOffset":4,"droped":false,"locked":true,'
+        b'"transactionMsgCount":2}'
+    )
+    body = b'{"jstack":"","mqTable":{' + NAME + b":" + row + b'},"properties":{"a":"b"}}'
+    held = holdings_from_body(body)[QUEUE]
+    assert (held.is_locked, held.done, held.buffered, held.in_listener) == (True, 4, 7, 2)
+
+
+def test_masters_are_read_with_quoted_and_unquoted_broker_ids() -> None:
+    for master, slave in ((b"0", b"1"), (b'"0"', b'"1"')):
+        body = (
+            b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{' + master + b':"10.0.0.1:10911",'
+            + slave + b':"10.0.0.2:10911"},"brokerName":"broker-a"},'
+            b'"broker-b":{"brokerAddrs":{' + slave + b':"10.0.0.3:10911"}}}}'
+        )  # fmt: skip
+        assert masters_from_body(body) == {"broker-a": "10.0.0.1:10911"}
+
+
+def test_connections_without_members_are_empty() -> None:
+    assert connections_from_body(b'{"connectionSet":[]}').members == ()
+
+
+def test_held_locks_come_back_as_they_were() -> None:
+    lock = HeldLock(QUEUE, "member@1", 12, 59_000)
+    assert held_locks_from_body(held_locks_to_body([lock, None])) == [lock]
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (progress_from_body, b'{"offsetTable":[]}'),
+        (progress_from_body, b'{"offsetTable":{' + NAME + b":3}}"),
+        (progress_from_body, b'{"offsetTable":{' + NAME + b':{"brokerOffset":true}}}'),
+        (connections_from_body, b'{"connectionSet":{}}'),
+        (connections_from_body, b'{"connectionSet":[{"clientId":1}]}'),
+        (holdings_from_body, b'{"mqTable":7}'),
+        (masters_from_body, b'{"brokerAddrTable":[]}'),
+        (masters_from_body, b'{"brokerAddrTable":{"a":{}}}'),
+        (held_locks_from_body, b'{"locks":[{}]}'),
+    ],
+)  # fmt: skip
+def test_malformed_admin_bodies_are_a_protocol_error(read: object, body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read(body)  # type: ignore[operator]

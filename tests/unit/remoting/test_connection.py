@@ -75,7 +75,7 @@ def test_answers_out_of_order_reach_their_own_requests() -> None:
     run(work())
 
 
-def test_a_request_without_an_answer_times_out_and_the_line_lives_on_if_it_was_heard() -> None:
+def test_a_request_without_response_times_out_and_an_active_connection_is_kept() -> None:
     async def work() -> None:
         def answer_only_pings(line: Line, command: Command) -> None:
             if command.code == 2:
@@ -103,7 +103,7 @@ def test_a_request_without_an_answer_times_out_and_the_line_lives_on_if_it_was_h
     run(work())
 
 
-def test_a_line_that_gave_no_byte_before_a_time_out_is_cut_for_all_its_requests() -> None:
+def test_a_connection_silent_until_a_time_out_is_cut_for_all_its_requests() -> None:
     async def work() -> None:
         clock, owner = ManualClock(), Owner()
         async with WireServer(silent) as server:
@@ -131,7 +131,7 @@ async def let_pass(clock: ManualClock, seconds: int) -> None:
             await asyncio.sleep(0)
 
 
-def test_a_frame_that_never_becomes_whole_ends_the_line_however_much_is_said() -> None:
+def test_a_frame_that_never_completes_ends_the_connection_despite_other_bytes() -> None:
     """Its length is wrong: every later answer is swallowed as a part of it."""
 
     async def work() -> None:
@@ -165,9 +165,7 @@ def test_a_frame_that_never_becomes_whole_ends_the_line_however_much_is_said() -
         pytest.param((0, 1), 60, id="after a rest in which nothing was looked at"),
     ],
 )
-def test_a_frame_that_comes_slowly_is_waited_for(
-    before_halves_s: tuple[int, int], rest_s: int
-) -> None:
+def test_a_slow_frame_is_awaited(before_halves_s: tuple[int, int], rest_s: int) -> None:
     async def work() -> None:
         def nothing_yet(line: Line, command: Command) -> None:
             frames.append(encode(command.reply(0, {}, b"x" * 100)))
@@ -192,7 +190,7 @@ def test_a_frame_that_comes_slowly_is_waited_for(
     run(work())
 
 
-def test_a_late_answer_is_dropped() -> None:
+def test_a_late_response_is_dropped() -> None:
     async def work() -> None:
         clock = ManualClock()
         async with WireServer(silent) as server:
@@ -215,7 +213,7 @@ def test_a_late_answer_is_dropped() -> None:
     run(work())
 
 
-def test_garbage_from_the_peer_closes_the_line_and_pending_requests_learn_why() -> None:
+def test_malformed_bytes_close_the_connection_and_are_the_cause_pending_requests_see() -> None:
     async def work() -> None:
         def garbage(line: Line, command: Command) -> None:
             line.send_bytes(b"\x00\x00\x00\x08\x07\x00\x00\x00oops")
@@ -231,7 +229,7 @@ def test_garbage_from_the_peer_closes_the_line_and_pending_requests_learn_why() 
     run(work())
 
 
-def test_an_answer_that_came_in_one_read_with_garbage_behind_it_is_delivered() -> None:
+def test_a_response_before_malformed_bytes_in_one_read_is_delivered() -> None:
     async def work() -> None:
         def answer(line: Line, command: Command) -> None:
             if command.code == 2:
@@ -249,7 +247,7 @@ def test_an_answer_that_came_in_one_read_with_garbage_behind_it_is_delivered() -
     run(work())
 
 
-def test_a_peer_that_hangs_up_fails_the_pending_requests() -> None:
+def test_a_connection_closed_by_the_peer_fails_the_pending_requests() -> None:
     async def work() -> None:
         async with WireServer(lambda line, command: line.cut()) as server:
             connection = await connect(server)
@@ -289,7 +287,7 @@ def test_a_oneway_request_goes_out_marked_and_awaits_nothing() -> None:
     run(work())
 
 
-def test_a_request_of_the_peer_is_handed_on_and_answered() -> None:
+def test_a_request_of_the_peer_is_passed_on_and_answered() -> None:
     async def work() -> None:
         answers: list[Command] = []
 
@@ -314,7 +312,7 @@ def test_a_request_of_the_peer_is_handed_on_and_answered() -> None:
     run(work())
 
 
-def test_a_request_that_cannot_be_written_leaves_nothing_pending() -> None:
+def test_a_request_that_cannot_be_encoded_leaves_nothing_pending() -> None:
     async def work() -> None:
         async with WireServer(echo) as server:
             connection = await connect(server)
@@ -379,7 +377,7 @@ class Wire(asyncio.Transport):
         self._told.append("write")
 
 
-def test_what_answers_of_one_read_make_us_ask_leaves_in_one_write_before_anything_else() -> None:
+def test_requests_caused_by_responses_of_one_read_are_sent_in_one_write_first() -> None:
     async def work() -> None:
         told: list[str] = []
         connection = Connection("x:1", ManualClock(), CONFIG, Owner())
@@ -396,7 +394,7 @@ def test_what_answers_of_one_read_make_us_ask_leaves_in_one_write_before_anythin
     run(work())
 
 
-def test_a_refused_connect_says_where_and_what_to_look_for() -> None:
+def test_a_refused_connect_names_the_address_and_the_remedy() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -425,7 +423,7 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":9876", "host:0", "host:65536", "host:x"])
-def test_anything_else_is_no_address(text: str) -> None:
+def test_any_other_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         split_address(text)
 

@@ -20,7 +20,7 @@ def test_the_variable_forces_a_loop(
     loop.close()
 
 
-def test_without_uvloop_asyncio_serves_unless_uvloop_was_asked_for(
+def test_without_uvloop_asyncio_is_used_unless_uvloop_is_forced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)  # what importing it then raises is ImportError

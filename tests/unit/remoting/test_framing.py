@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.errors import ProtocolError
-from ordermq.remoting.codes import LanguageCode
+from ordermq.remoting.codes import LanguageCode, PullFlag, RequestCode
 from ordermq.remoting.command import Command, Serialization
-from ordermq.remoting.framing import Framer, encode
+from ordermq.remoting.framing import Framer, PullFrames, encode
+from ordermq.remoting.headers import PullHeader
 
 JSON_REQUEST = Command(34, {}, b"{}", opaque=1)
 BINARY_REQUEST = Command(
@@ -166,12 +167,12 @@ def test_any_binary_header_is_a_command_or_a_protocol_error(tail: bytes) -> None
         (frame(struct.pack(">hBhiiii", 1, 3, 479, 7, 0, 0, 5), serialization=1), "5 bytes of fie"),
     ],
 )
-def test_a_stream_that_cannot_be_understood_says_why(stream: bytes, reason: str) -> None:
+def test_a_malformed_stream_raises_the_reason(stream: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
         Framer().feed(stream)
 
 
-def test_commands_before_bytes_that_cannot_be_understood_are_handed_over(
+def test_commands_before_malformed_bytes_are_returned(
     vector: Callable[[str], bytes],
 ) -> None:
     good = b"".join(vector(name) for name, _ in CASES)
@@ -227,3 +228,33 @@ def test_an_answer_repeats_the_opaque_and_carries_the_response_bit() -> None:
     answer = request.reply(22, remark="none")
     assert (answer.opaque, answer.is_response, answer.is_oneway) == (request.opaque, True, False)
     assert Command.request(14).opaque != request.opaque
+
+
+TEXTS = st.sampled_from(
+    ["*", "a || b", '"queueOffset":"7777777"', "%d%b", "Grüße", '"opaque":8888888']
+)
+
+
+def header_of(name: str, flags: int = PullFlag.SUSPEND) -> PullHeader:
+    return PullHeader(name, name, 7, 0, 32, flags, subscription=name, broker_name=name)
+
+
+@given(name=TEXTS, offset=st.integers(0, (1 << 63) - 1), opaque=st.integers(1, (1 << 31) - 1))
+def test_a_frame_is_the_encoded_request(name: str, offset: int, opaque: int) -> None:
+    frames = PullFrames(header_of(name))
+    header = header_of(name)
+    header.queue_offset = offset
+    whole = Command(RequestCode.PULL_MESSAGE, header.to_ext(), opaque=opaque)
+    assert frames.frame(offset, opaque) == encode(whole)
+    assert encode(frames.command(offset, opaque)) == encode(whole)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        (PullFlag.SUSPEND, RequestCode.PULL_MESSAGE),
+        (PullFlag.LITE, RequestCode.LITE_PULL_MESSAGE),
+    ],
+)
+def test_the_flags_choose_the_request_code(flags: int, code: RequestCode) -> None:
+    assert PullFrames(header_of("T", flags)).code == code

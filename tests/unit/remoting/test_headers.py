@@ -59,7 +59,7 @@ def test_every_required_field_that_is_missing_is_named(kind: type[Header]) -> No
             assert getattr(kind.from_ext(without), part.name) == part.default
 
 
-def test_a_send_is_written_in_single_letters() -> None:
+def test_a_send_is_encoded_with_single_letters() -> None:
     header = SendHeader("PG", "T", 3, born_timestamp_ms=5, properties="p", batch=True)
     assert header.to_ext() == {
         "a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "3", "f": "0", "g": "5", "h": "0",
@@ -72,13 +72,13 @@ def test_the_long_send_header_holds_the_same_as_the_short_one() -> None:
     assert long.short() == SendHeader("PG", "T", 3, reconsume_times=2, max_reconsume_times=5)
 
 
-def test_a_number_that_is_none_is_named() -> None:
+def test_an_invalid_number_is_named() -> None:
     with pytest.raises(ProtocolError, match=r"'minOffset' .* is 'x', not a number"):
         PullReplyHeader.from_ext({"nextBeginOffset": "1", "minOffset": "x", "maxOffset": "3"})
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1 ", "1_000", "0x1", "1.0", "9" * 20, "9" * 5000])
-def test_a_number_is_what_java_would_take_for_one(text: str) -> None:
+def test_a_number_is_whatever_java_parses_as_a_long(text: str) -> None:
     with pytest.raises(ProtocolError):
         PullReplyHeader.from_ext({"nextBeginOffset": text, "minOffset": "0", "maxOffset": "3"})
 
@@ -91,12 +91,12 @@ def test_a_boolean_is_true_only_by_its_name(text: str, value: bool) -> None:
     assert header.accept_standard_json is value
 
 
-def test_unknown_fields_and_empty_numbers_are_passed_over() -> None:
+def test_unknown_fields_and_empty_numbers_are_ignored() -> None:
     ext = PullHeader("G", "T", 0, 5, 32, 2).to_ext() | {"ReqT": "0", "maxMsgBytes": ""}
     assert PullHeader.from_ext(ext) == PullHeader("G", "T", 0, 5, 32, 2)
 
 
-def test_an_unconditional_commit_carries_none_of_our_own_fields() -> None:
+def test_an_unconditional_commit_has_no_extension_fields() -> None:
     assert not [name for name in UpdateOffsetHeader("G", "T", 0, 5).to_ext() if "omq" in name]
 
 

@@ -48,11 +48,11 @@ def test_names_are_wrapped_once_and_unwrapped(plain: str, whole: str) -> None:
     "name",
     ["TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x", "CID_RMQ_SYS_x", "CLIENT_INNER_PRODUCER", ""],
 )
-def test_the_brokers_own_names_are_in_no_namespace(name: str) -> None:
+def test_system_names_are_in_no_namespace(name: str) -> None:
     assert wrapped("shop", name) == name
 
 
-def test_without_a_setting_nothing_is_done() -> None:
+def test_without_a_namespace_nothing_is_changed() -> None:
     assert Namespaces.of(RemotingConfig()) is None
 
 
@@ -83,7 +83,7 @@ def test_a_send_carries_its_namespace_and_the_producer_group_of_a_transaction() 
     assert sent["topic"] == "t"
 
 
-def test_a_heartbeat_names_groups_and_topics_with_their_namespace_and_nothing_else() -> None:
+def test_a_heartbeat_has_groups_and_topics_with_namespace_and_nothing_else_changed() -> None:
     tricky = Subscription("orders", 'x" || "topic":"a', ("x",), 1)
     data = ConsumerData("billing", (tricky, Subscription("%RETRY%billing", "*", (), 1)))
     heartbeat = Heartbeat("group@topic", (data,), ("CLIENT_INNER_PRODUCER", "makers"))
@@ -102,7 +102,7 @@ def test_a_heartbeat_names_groups_and_topics_with_their_namespace_and_nothing_el
     assert groups == ["CLIENT_INNER_PRODUCER", "shop%makers"]
 
 
-def test_locks_are_asked_for_with_and_granted_without_it() -> None:
+def test_lock_requests_have_the_namespace_and_grants_do_not() -> None:
     queue = MessageQueue("orders", "b", 3)
     body = LockBatch("billing", "c", (queue,)).to_body()
     command = Command.request(RequestCode.LOCK_BATCH_MQ, body=body)
@@ -115,7 +115,7 @@ def test_locks_are_asked_for_with_and_granted_without_it() -> None:
     assert answer.body == locked_queues_to_body([queue])
 
 
-def test_what_an_admin_tool_asks_of_a_member_is_in_the_namespaces_names() -> None:
+def test_an_admin_tools_request_to_a_member_uses_names_with_namespace() -> None:
     body = b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"shop%orders"}:5}}'
     ext = {"topic": "shop%orders", "group": "shop%billing"}
     reset = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body)
@@ -141,13 +141,13 @@ def test_a_name_that_is_too_long_with_its_namespace_is_refused_before_it_is_sent
         SHOP.wrap_request(command)
 
 
-def test_the_namespace_of_rocketmq_5_is_told_beside_plain_names() -> None:
+def test_the_namespace_of_rocketmq_5_is_sent_next_to_plain_names() -> None:
     command = Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
     namespaces(namespace_v2="tenant").wrap_request(command)
     assert command.ext == {"topic": "orders", "nsd": "true", "ns": "tenant"}
 
 
 @pytest.mark.parametrize("name", ["a%b", "a b", "ä", 7])
-def test_a_namespace_that_no_topic_could_hold_is_refused(name: object) -> None:
+def test_an_invalid_namespace_is_refused(name: object) -> None:
     with pytest.raises(ConfigError, match=r"RemotingConfig\.namespace="):
         RemotingConfig(namespace=name)  # type: ignore[arg-type]

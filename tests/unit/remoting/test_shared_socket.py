@@ -100,7 +100,7 @@ async def in_threads(count: int, work: Callable[[int], None]) -> None:
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-def test_frames_of_several_threads_and_of_the_loop_arrive_whole_though_the_socket_is_small(
+def test_frames_of_several_threads_and_the_loop_do_not_mix_on_a_small_socket_buffer(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[int] = []
@@ -136,7 +136,7 @@ def test_frames_of_several_threads_and_of_the_loop_arrive_whole_though_the_socke
     assert left, "the socket took every frame whole: this test tests nothing"
 
 
-def test_a_request_is_told_once_what_became_of_it_whenever_the_line_is_cut(run: Run) -> None:
+def test_a_request_gets_its_outcome_once_whenever_the_connection_is_cut(run: Run) -> None:
     outcomes: list[tuple[bool, Told]] = []
 
     def cutting(after: int) -> Handler:
@@ -193,7 +193,7 @@ def test_a_request_of_another_thread_times_out_as_the_loops_own(run: Run) -> Non
     run(work())
 
 
-def test_where_nobody_looks_after_time_outs_the_loop_must_ask(run: Run) -> None:
+def test_without_a_deadline_check_only_the_loop_may_send(run: Run) -> None:
     async def work() -> None:
         async with WireServer(echo) as server:
             connection = await connect(server, is_warm=False)
@@ -207,7 +207,7 @@ def test_where_nobody_looks_after_time_outs_the_loop_must_ask(run: Run) -> None:
     run(work())
 
 
-def test_what_another_thread_could_not_write_whole_is_out_before_the_connection_closes(
+def test_a_partly_written_frame_is_sent_before_the_connection_closes(
     run: Run,
 ) -> None:
     async def work() -> None:

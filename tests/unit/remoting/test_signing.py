@@ -27,7 +27,7 @@ ODD_EXT = {"a": "p", "b": "订单", "i": "TAGS\x01x\x02", "Z": "upper", "_u": "u
         (ODD, ODD_EXT, "body 😀".encode(), "nTDsmVSAAoSzI3yEuLzkn2SIgH8="),
     ],
 )
-def test_a_signature_is_javas(
+def test_a_signature_equals_javas(
     credentials: Credentials, ext: dict[str, str], body: bytes, wanted: str
 ) -> None:
     command = Command.request(310, ext, body)
@@ -46,7 +46,7 @@ def test_a_request_signed_again_has_the_same_signature() -> None:
     assert command.ext == once
 
 
-def test_what_an_account_signed_is_served_and_nothing_else() -> None:
+def test_only_requests_signed_by_an_account_are_served() -> None:
     accounts = {"ak": "sk-secret"}
     command = Command.request(310, {"topic": "t"}, b"x")
     assert "not signed" in str(refusal_reason(command, accounts))
@@ -64,7 +64,7 @@ def test_what_an_account_signed_is_served_and_nothing_else() -> None:
     assert all(refusal_reason(one, accounts) for one in changed)
 
 
-def test_what_old_clients_add_after_signing_is_not_held_against_them() -> None:
+def test_a_field_that_old_clients_add_after_signing_is_ignored() -> None:
     command = Command.request(12, {"topic": "t"})
     PLAIN.sign(command)
     command.ext = command.ext | {"_UNIQUE_KEY_QUERY": "true"}

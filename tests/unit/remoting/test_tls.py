@@ -38,7 +38,7 @@ def failure(client: RemotingConfig, server: BrokerConfig) -> ssl.SSLError:
     raise AssertionError("the two agreed")
 
 
-def test_a_server_that_wants_a_certificate_says_so_by_an_alert(folder: Path) -> None:
+def test_an_alert_for_a_missing_client_certificate_is_recognized(folder: Path) -> None:
     authority = Authority(folder, "authority")
     made = authority.sign("server")
     server = BrokerConfig(
@@ -53,7 +53,7 @@ def test_a_server_that_wants_a_certificate_says_so_by_an_alert(folder: Path) -> 
     assert "an authority that the server trusts" in describe_tls_error(error, "127.0.0.1")
 
 
-def test_tls_records_are_told_from_frames() -> None:
+def test_tls_records_are_distinguished_from_frames() -> None:
     assert is_tls_record(bytes.fromhex("15030300020246"))  # alert: protocol version
     assert is_tls_record(bytes.fromhex("160301"))
     assert not is_tls_record(bytes.fromhex("0000006000000058"))
