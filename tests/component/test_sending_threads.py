@@ -1,5 +1,5 @@
 """A producer that is idle lets its caller write the request; the order stays
-(docs/internals/semantics.md#ordered-sends, I15)."""
+(docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations
 

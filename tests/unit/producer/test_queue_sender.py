@@ -1,5 +1,4 @@
-"""One request of a queue at a time (docs/internals/semantics.md#ordered-sends, I15, protocol
-V7)."""
+"""One request per queue in flight (docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations
 
