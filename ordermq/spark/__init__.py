@@ -27,9 +27,8 @@
 | How is a message found that was written twice? | sink/row_stamps.py, stages/deduplication.py |
 | How do all rows of a target queue get into one task? | sink/target_queues.py |
 
-source, sink and stages import the files above them, and not each other; only `drop_repeats`, a
-stage, knows the names of the sink's stamps. Spark finds the format by the package
-`pyspark_ordermq`.
+source, sink and stages import options, schema, session and row_order, and not each other. Spark
+finds the format by the package `pyspark_ordermq`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns of the source, for Arrow and for Spark."""
+"""The columns of the source, for Arrow and for Spark, and the stamp properties of the sink."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from ordermq.model.arrow import COLUMNS, arrow_schema
 # The id of the run that read the row, null in a batch read; 8 bytes per row. `session.py` tells
 # what a stage does with it.
 LEASE_COLUMN: Final = "lease"
+
+# The properties by which the sink stamps a message with its origin, and `drop_repeats` finds
+# repeated ones. Their names are part of the data in users' topics: never change them.
+STAMP_SOURCE: Final = "omq_source"  # topic@broker/queue, or the partition of a query
+STAMP_SEQUENCE: Final = "omq_offset"  # the offset in the source, or the micro-batch's number
+STAMP_ROW: Final = "omq_row"  # counts rows of one offset or micro-batch; left out where it is 0
 
 _DDL: Final[dict[str, str]] = {
     "topic": "STRING",

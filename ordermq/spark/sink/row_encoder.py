@@ -18,7 +18,8 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import selector_of
 from ordermq.spark.options import Order, SinkOptions
 from ordermq.spark.row_order import missing_origin_columns, text_values
-from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE, SourceOrder, Stamps
+from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE
+from ordermq.spark.sink.row_stamps import SourceOrder, Stamps
 
 _Numbers = np.ndarray[Any, Any]
 Bodies = dict[MessageQueue, list[bytes]]
@@ -180,12 +181,12 @@ class RowEncoder:
         fixed = {props.WAIT: "true"}
         named: list[Any] = []
         if stamps.source is not None:
-            fixed[SOURCE] = stamps.source
+            fixed[STAMP_SOURCE] = stamps.source
         else:
-            named.append((SOURCE.encode(), text_values(stamps.sources)))
-        named.append((SEQUENCE.encode(), stamps.sequence.data))
+            named.append((STAMP_SOURCE.encode(), text_values(stamps.sources)))
+        named.append((STAMP_SEQUENCE.encode(), stamps.sequence.data))
         if stamps.rows is not None:
-            named.append((ROW.encode(), stamps.rows.data))
+            named.append((STAMP_ROW.encode(), stamps.rows.data))
         if keys is not None:
             named.append((props.SHARDING_KEY.encode(), text_values(keys)))
         for column, name in (("tags", props.TAGS), ("keys", props.KEYS)):
@@ -296,7 +297,7 @@ def _joined(column: Any) -> Any:
 def _own_properties(column: Any) -> Any:
     """Return each row's properties as text, without those of the protocol and of the stamp."""
     # The stamp of an earlier sink, too: a copied message gets the stamp of this write.
-    left_out = {*RESERVED_PROPERTIES, SOURCE, SEQUENCE, ROW}
+    left_out = {*RESERVED_PROPERTIES, STAMP_SOURCE, STAMP_SEQUENCE, STAMP_ROW}
     texts = [
         props.encode({name: value for name, value in entries if name not in left_out and value})
         if entries

@@ -8,7 +8,7 @@ the same however often Spark writes a batch, so consumers recognize a repeated m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +16,6 @@ import pyarrow.compute as pc
 
 from ordermq.errors import OrderingError
 from ordermq.spark.row_order import RowOrigins
-
-# The properties of a stamp. Their names are part of the data in users' topics: never change them.
-SOURCE: Final = "omq_source"  # topic@broker/queue, or the partition of a query
-SEQUENCE: Final = "omq_offset"  # the offset in the source, or the number of the micro-batch
-ROW: Final = "omq_row"  # counts rows of one offset or micro-batch; left out where it is 0
 
 _Numbers = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
 from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns
-from ordermq.spark.sink.row_stamps import ROW, SEQUENCE, SOURCE
+from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE
 
 # Columns with the stamp while rows are filtered; the leading underscore keeps them apart from
 # the user's.
@@ -44,9 +44,9 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
     target = StructType(frame.schema.fields)
     # Looked up by Spark, once per row and natively, instead of in a Python dict per row.
     stamped = frame.withColumns({
-        _STAMP[0]: F.col("properties")[SOURCE],
-        _STAMP[1]: F.col("properties")[SEQUENCE].cast("bigint"),
-        _STAMP[2]: F.coalesce(F.col("properties")[ROW].cast("bigint"), F.lit(0)),
+        _STAMP[0]: F.col("properties")[STAMP_SOURCE],
+        _STAMP[1]: F.col("properties")[STAMP_SEQUENCE].cast("bigint"),
+        _STAMP[2]: F.coalesce(F.col("properties")[STAMP_ROW].cast("bigint"), F.lit(0)),
     })  # fmt: skip
     has_key = _KEY in frame.columns
     if not stateful:
