@@ -169,7 +169,7 @@ class BatchRules:
     ) -> None:
         running = sum(len(each) for _, each, _ in ownership.open.values())
         if running + len(offsets) > most:
-            text = f"{named(offsets)} started beside {running} others; at most {most} may run"
+            text = f"{named(offsets)} started while {running} others ran; at most {most} may run"
             self._run.violate("I2", progress, text, ref)
 
     def _check_queue_order(

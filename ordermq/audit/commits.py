@@ -137,8 +137,8 @@ class CommitRules:
         for offset in offsets:
             if offset >= progress.acked:
                 return
-            owed = stored.flags[offset - stored.base] == EXISTS
-            if owed and not progress.is_settled(offset):
+            is_required = stored.flags[offset - stored.base] == EXISTS
+            if is_required and not progress.is_settled(offset):
                 text = f"offset {progress.acked} is committed, but offset {offset} was not finished"
                 self._run.violate("I4", progress, text, ref, progress.acked_by)
 

@@ -44,7 +44,7 @@ class _Columns:
         if front == 0 and back <= 0:
             return
         if front + len(self.flags) + max(back, 0) > _WIDEST or low < 0:
-            raise OrderMQError(f"offsets {low}..{high} do not fit beside {self.base}")
+            raise OrderMQError(f"offsets {low}..{high} are too far from {self.base}")
         if front:
             front = min(-(-front // _GRAIN) * _GRAIN, self.base)
             self.base -= front

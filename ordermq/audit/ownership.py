@@ -66,8 +66,8 @@ class OwnershipRules:
             return  # the granted lease decides, not when the broker notices its end
         ownership = progress.ownerships.get((event["p"], event.get("epoch", 0)))
         if ownership is None:  # a loss may be recorded without the epoch
-            mine = [each for each in progress.ownerships.values() if each.client == event["p"]]
-            ownership = mine[-1] if mine else None
+            own = [each for each in progress.ownerships.values() if each.client == event["p"]]
+            ownership = own[-1] if own else None
         if ownership is not None and ownership.ended is Cause.NONE:
             broker = self._run.lost_with_broker(ownership, progress)
             self.end(t, ownership, Cause.BROKER if broker else Cause.LEASE, ref)
@@ -91,10 +91,10 @@ class OwnershipRules:
             text = f"{ownership.client} unlocked while its listener ran on {named(offsets)}"
             self._run.violate("I9", progress, text, started, ref)
             break
-        owed = self._owed(progress, ownership)
-        if owed > max(ownership.acked, progress.acked):
-            text = f"{ownership.client} unlocked without an acknowledged commit of {owed}"
-            self._run.violate("I9", progress, text, self._run.done_by(progress, owed - 1), ref)
+        required = self._required_commit(progress, ownership)
+        if required > max(ownership.acked, progress.acked):
+            text = f"{ownership.client} unlocked without an acknowledged commit of {required}"
+            self._run.violate("I9", progress, text, self._run.done_by(progress, required - 1), ref)
         self.end(t, ownership, Cause.HAND_OFF, ref)
 
     def ownership_of(self, t: int, ref: int, event: Event, progress: DeliveredOffsets) -> Ownership:
@@ -198,7 +198,7 @@ class OwnershipRules:
             return Cause.BROKER
         return Cause.LEASE
 
-    def _owed(self, progress: DeliveredOffsets, ownership: Ownership) -> int:
+    def _required_commit(self, progress: DeliveredOffsets, ownership: Ownership) -> int:
         """Return the offset that a release must have committed."""
         if not progress.by_key:
             return ownership.watermark()
@@ -206,11 +206,11 @@ class OwnershipRules:
         # an earlier owner finished above its own commit is redelivered, and counts once this one
         # has finished it.
         stored = self._run.stored_queue(progress.name[1:])
-        owed = max(ownership.acked, progress.acked, progress.start or 0)
+        required = max(ownership.acked, progress.acked, progress.start or 0)
         end = ownership.watermark()
-        while owed < end and progress.is_passed(stored, owed, ownership.generation):
-            owed += 1
-        return owed
+        while required < end and progress.is_passed(stored, required, ownership.generation):
+            required += 1
+        return required
 
     def _check_old_lease(
         self, t: int, ref: int, progress: DeliveredOffsets, old: Ownership, client: str

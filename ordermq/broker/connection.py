@@ -85,7 +85,7 @@ class BrokerConnection(asyncio.Protocol):
         self._transport = None
         self._out.clear()
         self._backlog.clear()
-        # Whoever waits for this client's response is told now, not after a time-out.
+        # Waiting handlers get their answer now, not after a time-out.
         for opaque in list(self._response_callbacks):
             self.give_up(opaque)
         self._closed(self)

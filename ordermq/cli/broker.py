@@ -154,6 +154,7 @@ def _serve(
     except StoreError as error:
         fail(str(error))
     _announce(server, data, as_json)
+    # The signal handler only sets the event: closing needs the main thread.
     stop.wait()
     server.close()
     recorder.close()
@@ -190,6 +191,7 @@ def _stop_signals() -> Iterator[threading.Event]:
 
 def _config(**given: Any) -> BrokerConfig:
     try:
+        # Options that were not given keep the defaults of the configuration.
         return BrokerConfig(**{name: value for name, value in given.items() if value is not None})
     except ConfigError as error:
         fail(str(error), ExitCode.USAGE)

@@ -81,7 +81,7 @@ def consume(
             history=history,
             consume_from_where=_FROM[start],
             consume_message_batch_max_size=batch,
-            consume_thread_count=1,
+            consume_thread_count=1,  # lines of two queues must not be mixed
             **servers.settings(),
         )
         consumer.subscribe(topic, tags)
@@ -100,6 +100,7 @@ def consume(
 
 def _run(consumer: PushConsumer, printer: _Printer, timeout: float | None) -> bool:
     consumer.orderly(printer)
+    # A thread, because `run` blocks this one and the listener is not called while nothing arrives.
     if timeout is not None:
         threading.Thread(target=printer.stop_when_idle, args=(timeout,), daemon=True).start()
     with exit_on_error():
@@ -139,6 +140,7 @@ class _Printer:
         """Print messages; return how many were printed: only those are committed."""
         done = 0
         for message in messages:
+            # Checked per message: printing may be slow, and a revoked queue has a new owner.
             if self._left == 0 or context.is_revoked():
                 break
             try:
@@ -165,12 +167,14 @@ class _Printer:
 
 
 def _text_line(message: MessageView, context: ConsumeContext) -> str:
+    # Never fails: a binary body must not stop the group at its offset.
     body = bytes(message.body).decode(errors="backslashreplace")
     key = message.sharding_key or "-"
     return f"{context.message_queue}\t{message.queue_offset}\t{key}\t{body}"
 
 
 def _json_line(message: MessageView, context: ConsumeContext) -> str:
+    # JSON has no bytes: a body that is not text gets a field of its own.
     raw = bytes(message.body)
     try:
         body = {"body": raw.decode()}

@@ -45,6 +45,7 @@ def lag(
         behind_by = counted(state.lag, "message")
         title = f"{group}: {behind_by} behind, {counted(len(state.members), 'member')}"
         print_table(title, ["queue", "committed", "end offset", "lag", "behind"], rows)
+    # After the output, so that a script that fails still shows by how much.
     if at_most is not None and state.lag > at_most:
         fail(f"group {group!r} is {state.lag:,} messages behind, more than {at_most:,}")
 
@@ -60,6 +61,7 @@ def require_known(state: GroupState) -> None:
 
 def behind(done: QueueProgress, now_ms: int) -> str | None:
     """Return the age of the last committed message; None without lag, or if it is not known."""
+    # Without lag the age only says how old the last message is.
     if not done.lag or not done.last_done_ms:
         return None
     seconds = max(now_ms - done.last_done_ms, 0) / 1000

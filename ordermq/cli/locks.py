@@ -70,6 +70,7 @@ def locks(group: str, topics: tuple[str, ...], servers: Servers, as_json: bool) 
             note(f"member {name} did not answer: {reason}")
         if state.locks is None:
             note("this broker does not report its locks; only the members' reports are shown")
+    # A lost lease shows up like this for a moment; if it stays, the member does not renew.
     wrong = [
         row for row in rows if row["locked"] and row["owner"] and row["owner"] != row["member"]
     ]

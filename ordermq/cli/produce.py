@@ -80,6 +80,7 @@ def produce(
         pairs = _rows(topic, file, no_header, key_column, key, tags)
     else:
         pairs = _lines(topic, file, key, tags)
+    # Skipped messages are still read and checked, so the numbers are those of the first run.
     events = itertools.islice(pairs, skip, None)
     tally = _send(servers, _paced(events, rate), in_flight)
     tally.first = skip
@@ -138,6 +139,7 @@ def _send(servers: Servers, events: Iterable[Pair], in_flight: int) -> _Tally:
             for receipt in producer.send_many(events, max_in_flight=in_flight):
                 tally.add(receipt)
                 progress.update(bar, completed=tally.stored)
+        # Kept, not raised: the user first sees what was stored, and then where to resume.
         except (OrderMQError, UnicodeDecodeError, csv.Error, KeyboardInterrupt) as error:
             tally.error = error
     tally.seconds = time.monotonic() - started
@@ -147,7 +149,7 @@ def _send(servers: Servers, events: Iterable[Pair], in_flight: int) -> _Tally:
 def _lines(topic: str, file: IO[str], key: str | None, tags: str | None) -> Iterator[Pair]:
     for line in file:
         body = line.rstrip("\n")
-        if body:
+        if body:  # an empty line is no message
             yield Message(topic, body.encode(), tags=tags), key
 
 
@@ -176,6 +178,7 @@ def _rows(
 def _place(header: list[str], column: str | None) -> int | None:
     if column is None:
         return None
+    # A name wins over a number: a header may be "2024".
     if column in header:
         return header.index(column)
     if column.isdecimal():
@@ -187,6 +190,7 @@ def _paced(events: Iterable[Pair], rate: float | None) -> Iterator[Pair]:
     started = time.monotonic()
     for number, event in enumerate(events):
         if rate is not None:
+            # From the start, not from the last message: a late one does not slow the others down.
             ahead = number / rate - (time.monotonic() - started)
             if ahead > 0:
                 time.sleep(ahead)

@@ -53,6 +53,7 @@ def top(
       ordermq top billing orders --every 5
     """
     stop = threading.Event()
+    # Ctrl-C ends the view and restores the terminal, instead of a traceback over it.
     before = signal.signal(signal.SIGINT, lambda _number, _frame: stop.set())
     try:
         with exit_on_error(), GroupInspector(**servers.settings()) as inspector:
@@ -83,6 +84,7 @@ class _Samples:
         """Return messages per second, stored and committed; None before the first refresh."""
         seconds = self._taken_s - self._before_s
         now, then = self.state.progress[queue], self._before.progress.get(queue)
+        # A queue without an earlier sample is new: its topic has just got more queues.
         if not seconds or then is None:
             return None
         done = (now.committed or 0) - (then.committed or 0)

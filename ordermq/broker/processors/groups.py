@@ -96,7 +96,7 @@ def assignment(context: BrokerContext, connection: BrokerConnection, request: Co
     group = context.groups.get(str(asked.get("consumerGroup")))
     count = topic.read_queues
     if asked.get("messageModel") == BROADCASTING:
-        mine = range(count)
+        assigned = range(count)
     else:
         # Sorted as Java sorts strings, by UTF-16 units: every member computes the same order.
         ids = sorted(group.client_ids() if group else (), key=lambda id_: id_.encode("utf-16-be"))
@@ -107,8 +107,8 @@ def assignment(context: BrokerContext, connection: BrokerConnection, request: Co
             )
         index, (share, rest) = ids.index(client_id), divmod(count, len(ids))
         start = index * share + min(index, rest)
-        mine = range(start, start + share + (index < rest))
-    queues = [MessageQueue(topic.name, context.config.broker_name, number) for number in mine]
+        assigned = range(start, start + share + (index < rest))
+    queues = [MessageQueue(topic.name, context.config.broker_name, number) for number in assigned]
     body = {
         "messageQueueAssignments": [
             {"messageQueue": queue_to_json(queue), "mode": "PULL"} for queue in queues

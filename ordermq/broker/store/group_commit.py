@@ -259,7 +259,7 @@ class GroupCommit:
         self._statistics.store_groups += 1
         for write in group:
             if error is None:
-                # Before `done`: whoever is told of an append may read it at once.
+                # Before `done`: a client that gets its reply may read the message at once.
                 for append in write.appends:
                     self._committed(append)
             write.done(error)

@@ -101,12 +101,12 @@ def differences(expected: pd.DataFrame, logs: list[AircraftLog]) -> list[str]:
     ].fillna(-1).astype(str).map(_plain)
     for key in both[unequal.any(axis=1)]:
         columns = [name for name in names if unequal.at[key, name]]
-        told = ", ".join(
+        text = ", ".join(
             f"{name} {_plain(str(found.at[key, name]))} instead of "
             f"{_plain(str(expected.at[key, name]))}"
             for name in columns
         )
-        wrong.append(f"{key}: {told}")
+        wrong.append(f"{key}: {text}")
     return wrong
 
 

@@ -137,6 +137,7 @@ class Logbook:
     def _apply(
         self, queue: str, epoch: int, batch: Iterable[tuple[int, str, Mapping[str, Any]]]
     ) -> int:
+        # Read inside the transaction: the check of the epoch and the write are one step.
         known = self._db.execute(
             "SELECT epoch, next_offset FROM queues WHERE queue = ?", (queue,)
         ).fetchone()

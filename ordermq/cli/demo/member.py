@@ -41,7 +41,7 @@ def main() -> None:
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
         consume_message_batch_max_size=BATCH,
         consume_thread_count=4,
-        commit_interval_ms=500,
+        commit_interval_ms=500,  # short, so that a kill causes few redeliveries
     )
     consumer.subscribe(TOPIC)
 
@@ -60,6 +60,7 @@ def main() -> None:
         except StaleOwner as error:
             logging.warning("%s", error)
             logbook.refused(queue)
+            # Not done: the new owner has the batch, and this member loses the queue in a moment.
             return ConsumeResult.SUSPEND
         return None
 

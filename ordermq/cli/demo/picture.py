@@ -102,6 +102,7 @@ def _rates(outcome: Outcome, start: int) -> tuple[dict[str, np.ndarray], np.ndar
     for t, _, event in Histories(outcome.course.histories):
         if event.get("topic") != TOPIC:
             continue
+        # END counts the messages of a batch that succeeded, redelivered ones among them.
         if event["type"] == EventType.END:
             name, size = outcome.course.names[event["p"]], event["done"]
         elif event["type"] == EventType.STORE:

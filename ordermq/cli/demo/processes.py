@@ -56,8 +56,9 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=is_tree,
+                start_new_session=is_tree,  # a process group, which can be killed as a whole
             )
+        # A thread reads the pipe all the time: a full pipe would block the process.
         self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
         self._reader.start()
 
@@ -73,6 +74,7 @@ class Process:
         Raises: DemoFailed: it ended before, or printed nothing for too long.
         """
         deadline = time.monotonic() + _START_TIMEOUT_S
+        # In short waits, so that an early exit is reported at once and not after the time-out.
         while time.monotonic() < deadline:
             try:
                 return self.lines.get(timeout=0.1)

@@ -130,6 +130,7 @@ class Run:
 
     def _steps(self) -> list[tuple[float, Callable[[], None]]]:
         ada, blaise, _ = MEMBERS
+        # At shares of the sent flights, far enough apart that each change has settled.
         return [
             (0.15, lambda: self._start_member(NEWCOMER)),
             (0.35, lambda: self._ask_to_leave(ada)),
@@ -138,6 +139,7 @@ class Run:
         ]
 
     def _start_broker(self) -> None:
+        # The same port after a restart: clients know this address only.
         port = self._address.rpartition(":")[2] or "0"
         self._broker = Process(
             "the broker",
@@ -167,6 +169,7 @@ class Run:
         self._members[name].ask_to_leave()
 
     def _kill_member(self, name: str) -> None:
+        # Recorded after the kill: until then the member may still have written its history.
         self._members[name].kill()
         self._mark(f"{name} killed (SIGKILL)", name)
         self._harness.record(EventType.CRASH, client=self._clients[name])
@@ -184,11 +187,11 @@ class Run:
 
     def _look_at_sender(self, sender: Process, bar: TaskID) -> None:
         try:
-            told = sender.lines.get(timeout=_LOOK_S)
+            progress = sender.lines.get(timeout=_LOOK_S)
         except queue.Empty:
             return
-        self._progress.update(bar, completed=told["sent"])
-        self.course.sent_s = float(told.get("seconds", 0.0))
+        self._progress.update(bar, completed=progress["sent"])
+        self.course.sent_s = float(progress.get("seconds", 0.0))
 
     def _look_at_logs(self, bar: TaskID) -> None:
         now = time.monotonic()
