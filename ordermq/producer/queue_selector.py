@@ -154,9 +154,6 @@ class LatencyFaults:
 class QueueRouting:
     """Chooses the queues of one producer's messages; any thread.
 
-    Args:
-        selector: a name, or the caller's own function.
-        latency_faults: brokers to avoid; None uses all of them in turn.
     Raises: ConfigError: an unknown selector name.
     """
 
@@ -171,7 +168,7 @@ class QueueRouting:
         self.runs_user_code = callable(selector)
         self._selecting = threading.local()
         self._config = config
-        self._latency_faults = latency_faults
+        self._latency_faults = latency_faults  # brokers to avoid; None uses all of them in turn
         # The queues of a topic must not change under its keys
         # (docs/internals/semantics.md#ordered-sends).
         self._pinned: dict[str, tuple[MessageQueue, ...]] = {}

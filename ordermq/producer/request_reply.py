@@ -76,8 +76,6 @@ class BrokerRegistration:
 class Request:
     """A message waiting for its reply; it is the `Requirement` of its pending message.
 
-    Args:
-        client_id: of this producer; the reply is sent to it.
     Raises: ConfigError: the time-out, or a property that requests use.
     """
 
@@ -93,7 +91,7 @@ class Request:
         self.correlation_id = str(uuid.uuid4())
         self.properties = {
             props.CORRELATION_ID: self.correlation_id,
-            props.REPLY_TO_CLIENT: client_id,
+            props.REPLY_TO_CLIENT: client_id,  # the broker pushes the reply to this client
             props.TTL: str(timeout_ms),
         }
         self.pending: PendingMessage | None = None
@@ -168,11 +166,7 @@ def _require_unreserved(message: Message) -> None:
 
 
 class Requests:
-    """The requests of one producer that wait for replies; on the I/O thread, except `add`.
-
-    Args:
-        namespace: of the client; topics of replies leave it out. Empty for none.
-    """
+    """The requests of one producer that wait for replies; on the I/O thread, except `add`."""
 
     def __init__(
         self,
@@ -184,7 +178,7 @@ class Requests:
         self._client = client
         self._routing = routing
         self._registration = registration
-        self._namespace = namespace
+        self._namespace = namespace  # of the client; the topics of replies leave it out
         self._waiting: dict[str, Request] = {}  # by correlation id
         # Topics whose brokers know this client, as of this route; None for a topic that its
         # first request is to create.
