@@ -79,7 +79,8 @@ class Connections:
         connection = await self.writable(address)
         answer = await connection.begin_request(command, timeout_ms)
         # Only an answer ends an outage: a frozen broker still accepts connections.
-        self.outages.answered(address)
+        if address in self.outages.ongoing:
+            self.outages.answered(address)
         return self.explained(answer)
 
     async def writable(self, address: str) -> Connection:

@@ -39,7 +39,7 @@ class Outages:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._outages: dict[str, _Outage] = {}  # by address, or "address action" for refusals
+        self.ongoing: dict[str, _Outage] = {}  # by address, or "address action" for refusals
         self._last_report_ms: dict[str, int] = {}
 
     def failed(self, address: str, action: str, error: object) -> None:
@@ -51,12 +51,12 @@ class Outages:
         """
         now_ms = self._clock.now_ms()
         key = f"{address} {action}" if isinstance(error, BrokerError) else address
-        outage = self._outages.get(key)
+        outage = self.ongoing.get(key)
         if outage is None or now_ms - outage.failed_ms > _FORGET_MS:
             # A broker that answers now and then begins an outage each time. The interval is
             # kept across those, or a flapping broker would log a WARNING for each flap.
             reported_ms = self._last_report_ms.get(key, now_ms - _SUMMARY_INTERVAL_MS)
-            outage = self._outages[key] = _Outage(now_ms, reported_ms, now_ms)
+            outage = self.ongoing[key] = _Outage(now_ms, reported_ms, now_ms)
         outage.failed_ms = now_ms
         outage.failures += 1
         outage.unreported[action] += 1
@@ -88,7 +88,7 @@ class Outages:
 
     def answered(self, address: str) -> None:
         """End the address's outage, if there is one: it answered a request."""
-        outage = self._outages.pop(address, None)
+        outage = self.ongoing.pop(address, None)
         if outage is not None:
             _log.info(
                 "%s: answers again after %d s and %d failures",

@@ -7,9 +7,8 @@
 | commands as bytes: frames, JSON and binary headers, pull requests | framing.py |
 | named fields of each request and response | headers.py |
 | JSON bodies | bodies.py |
-| an open connection | connection.py |
+| an open connection, also written by other threads | connection.py |
 | requests of a connection that wait for a response | response_futures.py |
-| writing to a connection from other threads | shared_socket.py |
 | TLS contexts and errors | tls.py |
 | accounts: signed requests | signing.py |
 | namespaces of tenants | namespaces.py |

@@ -15,10 +15,9 @@ from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectionLost, RequestTimeout
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection
+from ordermq.remoting.connection import Connection, SharedSocket
 from ordermq.remoting.framing import encode
 from ordermq.remoting.response_futures import ResponseFuture
-from ordermq.remoting.shared_socket import SharedSocket
 
 from .test_connection import Owner, echo, silent
 from .wire_server import TIMEOUT_S, Handler, Line, WireServer
