@@ -103,6 +103,7 @@ class LitePullConsumer(Starting):
         self.statistics = ConsumerStatistics(self._clock)
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
+        # What was asked for before the start; afterwards, what every broker has taken.
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned: tuple[list[MessageQueue], list[Subscription]] | None = None
         self._watched: dict[str, TopicCallback] = {}
@@ -114,6 +115,7 @@ class LitePullConsumer(Starting):
             is_ordered=self._is_ordered,
         )
         self._member: GroupMember | None = None
+        # Two flags: while it closes, pollers still end their batches and commit them.
         self._is_closing = False
         self._is_closed = False
 
@@ -159,8 +161,9 @@ class LitePullConsumer(Starting):
                 uses_locks=self._is_ordered,
                 local_offset_store_dir=config.local_offset_store_dir,
                 is_polled=True,
-                thread_count=0,
+                thread_count=0,  # the caller's threads poll, however many there are
                 commits_done=lite.auto_commit,
+                # A seek is the caller's own affair until it commits: it may explore a queue.
                 commits_resets=False,
                 commit_interval_ms=lite.auto_commit_interval_ms,
                 # Out of order no revocation waits for anything.
@@ -187,6 +190,7 @@ class LitePullConsumer(Starting):
         try:
             member.client.call(settle())
         except BaseException:
+            # Registered already: without a goodbye the group would wait for it to expire.
             member.close(0.0)
             raise
 
@@ -214,6 +218,7 @@ class LitePullConsumer(Starting):
             member.force()
             return True
         self._is_closing = True
+        # Before the queues are revoked: a batch handed out now would only delay them.
         self._buffer.stop()
         try:
             return member.close(timeout_s)
@@ -360,6 +365,7 @@ class LitePullConsumer(Starting):
         Returns: the batch; an empty one after the deadline, which is looked at behind a last
             take: a message may have come in this very moment.
         """
+        # A generator, so that threads and tasks follow the same course and differ in waiting only.
         buffer = self._buffer
         while True:
             batch = buffer.take(poller, self.config.lite.poll_batch_size)
@@ -369,6 +375,7 @@ class LitePullConsumer(Starting):
             left_s = None if deadline is None else deadline - time.monotonic()
             if buffer.is_stopped or (left_s is not None and left_s <= 0):
                 return NOTHING
+            # Asked for after the failed take: what came in between makes it None, and another take.
             waiter = buffer.wait()
             if waiter is not None:
                 try:
@@ -439,6 +446,7 @@ class LitePullConsumer(Starting):
             assigned: asyncio.ensure_future(member.offsets.commit_at(assigned, offset))
             for assigned, offset in wanted.items()
         }
+        # All are awaited, whatever fails: a broker that is away must not hide the others' answers.
         await asyncio.gather(*commits.values(), return_exceptions=True)
         # Only behind the acknowledgement: the end of a batch lets a revoked queue go.
         self._buffer.finish_up_to(
@@ -512,6 +520,7 @@ class LitePullConsumer(Starting):
                     queue_id=queue.queue_id,
                     offset=target,
                 )
+            # Or the seek would wait for the very batch that its caller holds.
             self._buffer.give_back(poller, queue)
             await member.control.move(assigned, target)
 
@@ -563,6 +572,7 @@ class LitePullConsumer(Starting):
         Raises: StateError: not started.
         """
         if self._is_closing:
+            # A revoked queue waits for this; a poller that only got an error would end nothing.
             self._buffer.finish(poller)
             return True
         self._live()

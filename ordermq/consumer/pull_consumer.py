@@ -113,7 +113,8 @@ async def pull_once(
         queue, body if status is PullStatus.FOUND else b"", wanted, client.config.namespace
     )
     if status is PullStatus.FOUND and len(batch) == 0:
-        status = PullStatus.NO_MATCHED_MSG  # other tags of the same hash, which the broker passes
+        # The broker compares hashes only: these are other tags with the same one.
+        status = PullStatus.NO_MATCHED_MSG
     return PullResult(
         status,
         reply.next_begin_offset,
@@ -159,6 +160,7 @@ class PullConsumer(Starting):
         self._clock = clock if clock is not None else SystemClock()
         self._client: ClientSession | None = None
         self._closed = False
+        # Known offsets, as Java's client caches them; only `from_store=True` asks the broker.
         self._offsets: dict[MessageQueue, int] = {}
         self._sources: dict[MessageQueue, PullSource] = {}
 
@@ -180,6 +182,7 @@ class PullConsumer(Starting):
             self.config.remoting,
             self.client_id,
             clock=self._clock,
+            # No consumer group: brokers would list this client, and members leave it a share.
             producer_groups=(INNER_PRODUCER_GROUP,),
         )
 
@@ -382,10 +385,12 @@ class PullConsumer(Starting):
                 f"pull of {max_count} messages from offset {offset}: expected 1..1024, from 0 on",
                 topic=queue.topic,
             )
+        # The queue may be of a topic never used before: its route says who its broker is.
         client, direct = self._live(), self.config.direct
         await client.address_of(queue)
         source = self._sources.get(queue)
         if source is None:
+            # Remembered per queue: what one pull is told about replicas is for the next one.
             source = self._sources[queue] = PullSource(client.routes, queue)
         usual_ms = direct.suspended_pull_timeout_ms if is_waiting else direct.pull_timeout_ms
         result = await pull_once(

@@ -126,6 +126,7 @@ class PushConsumer(Starting):
         self._clock = clock if clock is not None else SystemClock()
         self.statistics = ConsumerStatistics(self._clock)
         self._hooks: list[ConsumeHook] = []
+        # Made at the start: until then nothing runs that a forgotten `close` would leak.
         self._traces: TraceDispatcher | None = None
         self._filters: list[MessageFilter] = []
         self._on_failure = on_failure
@@ -195,6 +196,7 @@ class PushConsumer(Starting):
 
         Raises: ConfigError: it cannot be called so. StateError: there is one already.
         """
+        # Now, not at the first message: then it would fail forever, far from its cause.
         require_listener(listener, self.group)
         self._require_no_listener()
         self._listener = listener
@@ -411,6 +413,7 @@ class PushConsumer(Starting):
 
         A second signal ends the wait for listeners immediately.
         """
+        # Restored at the end: `run` may be one phase of a longer program.
         previous = {number: signal.getsignal(number) for number in _SIGNALS}
         asked = False
 
@@ -530,7 +533,8 @@ class PushConsumer(Starting):
 
         Raises: ConfigError: not in the range of `consume_thread_count`. StateError: not running.
         """
-        replace(self.config.consume, consume_thread_count=threads)  # checks the range
+        # Discarded: constructing it is the check of the range.
+        replace(self.config.consume, consume_thread_count=threads)
         self._live().resize(threads)
 
     def parked_keys(self) -> dict[MessageQueue, list[str]]:

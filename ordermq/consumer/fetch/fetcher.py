@@ -36,8 +36,8 @@ from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.consumer")
-_FLOW_CONTROL_DELAY_MS = 20
-_ROOM_RECHECK_MS = 1_000
+_FLOW_CONTROL_DELAY_MS = 20  # Java's pause where a broker asks for one
+_ROOM_RECHECK_MS = 1_000  # only in case a notification is missed; `nudge` ends the wait
 _SIZE_RECHECK_MS = 50
 
 
@@ -134,6 +134,7 @@ class PullLoop(ResponseFuture):
     def _take(self, command: Command) -> None:
         fields = command.ext
         next_offset = fields.get("nextBeginOffset", "")
+        # Whatever is not plainly more messages ends the loop; the fetcher looks at it in peace.
         if (
             command.code != ResponseCode.SUCCESS
             or fields.get("suggestWhichBrokerId", "0") != self._suggestion
@@ -157,6 +158,8 @@ class PullLoop(ResponseFuture):
 
     def _pull(self) -> None:
         opaque = next_opaque()
+        # Signed, namespaced and binary frames are made one by one; all others from a template,
+        # without a command, a header object or an encoder per pull.
         if self._connection.is_framing:
             frame = self._connection.frame(self._frames.command(self.offset, opaque))
         else:
@@ -184,6 +187,7 @@ class QueueFetcher:
         self._offsets = offsets
         self._receiver = receiver
         self._statistics = statistics
+        # Kept for the life of the assignment: a broker's suggestion holds until the next one.
         self._source = PullSource(client.routes, assigned.queue)
         self._is_from_slave = False
         self._nudge = asyncio.Event()
@@ -239,6 +243,7 @@ class QueueFetcher:
         """Pull until the queue is no longer held."""
         assigned = self.assigned
         while assigned.state is QueueState.ACTIVE:
+            # Cleared before looking: a nudge between the look and the wait must not be lost.
             self._nudge.clear()
             if assigned.lease is None:
                 await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
@@ -268,6 +273,7 @@ class QueueFetcher:
         return None
 
     def may_pull(self) -> bool:
+        # After each answer, on the I/O thread: attribute reads and one native call.
         assigned = self.assigned
         return (
             assigned.generation == self._generation
@@ -297,6 +303,8 @@ class QueueFetcher:
                 self._source.wanted,
             )
             loop.start()
+            # Cancelling this task cancels the future, which ends the loop: no answer to a pull from
+            # an old offset is taken any more.
             answer = await loop.ended
             if answer is not None:
                 header = replace(self._header, queue_offset=loop.offset)
@@ -328,10 +336,12 @@ class QueueFetcher:
             if len(batch) == 0:
                 assigned.skip_to(generation, reply.next_begin_offset)
             elif assigned.accept(generation, batch, reply.next_begin_offset):
+                # Messages, but the broker suggests another replica for the next pull.
                 self._receiver.submit(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             await self._move(generation, offset, reply)
         else:
+            # Nothing new, or other tags only: the position moves past them without a message.
             assigned.skip_to(generation, reply.next_begin_offset)
         is_elsewhere = self._source.suggest(reply.suggested_broker_id)
         if (
@@ -466,6 +476,7 @@ class Fetcher:
         """Share the thresholds of a topic among its queues
         (docs/internals/semantics.md#pull-loop)."""
         fetchers = [item for queue, item in self._by_queue.items() if queue.topic == topic]
+        # At each change of the share: queues that leave give their part to those that stay.
         for fetcher in fetchers:
             fetcher.configure(self._config.for_one_of(len(fetchers)))
 

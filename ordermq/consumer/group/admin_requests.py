@@ -90,6 +90,7 @@ class AdminRequests:
         handler = self._handlers.get(request.code)
         if handler is None:
             return None
+        # Java's headers disagree on the name of this field.
         group = request.ext.get("consumerGroup") or request.ext.get("group")
         if group != self._group:
             return self._refuse(request, f"this client is a member of {self._group!r} only")
@@ -109,6 +110,7 @@ class AdminRequests:
 
     def _status(self, request: Command) -> Command:
         topic = request.ext.get("topic", "")
+        # "consumerTable" is filled by the broker, which asks each member for its part.
         done = {a.queue: a.done_offset for a in self._assigned() if a.queue.topic == topic}
         body = b'{"consumerTable":{},"messageQueueTable":' + queue_table_to_json(done) + b"}"
         return request.reply(ResponseCode.SUCCESS, body=body)
@@ -134,6 +136,7 @@ class AdminRequests:
         if request.ext.get("jstackEnable", "").lower() == "true":
             parts["jstack"] = stacks_of_all_threads()
         table = queue_table_to_json({a.queue: self._queue_info(a) for a in self._assigned()})
+        # fastjson writes queues as object keys, which orjson cannot: joined by hand.
         body = b'{"mqTable":' + table + b"," + orjson.dumps(parts)[1:]
         return request.reply(ResponseCode.SUCCESS, body=body)
 
@@ -167,12 +170,14 @@ class AdminRequests:
 
     def _reset(self, request: Command) -> Command:
         offsets = queue_table_from_body(request.body, "offsetTable")
+        # Answered before the seeks are done: a queue waits for its batch, the tool does not.
         for assigned in self._assigned():
             if assigned.queue in offsets:
                 self._seek(assigned, offsets[assigned.queue])
         return request.reply(ResponseCode.SUCCESS)
 
     def _consume_directly(self, request: Command) -> Answer:
+        # A task: the listener may take long, and other requests of this connection must not wait.
         return self._client.runtime.spawn(self._consume(request), "consume directly")
 
     async def _consume(self, request: Command) -> Command:

@@ -1,5 +1,5 @@
-"""How the queues of a topic are shared among members (docs/internals/semantics.md#rebalance); pure
-functions.
+"""Allocation: functions that share the queues of a topic among the members of a group
+(docs/internals/semantics.md#rebalance).
 
 All six of RocketMQ's. Those that need nothing but the two lists have a name in `Allocation`;
 the others are made by the user, with what they need, and given as `allocation=`. So is a
@@ -26,6 +26,7 @@ def allocate_avg(
 ) -> list[MessageQueue]:
     """Neighbouring queues to each member, sizes differing by at most one: 8/3 -> 012|345|67."""
     size, extra = divmod(len(queues), len(member_ids))
+    # The first `extra` members have one queue more, so later ones start that many further on.
     index = member_ids.index(own_id)
     start = index * size + min(index, extra)
     return list(queues[start : start + size + (1 if index < extra else 0)])
@@ -61,6 +62,7 @@ def allocate_by_consistent_hash(
 
 
 def _ring_hash(key: str) -> int:
+    # As in Java, byte for byte: a mixed group must compute one ring.
     digest = hashlib.md5(key.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
 
@@ -96,6 +98,7 @@ class MachineRoom:
     def __call__(
         self, queues: Sequence[MessageQueue], member_ids: Sequence[str], own_id: str
     ) -> list[MessageQueue]:
+        # Java's arithmetic, not that of `allocate_avg`: the remainder is dealt from the end.
         near = [queue for queue in queues if self._is_near(queue.broker_name)]
         index = member_ids.index(own_id)
         size, extra = divmod(len(near), len(member_ids))
@@ -137,6 +140,7 @@ class MachineRoomNearby:
         for member in member_ids:
             members_in[_room(self.room_of_member(member), f"member {member!r}")].append(member)
         share: list[MessageQueue] = []
+        # Own room first, so that the order of a share says which queues are near.
         for room in sorted(queues_in, key=lambda room: (own_id not in members_in[room], room)):
             sharers = members_in[room] or member_ids
             if own_id in sharers:

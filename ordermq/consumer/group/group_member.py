@@ -155,11 +155,12 @@ class GroupMember:
         self._recorder = EventRecorder(settings.recorder, group)
         self._leaving = False
         self._is_out = False  # released as a whole: no member until it rejoins
-        self._releasing: Future[None] | None = None
+        self._releasing: Future[None] | None = None  # what `force` cancels
         self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
         self._loops: list[asyncio.Task[object]] = []
         self._callbacks: set[asyncio.Task[None]] = set()
         statistics = settings.statistics
+        # Nothing is sent before `start`: the parts that its callbacks use are made below.
         self.client = client = ClientSession(
             settings.name_servers,
             settings.remoting,
@@ -182,6 +183,8 @@ class GroupMember:
             commits_done=settings.commits_done,
             commits_resets=settings.commits_resets,
         )
+        # The order of construction is the order of the floors: each part knows those before it, and
+        # those after it only through callbacks.
         self._receiver = settings.make_receiver(
             ReceiverParts(client, self.offsets, self._recorder, statistics)
         )
@@ -285,6 +288,7 @@ class GroupMember:
         Returns: False if a batch was still in progress after `timeout_s`.
         """
         self._leaving = True
+        # Before anything is released: a pass under way would take back what others wait for.
         self._rebalancer.stop_acquiring()
         if self._locks.are_exclusive:
             self._runtime.call(self.client.leave(consumer_group=self._group))
@@ -293,6 +297,7 @@ class GroupMember:
         try:
             self._releasing.result(timeout_s)
         except (TimeoutError, CancelledError):
+            # No unlock: the next owner would run messages that a batch here is still at.
             released = False
             stuck = ", ".join(str(item.queue) for item in self._rebalancer.assigned())
             _log.error(
@@ -326,6 +331,8 @@ class GroupMember:
         if self.subscriptions.of(retry) is not None:
             # The heartbeat created it at the broker; now its route exists.
             await client.routes.get(retry)
+        # Heartbeats from here on: the first one was just sent, and a broker expires members only
+        # after several intervals.
         client.start_loops()
         loops: list[Loop] = [
             ("rebalance", self._rebalancer.run),
@@ -349,6 +356,7 @@ class GroupMember:
         ]
 
     async def _disconnect(self) -> None:
+        # The connections last: the user's `on_revoked` may still ask the brokers something.
         await self._rebalancer.abandon()
         await cancelled(*self._loops)
         await self._fetcher.close()
@@ -372,6 +380,7 @@ class GroupMember:
             not filter by SQL.
         """
         await self.subscriptions.put(subscriptions)
+        # `register`, not `beat`: a topic's own brokers may be new, and may deny this account.
         await self.client.heartbeats.register()
         for subscription in subscriptions:
             self._fetcher.subscribe(subscription, is_registered=True)
@@ -401,6 +410,7 @@ class GroupMember:
                 raise ConfigError(f"{queue}: the topic has no such queue", topic=queue.topic)
         before = self.subscriptions.topics()
         await self.subscriptions.put(subscriptions)
+        # No await from here on: a pass in between would share the topics with the group.
         for topic in set(before) - {item.topic for item in subscriptions}:
             self.subscriptions.remove(topic)
         self._rebalancer.by_hand = frozenset(queues)
@@ -455,6 +465,7 @@ class GroupMember:
     async def _rejoin(self) -> None:
         self._rebalancer.rejoin()
         await self.client.heartbeats.beat()
+        # Again: a pass before the heartbeat found a member list without this member.
         self._rebalancer.wake()
 
     # Notifications of the parts; on the I/O thread unless noted otherwise.
@@ -491,6 +502,7 @@ class GroupMember:
                 assigned.lose_lease("the connection to a broker without lock epochs broke")
 
     def _on_broker_back(self) -> None:
+        # Locks first: their leases were running out while the broker was away.
         self._locks.renew_soon()
         self._rebalancer.wake()
         self._fetcher.nudge_all()
@@ -514,7 +526,7 @@ class GroupMember:
         return made
 
     def _on_lease_lost(self, assigned: AssignedQueue, reason: str) -> None:
-        # Any thread.
+        # Any thread, and between two batches of a listener: no request is made here.
         self._admin_requests.on_lease_lost(assigned.queue)
         self._settings.statistics.add("leases_lost")
         _log.warning("%s: lease lost, %s; asking for it again", assigned.queue, reason)
@@ -529,6 +541,7 @@ class GroupMember:
 
     def _on_released(self, assigned: AssignedQueue) -> None:
         self._fetcher.end(assigned)
+        # Not awaited: the next owner has the lock already, and a slow callback delays nobody.
         self._spawn_callback(self._settings.on_revoked, assigned.queue)
 
     def _spawn_callback(self, callback: Callable[..., object] | None, *arguments: object) -> None:

@@ -58,6 +58,7 @@ class QueueControl:
         if release:
             self._client.runtime.post(self._rebalancer.leave_out, queue)
             return
+        # Found first: a queue that is not assigned raises, and is not paused later by surprise.
         self.find(queue).pause()
         self._paused.add(queue)
 
@@ -70,6 +71,7 @@ class QueueControl:
 
     def pause_all(self) -> None:
         """Pause the queues held now and later, with their locks kept."""
+        # The flag first: a queue that is assigned meanwhile pauses in `on_assigned`.
         self._all_paused = True
         for assigned in self._rebalancer.assigned():
             assigned.pause()
@@ -84,6 +86,7 @@ class QueueControl:
 
     def pause_held(self, queues: Iterable[MessageQueue]) -> None:
         """Pause queues for as long as they are held; see `LitePullConsumer.pause`."""
+        # All are found before the first is paused: one that is not assigned leaves all as they are.
         for assigned in [self.find(queue) for queue in queues]:
             assigned.pause()
 
@@ -136,6 +139,7 @@ class QueueControl:
                         return
                     await clock.sleep_ms(_DRAIN_CHECK_MS)
             finally:
+                # Also after an error: the pull under way is for an offset nobody wants any more.
                 self._restart(assigned)
                 if assigned.resume(Pause.SEEK):
                     self._submit(assigned)
@@ -165,6 +169,7 @@ class QueueControl:
 
         async def work() -> bool:
             assigned = self._rebalancer.assigned()
+            # No `any`: a key can be parked in several queues of a topic, and all must continue.
             return [self._unpark(item, key) for item in assigned].count(True) > 0
 
         return self._client.runtime.call(work())

@@ -26,7 +26,7 @@ _log = logging.getLogger("ordermq.consumer")
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """How long a grant is trusted and how often it is renewed."""
+    """Times of a lease: its life, the margin before its end, and the renewal interval."""
 
     live_ms: int
     margin_ms: int
@@ -38,6 +38,8 @@ class LeaseTimes:
 
         Java's 60:30:20 s are these ratios: a client stops long before another may start.
         """
+        # The embedded broker says how long its locks live; RocketMQ's do not, and keep theirs for
+        # 60 s unless configured otherwise.
         live_ms, renew_ms = config.lock_max_live_ms, config.lock_interval_ms
         if broker_lease_ms:
             live_ms = min(live_ms, broker_lease_ms // 2)
@@ -168,6 +170,7 @@ class QueueLocks:
     async def run(self) -> None:
         """Renew for ever: healthy leases in time, lost ones every `lock_retry_ms`."""
         while True:
+            # Cleared first: a lease lost during the round is asked for in the next one.
             self._wake.clear()
             await self.renew_all()
             await wait_until_set(self._wake, self._client.clock, self._pause_ms())
@@ -185,6 +188,7 @@ class QueueLocks:
                 assigned.lose_lease("it could not be renewed in time")
                 lease = None
             (valid if lease is not None else lost).append(assigned)
+        # Both at once: a broker that does not answer must not delay the renewals at another.
         await asyncio.gather(self._renew(valid), self._regain(lost))
 
     async def release(self, assigned: AssignedQueue) -> None:
@@ -199,6 +203,7 @@ class QueueLocks:
                 await self._unlock(assigned.queue, lease)
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
+        # In line with the renewals, as in `release`: one of them may name this queue.
         async with self._talking[queue.broker_name]:
             await self._unlock(queue, lease)
 
@@ -242,6 +247,8 @@ class QueueLocks:
                 item.lose_lease("its lock was granted anew, with another epoch", generation)
 
     async def _regain(self, assigned: Sequence[AssignedQueue]) -> None:
+        # While a batch of the old lease runs, the queue must not start again: the same messages
+        # would run twice at the same time.
         wanted = {
             item.queue: item
             for item in assigned
@@ -250,6 +257,7 @@ class QueueLocks:
         if not wanted:
             return
         for queue, lease in (await self.acquire(list(wanted))).items():
+            # A lock that cannot be used now would keep others out for nothing.
             if not await self._restart(wanted[queue], lease):
                 await self.give_back(queue, lease)
 

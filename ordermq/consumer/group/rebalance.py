@@ -24,7 +24,7 @@ from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import TopicRoute
 
 _log = logging.getLogger("ordermq.consumer")
-_UNKNOWN_TOPIC_RETRY_MS = 500
+_UNKNOWN_TOPIC_RETRY_MS = 500  # a topic is created by its first message: do not miss many
 _NO_SUCH_TOPIC = (
     "topic not found on any broker; waiting for it to be created. Check its name, or create it "
     "(mqadmin updateTopic), or send to it where brokers create topics themselves"
@@ -212,12 +212,14 @@ class Rebalancer:
         while True:
             await self.pass_once()
             # A storm of notices makes one pass; a lone one hardly waits.
+            # Each join wakes every member once per broker; passes compute the same from both.
             await clock.sleep_ms(config.rebalance_min_interval_ms)
             await wait_until_set(self._wake, clock, self._next_pass_ms)
 
     async def pass_once(self) -> None:
         """Compare share and holdings of each topic once, and act on the difference."""
         async with self._passing:
+            # Cleared before looking: what changes during the pass starts another one.
             self._wake.clear()
             self._next_pass_ms = self._config.rebalance_interval_ms
             try:
@@ -236,6 +238,8 @@ class Rebalancer:
         for assigned in self.assigned():
             if assigned.queue.topic not in topics:
                 self._release(assigned)
+        # Without topics brokers are not even asked: whoever is not registered is not listed, and
+        # a heartbeat to change that would give this member a share of nothing.
         shares = await self._shares(topics) if topics else {}
         await asyncio.gather(*(self._balance(topic, share) for topic, share in shares.items()))
 
@@ -244,6 +248,7 @@ class Rebalancer:
         if self.by_hand:
             return {t: [queue for queue in self.by_hand if queue.topic == t] for t in topics}
         routes = {topic: await self._client.routes.get(topic) for topic in topics}
+        # Once per topic and problem: passes come several times a second while locks are refused.
         for topic, route in routes.items():
             self._warnings.note(topic, topic_problem(topic, route))
         if None in routes.values():
@@ -295,6 +300,8 @@ class Rebalancer:
         if not queues or self._closing or self._is_out:
             return
         leases = await self._locks.acquire(queues)
+        # Refused ones belong to members that still drain: usually the next try gets them. The
+        # embedded broker wakes this member as the lock becomes free.
         if len(leases) < len(queues):
             self._try_again_in(self._retry_ms)
         await asyncio.gather(*(self._take(queue, lease) for queue, lease in leases.items()))
@@ -311,6 +318,7 @@ class Rebalancer:
         if queue.topic not in self._topics():  # unsubscribed meanwhile
             await self._locks.give_back(queue, lease)
             return
+        # Nothing is awaited from here to `_on_assigned`: who sees the queue may use it.
         assigned = self._make_queue(queue, lease, offset)
         self.held[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)
@@ -331,6 +339,7 @@ class Rebalancer:
         try:
             await self._revocation.release(assigned)
         finally:
+            # Also after a cancel, at the end of `close`: the queue is no longer held in any case.
             self.held.pop(assigned.queue, None)
             self._releases.pop(assigned.queue, None)
             self._on_released(assigned)

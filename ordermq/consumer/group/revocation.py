@@ -14,7 +14,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 
 _log = logging.getLogger("ordermq.consumer")
-_COMMIT_RETRY_MS = 100
+_COMMIT_RETRY_MS = 100  # well below any lease, so that one lost packet costs no redelivery
 
 
 class Revocation:
@@ -63,6 +63,7 @@ class Revocation:
             await self._commit_last(assigned)
             await self._locks.release(assigned)
         finally:
+            # Also when cancelled at the end of `close`: late results must count for nothing.
             assigned.discard()
             self._offsets.forget(assigned.queue)
             del self._drained[assigned]

@@ -15,7 +15,7 @@ from ordermq.model.subscription import EVERYTHING, Subscription
 from ordermq.remoting.bodies import MemberSubscriptions
 
 _log = logging.getLogger("ordermq.consumer")
-_MIN_CHECK_INTERVAL_MS = 1_000
+_MIN_CHECK_INTERVAL_MS = 1_000  # members that start together would ask after each other's join
 POP = "POP"
 
 
@@ -47,6 +47,7 @@ class Subscriptions:
         Raises: RouteError: no name server answers. BrokerError: see `check`.
         """
         wanted = {item.topic: item for item in subscriptions}
+        # Checked before anything changes: a refused expression leaves the old one in force.
         await self.check(wanted.values())
         for topic in wanted:
             await self._client.routes.get(topic)
@@ -69,7 +70,7 @@ class Subscriptions:
         route = await self._client.routes.get(subscription.topic)
         for broker in route.brokers if route is not None else ():
             if not broker.master:
-                continue
+                continue  # no master is known now, so there is nobody to ask
             try:
                 await self._client.api.check_subscription(broker.master, self._group, subscription)
             except BrokerError as error:
@@ -129,12 +130,14 @@ class SubscriptionCheck:
                 await self._check_modes(own)
                 await self._compare(own)
             await self._client.clock.sleep_ms(_MIN_CHECK_INTERVAL_MS)
+            # A change of expression wakes nobody: the other members find it within an interval.
             interval_ms = self._client.config.heartbeat_interval_ms
             await wait_until_set(self._wake, self._client.clock, interval_ms)
 
     def _own(self) -> MemberSubscriptions | None:
         retry = retry_topic(self._group)
         own = {item.topic: item.expression for item in self._subscriptions()}
+        # Every ordered and concurrent member has it, pollers have not; it decides nothing.
         own.pop(retry, None)
         return MemberSubscriptions(own, self._is_ordered) if own else None
 
@@ -147,6 +150,7 @@ class SubscriptionCheck:
                     mode = await self._client.api.request_mode(address, self._group, topic)
                 except OrderMQError as error:
                     # Before RocketMQ 5 there are no modes; or an account may not ask.
+                    # No warning: the check is a courtesy, and consuming goes on without it.
                     _log.debug("%s: consume mode of %s not known: %s", address, topic, error)
                     return
                 if mode == POP:
@@ -172,7 +176,7 @@ class SubscriptionCheck:
                             "lost or come out of order: all members of a group must subscribe and "
                             "listen alike; give one of the two a group of its own"
                         )
-                return
+                return  # every broker has the same list: one is enough
             except OrderMQError as error:
                 _log.debug("%s: members not compared: %s", address, error)
 
@@ -201,6 +205,7 @@ def differences(own: MemberSubscriptions, theirs: MemberSubscriptions, retry: st
 def _described(subscriptions: Mapping[str, str], topic: str) -> str:
     if topic not in subscriptions:
         return "not subscribed"
+    # Clients write the same tags in any order and spacing; an empty expression is `*`.
     tags = sorted({tag.strip() for tag in subscriptions[topic].split("||")} - {""})
     return f"subscribed with {' || '.join(tags) or EVERYTHING!r}"
 

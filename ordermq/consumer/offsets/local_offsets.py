@@ -27,9 +27,9 @@ def to_text(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def from_text(text: str) -> dict[MessageQueue, int]:
-    """What a file holds, ours or Java's.
+    """Parse the content of an offset file, written by this client or Java's.
 
-    Raises: ProtocolError: it is torn, or not an offset file.
+    Raises: ProtocolError: it is truncated, or not an offset file.
     """
     offsets: dict[MessageQueue, int] = {}
     decode = json.JSONDecoder().raw_decode
@@ -92,6 +92,8 @@ class OffsetFile:
         Raises: OSError: the old content stands.
         """
         fresh = self._path.with_name(self._path.name + ".new")
+        # Written beside, synced, then renamed: no crash leaves a half-written file behind a name
+        # that is read.
         with open(fresh, "wb") as file:
             file.write(to_text(offsets))
             file.flush()
@@ -109,6 +111,7 @@ class OffsetFile:
 
     def _claim(self) -> None:
         try:
+            # The operating system frees it when the process dies, however it dies.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StateError(
@@ -117,6 +120,7 @@ class OffsetFile:
             ) from None
 
     def _read(self) -> dict[MessageQueue, int]:
+        # The backup is the content before the last write: a few messages are delivered again.
         problems = []
         for path in (self._path, self._backup):
             try:

@@ -22,6 +22,7 @@ from ordermq.remoting.codes import ResponseCode
 
 _log = logging.getLogger("ordermq.consumer")
 _HALF_AN_HOUR_MS = 1_800_000
+# Failures of storage, after which the same may be tried again; anything else is a defect.
 STORE_ERRORS = (RemotingError, RouteError, StoreError)
 
 
@@ -168,6 +169,7 @@ class OffsetStore:
         self._statistics = statistics
         self._commits_done = commits_done
         self._commits_resets = commits_resets
+        # One request per queue at a time; of many queues at the same time.
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
 
     async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
@@ -247,6 +249,7 @@ class OffsetStore:
         Returns: False, and nothing happens, if a batch runs or the queue was lost meanwhile.
         Raises: one of STORE_ERRORS: it is not stored yet; the next commit stores it.
         """
+        # Moved first: an error below leaves the queue at the new offset, and the old one behind.
         lease = assigned.lease
         if lease is None or not assigned.reposition(generation, offset):
             return False
@@ -292,7 +295,7 @@ class OffsetStore:
     async def _is_ahead(self, assigned: AssignedQueue, offset: int) -> bool:
         """Return whether the next owner of a queue without a lock has committed further."""
         if assigned.state is QueueState.ACTIVE:
-            return False
+            return False  # the next owner starts only after the release: spare the request
         stored = await self._storage.read(assigned.queue)
         # What this member stored itself is its own to move, backwards too after a seek.
         return stored is not None and stored != assigned.committed_offset and stored >= offset
@@ -303,7 +306,7 @@ class OffsetStore:
         try:
             await self._storage.write(queue, offset, lease.wire_epoch, reset=reset)
         except Fenced:
-            raise
+            raise  # no error of storage: another member owns the queue, as the caller counts
         except STORE_ERRORS:
             self._statistics.add("commit_errors")
             raise

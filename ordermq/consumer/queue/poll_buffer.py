@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger("ordermq.consumer")
-_WATCH_INTERVAL_MS = 1_000
+_WATCH_INTERVAL_MS = 1_000  # a thread that ended with a batch holds its queue's commits so long
 
 
 class PolledQueue(AssignedQueue):
@@ -251,6 +251,7 @@ class PollBuffer:
         self._queues: set[PolledQueue] = set()
         self._ready: deque[PolledQueue] = deque()  # queues with messages, in turn
         self._out: dict[Hashable, BatchOut] = {}
+        # Futures, not a Condition: asyncio pollers wait on them, too, on loops of their own.
         self._waiting: set[Future[None]] = set()
         self._without_room: dict[PolledQueue, PullConfig] = {}
         self._reported: set[Hashable] = set()  # pollers that ended with a batch
@@ -318,6 +319,7 @@ class PollBuffer:
         """
         with self._lock:
             now_ms = self._clock.now_ms()
+            # First: in order, this may be what makes the poller's own queue ready again.
             self._end(poller, now_ms)
             batch = None
             while batch is None and self._ready and not self.is_stopped:
@@ -353,7 +355,7 @@ class PollBuffer:
         here = threading.get_ident()
         with self._lock:
             self.is_stopped = True
-            self._wake()
+            self._wake()  # who waits returns with nothing
             for poller, out in list(self._out.items()):
                 if out.thread == here:
                     self._give_back(poller)
@@ -416,6 +418,7 @@ class PollBuffer:
         self, assigned: PolledQueue, poller: Hashable, limit: int, now_ms: int
     ) -> PolledBatch | None:
         claim = assigned.begin_batch(limit, now_ms)
+        # A queue in the line may have been paused, moved or lost since; it has left the line now.
         if isinstance(claim, NotClaimed):
             return None
         next_offset = assigned.position
@@ -452,6 +455,8 @@ class PollBuffer:
         self._wake()
 
     def _count(self) -> int:
+        # Summed when asked for, not kept: queues drop their messages under their own lock, in which
+        # no lock of this object may be taken.
         return sum(queue.process_queue.pending_count for queue in self._queues)
 
     def _has_room(self, assigned: PolledQueue, config: PullConfig, count: int) -> bool:
@@ -466,6 +471,7 @@ class PollBuffer:
     def _notify_room(self) -> None:
         if not self._without_room:
             return
+        # Summed once for all of them: a consumer of many queues has many that wait.
         count = self._count()
         for assigned, config in list(self._without_room.items()):
             if self._has_room(assigned, config, count):
@@ -509,6 +515,7 @@ class PollBuffer:
         """Report pollers that ended with a batch; under queue locks, redeliver what they had."""
         with self._lock:
             for poller, out in list(self._out.items()):
+                # Out of order it is only reported: what it had may be in another thread's hands.
                 name = _end_of(poller)
                 if not name:
                     continue
