@@ -171,13 +171,13 @@ def test_an_unknown_account_is_told_what_to_check(
 def test_a_topic_an_account_may_not_send_to_is_named(guarded: Cluster) -> None:
     for topic in ("prices", "till"):
         error = refusal_to_send(guarded, topic, CLERK)
-        assert_says(error, guarded, topic, "access_key='shop-clerk'", "what the account may do")
+        assert_says(error, guarded, topic, "access_key='shop-clerk'", "the account's permissions")
 
 
 def test_a_topic_or_group_an_account_may_not_consume_is_named(guarded: Cluster) -> None:
     for group, topic, word in (("clerks", "till", "till"), ("others", "orders", "others")):
         error = refusal_to_consume(guarded, group, topic, CLERK)
-        assert_says(error, guarded, word, "access_key='shop-clerk'", "what the account may do")
+        assert_says(error, guarded, word, "access_key='shop-clerk'", "the account's permissions")
 
 
 @pytest.mark.parametrize("asks", ["ours", "java"])

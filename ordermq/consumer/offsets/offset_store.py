@@ -240,6 +240,7 @@ class OffsetStore:
             # Both at once, or the next periodic commit would move the offset back.
             assigned.vouch(generation, offset)
             assigned.committed(offset, lease)
+            self._statistics.add("commits")
             return True
 
     async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> bool:
@@ -289,6 +290,7 @@ class OffsetStore:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
         assigned.committed(offset, lease)
+        self._statistics.add("commits")
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True
 
@@ -310,7 +312,6 @@ class OffsetStore:
         except STORE_ERRORS:
             self._statistics.add("commit_errors")
             raise
-        self._statistics.add("commits")
 
     def _record(self, event: EventType, queue: MessageQueue, lease: Lease, offset: int) -> None:
         if self._recorder.enabled:
