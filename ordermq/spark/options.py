@@ -173,7 +173,7 @@ def config_settings(kind: type[Any], **descriptions: str) -> tuple[Setting, ...]
     """
     defaults = kind()
     return tuple(
-        _setting_of_field(name, getattr(defaults, name), description)
+        _setting_of_field(kind, name, getattr(defaults, name), description)
         for name, description in descriptions.items()
     )
 
@@ -187,16 +187,22 @@ def config_of(kind: type[Any], values: Mapping[str, Any]) -> Any:
     return kind(**{name: value for name, value in values.items() if name in fields})
 
 
-def _setting_of_field(name: str, default: Any, description: str) -> Setting:
+def _setting_of_field(kind: type[Any], name: str, default: Any, description: str) -> Setting:
     # bool before int: a bool is an int, too.
     if isinstance(default, bool):
         return Setting(name, read_bool, "true or false", default, description)
     if isinstance(default, StrEnum):
-        kind = type(default)
-        allowed = "one of " + ", ".join(member.value for member in kind)
-        return Setting(name, read_choice(kind), allowed, default, description)
+        choices = type(default)
+        allowed = "one of " + ", ".join(member.value for member in choices)
+        return Setting(name, read_choice(choices), allowed, default, description)
     if isinstance(default, int):
-        return Setting(name, read_int(0, 1 << 62), "int >= 0", default, description)
+        # The dataclass knows its ranges and does not show them, so 0 is tried.
+        try:
+            kind(**{name: 0})
+            allowed = "int >= 0"
+        except ConfigError:
+            allowed = "int >= 1"
+        return Setting(name, read_int(0, 1 << 62), allowed, default, description)
     return Setting(name, str, "string", default, description)
 
 
