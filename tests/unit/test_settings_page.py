@@ -1,0 +1,37 @@
+"""docs/settings.md says what the code takes."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT: dict[str, Any] = runpy.run_path(
+    str(Path(__file__).resolve().parents[2] / "ci" / "settings_page.py")
+)
+SETTINGS = {
+    f"{group.__name__}.{one.name}": one
+    for group, _ in SCRIPT["groups"]()
+    for one in SCRIPT["settings_of"](group)
+}
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = SCRIPT["PAGE"].read_text()
+    assert page == SCRIPT["filled"](page), "run ci/settings_page.py"
+    assert "| `pull_batch_size` | `32` |  | 1..1_024 |" in page
+
+
+def test_every_setting_says_what_it_does() -> None:
+    assert [name for name, one in SETTINGS.items() if not one.meaning] == []
+
+
+def test_every_java_name_belongs_to_a_setting() -> None:
+    assert set(SCRIPT["JAVA"]) - set(SETTINGS) == set()
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name.endswith(("_ms", "_bytes"))])
+def test_a_quantity_has_a_range(name: str) -> None:
+    assert ".." in SETTINGS[name].allowed
