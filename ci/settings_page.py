@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields
@@ -16,25 +17,27 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from ordermq import config
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "settings.md"
 BEGIN, END = "<!-- settings -->\n", "<!-- end -->"
 
-# Module, class, heading, and who takes it.
+# Each group of settings, and the classes that take it.
 GROUPS: Final = (
-    ("ordermq.config", "ConsumerConfig", "PushConsumer"),
-    ("ordermq.config", "ConsumeConfig", "PushConsumer"),
-    ("ordermq.config", "PullConfig", "PushConsumer"),
-    ("ordermq.config", "LeaseConfig", "PushConsumer"),
-    ("ordermq.config", "RebalanceConfig", "PushConsumer, LitePullConsumer"),
-    ("ordermq.config.pull", "LitePullConsumerConfig", "LitePullConsumer"),
-    ("ordermq.config.pull", "LitePullConfig", "LitePullConsumer"),
-    ("ordermq.config.pull", "DirectPullConfig", "PullConsumer"),
-    ("ordermq.config", "SendConfig", "Producer"),
-    ("ordermq.config", "TransactionConfig", "Producer"),
-    ("ordermq.config.trace", "TraceConfig", "Producer, PushConsumer"),
-    ("ordermq.config", "RemotingConfig", "every client"),
-    ("ordermq.config", "BrokerConfig", "EmbeddedBroker"),
+    (config.ConsumerConfig, "PushConsumer"),
+    (config.ConsumeConfig, "PushConsumer"),
+    (config.PullConfig, "PushConsumer"),
+    (config.LeaseConfig, "PushConsumer"),
+    (config.RebalanceConfig, "PushConsumer, LitePullConsumer"),
+    (config.LitePullConsumerConfig, "LitePullConsumer"),
+    (config.LitePullConfig, "LitePullConsumer"),
+    (config.DirectPullConfig, "PullConsumer"),
+    (config.SendConfig, "Producer"),
+    (config.TransactionConfig, "Producer"),
+    (config.TraceConfig, "Producer, PushConsumer"),
+    (config.RemotingConfig, "every client"),
+    (config.BrokerConfig, "EmbeddedBroker"),
 )
 UNITS: Final = {"_ms": "ms", "_bytes": "bytes", "_mib": "MiB"}
 
@@ -170,7 +173,8 @@ def settings_of(group: type) -> list[Setting]:
             next((unit for end, unit in UNITS.items() if one.name.endswith(end)), ""),
             allowed.get(one.name, "true, false" if one.type == "bool" else ""),
             JAVA.get(f"{group.__name__}.{one.name}", ""),
-            meaning_of(at[one.name], comments, lines),
+            # The range has a column of its own.
+            re.sub(r"\s+\S+( ms)?\.\.\S.*$", "", meaning_of(at[one.name], comments, lines)),
         )
         for one in fields(group)
         if not is_group(one)
@@ -265,19 +269,14 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def groups() -> list[tuple[type, str]]:
-    return [
-        (getattr(importlib.import_module(module), name), taker) for module, name, taker in GROUPS
-    ]
-
-
 def filled(page: str) -> str:
     """Return the page with its tables as the code has them."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     parts = []
-    for group, taker in groups():
-        duty = str(group.__doc__).split("(docs/")[0].split("\n\n")[0].strip().rstrip(".:")
+    for group, taker in GROUPS:
+        first = str(group.__doc__).split("\n\n")[0]
+        duty = " ".join(re.sub(r"\s*\(docs/[^)]*\)", "", first).split()).rstrip(".")
         parts.append(f"## {group.__name__}\n\nFor: {taker}. {duty}.\n\n{table(group)}\n")
     return f"{before}{begin}\n" + "\n".join(parts) + f"\n{end}{after}"
 

@@ -13,7 +13,7 @@ SCRIPT: dict[str, Any] = runpy.run_path(
 )
 SETTINGS = {
     f"{group.__name__}.{one.name}": one
-    for group, _ in SCRIPT["groups"]()
+    for group, _ in SCRIPT["GROUPS"]
     for one in SCRIPT["settings_of"](group)
 }
 
