@@ -366,7 +366,7 @@ def client_options(options: Mapping[str, str]) -> tuple[str, RemotingConfig]:
 
 
 class ReleaseInFlight(StrEnum):
-    """What happens to the queue locks when a query stops in the middle of a batch."""
+    """Release of the queue locks when a query stops in the middle of a batch."""
 
     STRICT = "strict"
     AFTER_PAUSE = "afterPause"

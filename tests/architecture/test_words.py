@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HOUSE = ROOT / "ordermq"
 _RIDDLE = re.compile(r"(What|Which|How|Who|Whom|Whose|Where|Whether|When|Why)\b")
-_STILL = {"consumer": 11, "spark": 1}  # rooms being rewritten; each may only lose some
 # Names nobody outside this project would search for, and what is said instead.
 _REPLACED_FILES = {
     "agreement": "subscription_check",
@@ -117,7 +116,7 @@ def test_docstrings_begin_with_what_they_name_or_do(room: str) -> None:
         for text in docstrings(tree)
         if _RIDDLE.match(text)
     ]
-    assert len(riddles) <= _STILL.get(room, 0), "\n".join(riddles)
+    assert not riddles, "\n".join(riddles)
 
 
 def test_replaced_names_are_gone() -> None:

@@ -110,7 +110,7 @@ class PullLoop(ResponseFuture):
 
     @property
     def asked_ms(self) -> int:
-        """When the last pull was sent, on the monotonic clock."""
+        """The time of the last pull, on the monotonic clock."""
         return self.deadline_ms - self._timeout_ms
 
     # ResponseFuture
@@ -197,7 +197,7 @@ class QueueFetcher:
 
     @property
     def last_pull_ms(self) -> int:
-        """When it last asked, ms since 1970; 0 if not yet."""
+        """The time of the last pull, ms since 1970; 0 before the first."""
         if self._loop is None:
             return 0
         clock = self._client.clock

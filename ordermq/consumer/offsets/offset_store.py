@@ -88,7 +88,8 @@ class BrokerOffsets:
 
 
 async def first_offset(client: ClientSession, config: RebalanceConfig, queue: MessageQueue) -> int:
-    """Where a queue without a stored offset begins (docs/internals/semantics.md#rebalance).
+    """Find the start offset of a queue without a stored one
+    (docs/internals/semantics.md#rebalance).
 
     Raises: RemotingError, RouteError: the broker could not be asked.
     """

@@ -225,7 +225,7 @@ class BatchOut(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether its queue was neither lost nor moved by a seek since it was polled."""
+        """True while its queue was neither lost nor moved by a seek since it was polled."""
         return self.claim.generation == self.assigned.generation
 
 
