@@ -9,13 +9,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
-from pyspark.accumulators import Accumulator
 
 from ordermq import Producer
 from ordermq.config import ProducerConfig, RemotingConfig
@@ -24,6 +23,9 @@ from ordermq.model.message import RESERVED_PROPERTIES, Message
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import client_options
 from ordermq.spark.session import ProcessCache
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
 
 DEAD_LETTER_GROUP = "ordermq-spark-dead-letters"
 # Characters. The properties of a message may have 32 KiB together, and a traceback fills that.
