@@ -370,9 +370,18 @@ class BrokerApi:
             )
         self._check(answer, "broker did not take the committed offset", address, queue, group)
 
-    async def lock(self, address: str, group: str, queues: Sequence[MessageQueue]) -> LockGrant:
+    async def lock(
+        self,
+        address: str,
+        group: str,
+        queues: Sequence[MessageQueue],
+        most_ms: int | None = None,
+    ) -> LockGrant:
         """Acquire or renew locks of queues of one broker
         (docs/internals/semantics.md#broker-lock-table).
+
+        Args:
+            most_ms: wait no longer than this, if `lock_timeout_ms` is longer.
         """
         # The answer lists the queues that this client holds now, not the refused ones. A lock
         # survives the connection it was requested over: only unlock or its expiry end it.
@@ -380,6 +389,8 @@ class BrokerApi:
         body = LockBatch(group, self._client_id, tuple(queues)).to_body()
         command = Command.request(RequestCode.LOCK_BATCH_MQ, ext, body)
         timeout_ms = self._config.lock_timeout_ms
+        if most_ms is not None:
+            timeout_ms = min(timeout_ms, most_ms)
         answer = await self._connections.request(address, command, timeout_ms)
         self._check(answer, "broker refused the lock request", address, group=group)
         granted = locked_queues_from_body(answer.body)

@@ -123,14 +123,15 @@ class LeaseConfig:
     """Queue leases (docs/internals/semantics.md#leases-and-renewal,
     docs/internals/semantics.md#fencing).
 
-    A broker that sends the life of its locks, as the embedded one does, shortens lease and renewal
-    to a half and a third of it, so that a member always stops before another one starts.
+    A broker that sends the life of its locks, as the embedded one does, shortens the lease to half
+    of it, so that a member always stops before another one starts.
     """
 
     # End of a lease, counted from the send of its last granted request. 100 ms..1 day.
     lock_max_live_ms: int = 30_000
-    # Time between renewals; must be less than lock_max_live_ms. 10 ms..1 day.
-    lock_interval_ms: int = 20_000
+    # Time between renewals; must be less than lock_max_live_ms. A third of the lease is the most,
+    # whatever is set here, so that a second renewal comes in time. 10 ms..1 day.
+    lock_interval_ms: int = 10_000
     # Stop this long before the end of the lease; at most a fifth of it. 0 ms..1 day.
     lease_margin_ms: int = 2_000
     # Time between requests for a lock another member holds; a broker may notify the member sooner.

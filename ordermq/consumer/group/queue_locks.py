@@ -34,17 +34,43 @@ class LeaseTimes:
 
     @classmethod
     def of(cls, config: LeaseConfig, broker_lease_ms: int | None) -> LeaseTimes:
-        """Half and a third of the broker's own time, at most the configured ones.
+        """Half of the broker's own time, renewed at a third of that; at most the configured ones.
 
-        Java's 60:30:20 s are these ratios: a client stops long before another may start.
+        Java's 60:30 s is the first of these ratios: a client stops long before another may start.
         """
         # The embedded broker says how long its locks live; RocketMQ's do not, and keep theirs for
         # 60 s unless configured otherwise.
-        live_ms, renew_ms = config.lock_max_live_ms, config.lock_interval_ms
+        live_ms = config.lock_max_live_ms
         if broker_lease_ms:
             live_ms = min(live_ms, broker_lease_ms // 2)
-            renew_ms = min(renew_ms, broker_lease_ms // 3)
-        return cls(live_ms, min(config.lease_margin_ms, live_ms // 5), max(renew_ms, 1))
+        # A third of the lease, where Java takes two thirds: the margin leaves at least four
+        # fifths of it, so a second renewal is due before the end even if the first is late by
+        # the whole interval. Two thirds left 0.2 s for a renewal of a 3 s lock, and a machine
+        # with two busy cores lost leases by that.
+        renew_ms = max(min(config.lock_interval_ms, live_ms // 3), 1)
+        return cls(live_ms, min(config.lease_margin_ms, live_ms // 5), renew_ms)
+
+    @property
+    def retry_ms(self) -> int:
+        """Longest pause after a failed renewal; with the interval, it bounds the requests."""
+        return max(self.renew_ms // 10, 1)
+
+    def pause_ms(self, deadlines_ms: Iterable[int], now_ms: int, retry_ms: int) -> int:
+        """Return the time until the next renewal.
+
+        Args:
+            deadlines_ms: of the leases that must be renewed.
+            retry_ms: the pause after a failed renewal, at most `self.retry_ms`.
+        """
+        oldest_ms = min(deadlines_ms, default=None)
+        if oldest_ms is None:
+            return self.renew_ms
+        # Counted from the send of the request that was granted, so a late answer shortens the
+        # pause. A lease that is due although it was just to be renewed tells that this failed.
+        due_ms = oldest_ms - (self.live_ms - self.margin_ms) + self.renew_ms
+        if due_ms <= now_ms:
+            return min(retry_ms, self.retry_ms)
+        return min(due_ms - now_ms, self.renew_ms)
 
     def lease(self, epoch: int, sent_ms: int, is_fenced: bool) -> Lease:
         """The lease a grant gives, counted from the send of its request."""
@@ -294,7 +320,8 @@ class QueueLocks:
         address = broker
         try:
             address = self._client.routes.master_of(broker)
-            answer = await self._client.api.lock(address, self._group, queues)
+            # An attempt without an answer must leave time for another one before the lease ends.
+            answer = await self._client.api.lock(address, self._group, queues, self._times.renew_ms)
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
             self._client.outages.failed(address, "lock request", error)
@@ -313,13 +340,11 @@ class QueueLocks:
         self._recorder.record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=live_ms)
 
     def _pause_ms(self) -> int:
-        lost = any(item.lease is None and item.state is QueueState.ACTIVE for item in self._held())
-        if lost:
-            return self._config.lock_retry_ms
-        now_ms = self._client.clock.now_ms()
-        # After a failed renewal the leases are older than one interval: hurry.
-        ages = [lease.deadline_ms - now_ms for item in self._held() if (lease := item.lease)]
-        healthy = self._times.live_ms - self._times.margin_ms - self._times.renew_ms
-        if ages and min(ages) < healthy // 2:
-            return min(self._config.lock_retry_ms, self._times.renew_ms)
-        return self._times.renew_ms
+        held = [item for item in self._held() if item.state is not QueueState.GONE]
+        deadlines_ms = [lease.deadline_ms for item in held if (lease := item.lease)]
+        retry_ms = self._config.lock_retry_ms
+        pause_ms = self._times.pause_ms(deadlines_ms, self._client.clock.now_ms(), retry_ms)
+        if any(item.lease is None and item.state is QueueState.ACTIVE for item in held):
+            # Both: locks shorter than a few retries must not end while another one is regained.
+            return min(pause_ms, retry_ms)
+        return pause_ms

@@ -33,8 +33,6 @@ from ordermq.spark.session import learn_routes, lease_client_id
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")
-# Two renewals may fail before the third still comes in time.
-_RENEWALS_PER_LEASE = 3
 
 
 class DriverLease:
@@ -238,7 +236,9 @@ class DriverLease:
             # Before the send: the broker counts from the arrival, so this side stops first.
             sent_ms = self.session.clock.now_ms()
             address = self.session.routes.master_of(broker)
-            request = asyncio.get_running_loop().create_task(api.lock(address, self._group, queues))
+            request = asyncio.get_running_loop().create_task(
+                api.lock(address, self._group, queues, self._times.renew_ms)
+            )
             self._requests.add(request)
             request.add_done_callback(self._requests.discard)
             # Shielded: a cancelled wait must not cancel the request. The broker may have granted
@@ -259,15 +259,9 @@ class DriverLease:
             await wait_until_set(self._wake, self.session.clock, self._pause_ms())
 
     def _pause_ms(self) -> int:
-        now_ms = self.session.clock.now_ms()
-        left_ms = [
-            lease.deadline_ms - now_ms for q, lease in self._held.items() if q not in self._lost
-        ]
-        # Less than half is left only after a renewal failed: retry quickly instead of waiting
-        # for the next interval.
-        if left_ms and min(left_ms) < self._times.live_ms // 2:
-            return self._config.lock_retry_ms
-        return max(min(self._times.renew_ms, self._times.live_ms // _RENEWALS_PER_LEASE), 1)
+        deadlines_ms = [lease.deadline_ms for q, lease in self._held.items() if q not in self._lost]
+        now_ms, retry_ms = self.session.clock.now_ms(), self._config.lock_retry_ms
+        return self._times.pause_ms(deadlines_ms, now_ms, retry_ms)
 
     async def renew(self) -> None:
         """Renew the leases; after a failed request they keep their old deadline."""

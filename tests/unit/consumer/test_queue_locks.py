@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ordermq.client.broker_api import LockGrant
+from ordermq.clock import ManualClock
 from ordermq.config import LeaseConfig
-from ordermq.consumer.group.queue_locks import LeaseTimes
-from ordermq.consumer.queue.assigned_queue import Lease
+from ordermq.consumer.group.queue_locks import LeaseTimes, QueueLocks
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.errors import RemotingError
+from ordermq.events import NoHistory
+from ordermq.model.message_queue import MessageQueue
 
 
 @pytest.mark.parametrize(
     ("broker_lease_ms", "times"),
     [
-        (None, LeaseTimes(30_000, 2_000, 20_000)),
-        (60_000, LeaseTimes(30_000, 2_000, 20_000)),
-        (600_000, LeaseTimes(30_000, 2_000, 20_000)),
-        (6_000, LeaseTimes(3_000, 600, 2_000)),
-        (1_000, LeaseTimes(500, 100, 333)),
+        (None, LeaseTimes(30_000, 2_000, 10_000)),
+        (60_000, LeaseTimes(30_000, 2_000, 10_000)),
+        (600_000, LeaseTimes(30_000, 2_000, 10_000)),
+        (20_000, LeaseTimes(10_000, 2_000, 3_333)),
+        (6_000, LeaseTimes(3_000, 600, 1_000)),
+        (3_000, LeaseTimes(1_500, 300, 500)),
+        (1_000, LeaseTimes(500, 100, 166)),
     ],
 )
-def test_times_are_javas_ratios_of_the_brokers_own(
+def test_a_lease_is_half_of_the_brokers_lock_time_and_renewed_at_a_third_of_itself(
     broker_lease_ms: int | None, times: LeaseTimes
 ) -> None:
     assert LeaseTimes.of(LeaseConfig(), broker_lease_ms) == times
@@ -48,11 +61,121 @@ def test_a_client_renews_before_its_lease_ends_and_stops_before_another_may_star
     assert times.renew_ms >= 1
     if broker_lease_ms is not None:
         assert lease.deadline_ms - 1_000 <= broker_lease_ms // 2
-        assert times.renew_ms <= broker_lease_ms // 3
+        assert times.renew_ms <= max(broker_lease_ms // 6, 1)
+    # Where a millisecond does not round it away, a second renewal comes before the end.
+    assert 2 * times.renew_ms < lease.deadline_ms - 1_000 or times.live_ms < 100
 
 
 def test_a_lease_counts_from_the_send_of_its_request() -> None:
-    lease = LeaseTimes(30_000, 2_000, 20_000).lease(7, sent_ms=5_000, is_fenced=False)
+    lease = LeaseTimes(30_000, 2_000, 10_000).lease(7, sent_ms=5_000, is_fenced=False)
     assert lease == Lease(7, 33_000, False)
     assert lease.is_valid(32_999)
     assert not lease.is_valid(33_000)
+
+
+QUEUE = MessageQueue("orders", "b", 0)
+LOCK_TIMEOUT_MS = 1_000  # RemotingConfig's
+
+
+class Broker:
+    """The lock requests of a member with one queue, each granted, failed or never answered."""
+
+    def __init__(self, lock_ms: int | None) -> None:
+        self.clock = ManualClock()
+        self.answers: list[str] = []  # of the next requests; then "granted"
+        self.sent_ms: list[int] = []  # when, counted from the first lease
+        self.lost: list[str] = []
+        self._lock_ms = lock_ms
+        self._start_ms = self.clock.now_ms()
+        self.times = LeaseTimes.of(LeaseConfig(), lock_ms)
+        self.stop_ms = self.times.live_ms - self.times.margin_ms
+        callbacks = QueueCallbacks(
+            lambda _, reason: self.lost.append(reason), lambda _: None, lambda _: None
+        )
+        lease = self.times.lease(1, self._start_ms, is_fenced=True)
+        self.queue = AssignedQueue(QUEUE, "g", lease, 0, callbacks)
+        client = SimpleNamespace(
+            clock=self.clock,
+            api=SimpleNamespace(lock=self.lock),
+            routes=SimpleNamespace(master_of=lambda name: name),
+            outages=SimpleNamespace(failed=lambda *_: None),
+        )
+        self.locks = QueueLocks(
+            cast(Any, client),
+            "g",
+            LeaseConfig(),
+            cast(Any, None),
+            EventRecorder(NoHistory(), "g"),
+            ConsumerStatistics(self.clock),
+            held=lambda: [self.queue],
+            on_regained=lambda _: None,
+        )
+        self.locks._times = self.times
+
+    async def lock(
+        self, address: str, group: str, queues: Sequence[MessageQueue], most_ms: int
+    ) -> LockGrant:
+        self.sent_ms.append(self.clock.now_ms() - self._start_ms)
+        answer = self.answers.pop(0) if self.answers else "granted"
+        if answer == "granted":
+            return LockGrant(dict.fromkeys(queues, 1), self._lock_ms, "")
+        if answer == "silence":
+            await self.clock.sleep_ms(min(LOCK_TIMEOUT_MS, most_ms))
+        raise RemotingError("away")
+
+    def run_until(self, end_ms: int, step_ms: int) -> None:
+        """Let the renewal loop run from the first lease to a later moment."""
+
+        async def work() -> None:
+            renewal = asyncio.create_task(self.locks.run())
+            while self.clock.now_ms() - self._start_ms < end_ms:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                self.clock.advance(step_ms)
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+
+        asyncio.run(work())
+
+
+@pytest.mark.parametrize("lock_ms", [None, 60_000, 20_000, 6_000, 3_000, 1_000])
+@pytest.mark.parametrize("answer", ["refused", "silence"])
+def test_two_renewals_at_least_are_tried_before_the_lease_ends(
+    lock_ms: int | None, answer: str
+) -> None:
+    broker = Broker(lock_ms)
+    # The first is the loop's own, at its start; all later ones fail.
+    broker.answers = ["granted"] + [answer] * 1_000
+    broker.run_until(broker.stop_ms - 1, max(broker.times.renew_ms // 100, 1))
+    attempts = broker.sent_ms[1:]
+    assert len(attempts) >= 2, attempts
+    # The second leaves the broker time for its answer: a tenth of the lease.
+    assert broker.stop_ms - attempts[1] >= broker.times.live_ms // 10
+    # And no flood: the pauses are a tenth of the interval, or `lock_retry_ms`.
+    pause_ms = min(broker.times.retry_ms, LeaseConfig().lock_retry_ms)
+    assert len(attempts) <= (broker.stop_ms - broker.times.renew_ms) // pause_ms + 1
+
+
+@pytest.mark.parametrize("lock_ms", [None, 60_000, 20_000, 6_000, 3_000, 1_000])
+@pytest.mark.parametrize("answer", ["refused", "silence"])
+def test_a_failed_renewal_costs_no_lease(lock_ms: int | None, answer: str) -> None:
+    broker = Broker(lock_ms)
+    broker.answers = ["granted", answer]
+    broker.run_until(2 * broker.times.live_ms, max(broker.times.renew_ms // 100, 1))
+    assert not broker.lost
+    assert broker.queue.lease is not None
+
+
+def test_a_healthy_member_sends_three_requests_per_lease() -> None:
+    broker = Broker(60_000)
+    broker.run_until(60_000, 100)
+    assert broker.sent_ms == [0, 10_000, 20_000, 30_000, 40_000, 50_000]
+
+
+def test_the_oldest_lease_decides_when_to_renew() -> None:
+    times = LeaseTimes.of(LeaseConfig(), 60_000)
+    assert times.pause_ms([], 0, 200) == times.renew_ms
+    assert times.pause_ms([28_000], 0, 200) == 10_000
+    assert times.pause_ms([28_000], 9_900, 200) == 100
+    assert times.pause_ms([28_000], 10_000, 200) == 200, "due, and yet not renewed: it failed"
+    assert times.pause_ms([28_000, 38_000], 10_000, 5_000) == 1_000
