@@ -101,6 +101,10 @@ class ResponseCode(IntEnum):
     OMQ_FENCED = 28_001
 
 
+# Remark of PULL_OFFSET_MOVED where an admin moved the group, as RocketMQ's GetMessageStatus has it.
+OFFSET_RESET = "OFFSET_RESET"
+
+
 class LanguageCode(IntEnum):
     """Language of the sender; the JSON header carries the name, the binary one the number."""
 

@@ -13,8 +13,10 @@ from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.server import HANDLERS
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
+from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import Seen, eventually
 from tests.component.test_orderly_consumer import committed
 
@@ -130,6 +132,42 @@ def test_expired_messages_are_told_and_counted_as_skipped(
         seen.wait_for_count(1)
     assert numbers_of(seen) == [2]
     assert any("2 messages expired unread" in text for text in caplog.messages)
+
+
+def test_a_reset_by_an_admin_is_logged_as_one_and_counts_no_expired_message(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, logger="ordermq.consumer")
+    queue_id = send_to(producer, 0)
+    send(producer, 1, 2)
+
+    def reset(offset: int) -> None:
+        ext = {"topic": "orders", "group": "g", "timestamp": "0", "isForce": "true"}
+        ext |= {"queueId": str(queue_id), "offset": str(offset)}
+        with WireClient(broker.port) as tool:
+            assert tool.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext).code == 0
+
+    def reset_forward(queue: MessageQueue) -> None:
+        # Before the first pull, which is at the offset 0 that the member has read already.
+        if (queue.topic, queue.queue_id) == ("orders", queue_id):
+            reset(2)
+
+    with make_consumer(seen.take, on_assigned=reset_forward) as consumer:
+        seen.wait_for_count(1)
+        reset(1)
+        seen.wait_for_count(3)
+        assert consumer.statistics["skipped"] == 0
+    assert numbers_of(seen) == [2, 1, 2]
+    resets = [text for text in caplog.messages if "an admin reset the group's offset" in text]
+    assert [text.split("; ")[1] for text in resets] == [
+        "continuing from 2, not 0",
+        "continuing from 1, not 3",
+    ]
+    assert not any("expired" in text for text in caplog.messages)
 
 
 def send_to(producer: Producer, number: int) -> int:

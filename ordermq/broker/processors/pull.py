@@ -14,7 +14,7 @@ from ordermq.broker.store import QueueLog
 from ordermq.errors import ConfigError, StoreError
 from ordermq.events import EventType
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.codes import PullFlag, RequestCode, ResponseCode
+from ordermq.remoting.codes import OFFSET_RESET, PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 
@@ -129,7 +129,7 @@ def _answer(
     reset_to = context.offsets.take_reset((header.group, header.topic, header.queue_id))
     if reset_to is not None and reset_to != offset:
         ext = _reply_ext(log, reset_to)
-        connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
+        connection.reply(request, ResponseCode.PULL_OFFSET_MOVED, ext, remark=OFFSET_RESET)
         return
     if log.min_offset <= offset < log.max_offset:
         _answer_found(context, connection, request, header, tag_hashes, log)

@@ -1,9 +1,9 @@
 """Fetching: pulls messages of each held queue ahead of their consumption, one request in flight
 per queue (docs/internals/semantics.md#pull-loop).
 
-A `PullLoop` fills one queue for as long as the queue says it may be filled. Everything else that
-an answer can be goes to the `QueueFetcher` of the queue, which decides what to do. The `Fetcher`
-has one of them for each queue of its member.
+A `PullLoop` fills one queue for as long as the queue says it may be filled. All other answers go
+to the `QueueFetcher` of the queue, which decides what to do. The `Fetcher` has one of them for each
+queue of its member.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
-from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.codes import OFFSET_RESET, PullFlag, ResponseCode
 from ordermq.remoting.command import Command, next_opaque
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.framing import PullFrames
@@ -37,7 +37,7 @@ from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20  # Java's pause where a broker asks for one
-_ROOM_RECHECK_MS = 1_000  # only in case a notification is missed; `nudge` ends the wait
+_ROOM_RECHECK_MS = 1_000  # only in case a notification is missed; `wake` ends the wait
 _SIZE_RECHECK_MS = 50
 
 
@@ -134,7 +134,8 @@ class PullLoop(ResponseFuture):
     def _take(self, command: Command) -> None:
         fields = command.ext
         next_offset = fields.get("nextBeginOffset", "")
-        # Whatever is not plainly more messages ends the loop; the fetcher looks at it in peace.
+        # An answer that is not just more messages ends the loop; `QueueFetcher` handles it in
+        # `_handle_unusual_answer`, which may wait.
         if (
             command.code != ResponseCode.SUCCESS
             or fields.get("suggestWhichBrokerId", "0") != self._suggestion
@@ -190,7 +191,7 @@ class QueueFetcher:
         # Kept for the life of the assignment: a broker's suggestion holds until the next one.
         self._source = PullSource(client.routes, assigned.queue)
         self._is_from_slave = False
-        self._nudge = asyncio.Event()
+        self._wake = asyncio.Event()
         self._loop: PullLoop | None = None
         self._generation = 0  # of the queue when the pull loop began
         self.task: asyncio.Task[None] | None = None
@@ -233,22 +234,22 @@ class QueueFetcher:
     def configure(self, config: PullConfig) -> None:
         """Use other thresholds from now on."""
         self._config = config
-        self.nudge()
+        self.wake()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Look now: there is room again, a lease, or a broker."""
-        self._nudge.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Pull until the queue is no longer held."""
         assigned = self.assigned
         while assigned.state is QueueState.ACTIVE:
-            # Cleared before looking: a nudge between the look and the wait must not be lost.
-            self._nudge.clear()
+            # Cleared before looking: a `wake` between the look and the wait must not be lost.
+            self._wake.clear()
             if assigned.lease is None:
-                await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
+                await wait_until_set(self._wake, self._client.clock, _ROOM_RECHECK_MS)
             elif not await self._wait_for_room():
-                await self._pull_on()
+                await self._run_pull_loop()
 
     async def _wait_for_room(self) -> bool:
         flow = self._receiver.flow(self.assigned, self._config)
@@ -256,12 +257,12 @@ class QueueFetcher:
             return False
         if flow is Flow.WAIT:
             # Nothing notifies when bytes or the span have shrunk.
-            await wait_until_set(self._nudge, self._client.clock, _SIZE_RECHECK_MS)
+            await wait_until_set(self._wake, self._client.clock, _SIZE_RECHECK_MS)
             return True
         # Half empty before pulling on: waking for each message costs more than it gives.
         half = self._config.pull_threshold_for_queue // 2 + 1
         if flow is Flow.WAIT_FOR_ROOM or self.assigned.wait_for_room(half):
-            await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
+            await wait_until_set(self._wake, self._client.clock, _ROOM_RECHECK_MS)
         return True
 
     # PullTarget
@@ -282,7 +283,7 @@ class QueueFetcher:
             and self._receiver.flow(assigned, self._config) is Flow.PULL
         )
 
-    async def _pull_on(self) -> None:
+    async def _run_pull_loop(self) -> None:
         """Pull until something but messages comes, or there is no room for more."""
         assigned = self.assigned
         generation, offset = assigned.generation, assigned.next_pull_offset
@@ -312,7 +313,9 @@ class QueueFetcher:
                 if code != ResponseCode.SUCCESS:
                     self._statistics.add("pulls")
                     self._statistics.add("pulls_from_slaves", self._is_from_slave)
-                await self._decide(generation, loop.offset, code, reply, body)
+                await self._handle_unusual_answer(
+                    generation, loop.offset, code, reply, body, answer.remark
+                )
             if self._config.pull_interval_ms and generation == assigned.generation:
                 await self._client.clock.sleep_ms(self._config.pull_interval_ms)
         except (RemotingError, RouteError) as error:
@@ -325,8 +328,14 @@ class QueueFetcher:
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves")
 
-    async def _decide(
-        self, generation: int, offset: int, code: int, reply: PullReplyHeader, body: bytes
+    async def _handle_unusual_answer(
+        self,
+        generation: int,
+        offset: int,
+        code: int,
+        reply: PullReplyHeader,
+        body: bytes,
+        remark: str | None,
     ) -> None:
         """Act on an answer that ended the pull loop."""
         assigned = self.assigned
@@ -339,7 +348,7 @@ class QueueFetcher:
                 # Messages, but the broker suggests another replica for the next pull.
                 self._receiver.submit(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
-            await self._move(generation, offset, reply)
+            await self._move(generation, offset, reply, is_reset=remark == OFFSET_RESET)
         else:
             # Nothing new, or other tags only: the position moves past them without a message.
             assigned.skip_to(generation, reply.next_begin_offset)
@@ -351,28 +360,39 @@ class QueueFetcher:
         ):
             # A slave that suggests a master that is away, or that has less than was read.
             await wait_until_set(
-                self._nudge, self._client.clock, self._config.pull_delay_on_error_ms
+                self._wake, self._client.clock, self._config.pull_delay_on_error_ms
             )
 
-    async def _move(self, generation: int, offset: int, reply: PullReplyHeader) -> None:
+    async def _move(
+        self, generation: int, offset: int, reply: PullReplyHeader, *, is_reset: bool
+    ) -> None:
         """Continue where the broker says: it does not have the offset, or an admin reset it."""
         assigned, target = self.assigned, reply.next_begin_offset
         # What is buffered comes first: it is older than the answer.
         while assigned.generation == generation and assigned.wait_for_room(1):
-            await wait_until_set(self._nudge, self._client.clock, _ROOM_RECHECK_MS)
-            self._nudge.clear()
+            await wait_until_set(self._wake, self._client.clock, _ROOM_RECHECK_MS)
+            self._wake.clear()
         if assigned.generation != generation or assigned.state is not QueueState.ACTIVE:
             return
-        _log.warning(
-            "%s: the broker has offsets %d-%d, not %d; continuing from %d%s",
-            assigned.queue,
-            reply.min_offset,
-            reply.max_offset,
-            offset,
-            target,
-            f", {target - offset} messages expired unread" if target > offset else "",
-        )
-        self._statistics.add("skipped", max(target - offset, 0))
+        if is_reset:
+            # Nothing is lost: the messages between the two offsets are still stored.
+            _log.warning(
+                "%s: an admin reset the group's offset; continuing from %d, not %d",
+                assigned.queue,
+                target,
+                offset,
+            )
+        else:
+            _log.warning(
+                "%s: the broker has offsets %d-%d, not %d; continuing from %d%s",
+                assigned.queue,
+                reply.min_offset,
+                reply.max_offset,
+                offset,
+                target,
+                f", {target - offset} messages expired unread" if target > offset else "",
+            )
+            self._statistics.add("skipped", max(target - offset, 0))
         await self._offsets.reset(assigned, generation, target)
 
     async def _pause_after(self, address: str, error: OrderMQError) -> None:
@@ -383,8 +403,8 @@ class QueueFetcher:
         # Reported with the broker, not once for each of its queues.
         self._client.outages.failed(address, "pull", error)
         await self._source.failed()
-        # A nudge, as after a reconnect, ends the pause early.
-        await wait_until_set(self._nudge, self._client.clock, self._config.pull_delay_on_error_ms)
+        # `wake`, as after a reconnect, ends the pause early.
+        await wait_until_set(self._wake, self._client.clock, self._config.pull_delay_on_error_ms)
 
 
 class Fetcher:
@@ -439,19 +459,19 @@ class Fetcher:
         fetcher.task.cancel()
         self._divide(assigned.queue.topic)
 
-    def nudge(self, assigned: AssignedQueue) -> None:
+    def wake(self, assigned: AssignedQueue) -> None:
         """Look at a queue now: there is room in its buffer again."""
         fetcher = self._by_queue.get(assigned.queue)
         if fetcher is not None:
-            fetcher.nudge()
+            fetcher.wake()
 
-    def nudge_all(self) -> None:
+    def wake_all(self) -> None:
         """End the pauses after errors: a broker is back."""
         for fetcher in self._by_queue.values():
-            fetcher.nudge()
+            fetcher.wake()
 
     def restart(self, assigned: AssignedQueue) -> None:
-        """Pull a queue from its offset of now: the broker may hold the pull at the old one long."""
+        """Pull a queue from its current offset; the pull at the old offset may be held for long."""
         fetcher = self._by_queue.get(assigned.queue)
         if fetcher is not None:
             self._restart(fetcher)

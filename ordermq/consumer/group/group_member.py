@@ -505,7 +505,7 @@ class GroupMember:
         # Locks first: their leases were running out while the broker was away.
         self._locks.renew_soon()
         self._rebalancer.wake()
-        self._fetcher.nudge_all()
+        self._fetcher.wake_all()
 
     def _on_route_change(self, topic: str) -> None:
         self._rebalancer.wake()
@@ -520,7 +520,7 @@ class GroupMember:
         callbacks = QueueCallbacks(
             on_lease_lost=self._on_lease_lost,
             on_drained=partial(self._runtime.post, self._revocation.on_drained),
-            on_room=partial(self._runtime.post, self._fetcher.nudge),
+            on_room=partial(self._runtime.post, self._fetcher.wake),
         )
         made: AssignedQueue = self._receiver.make_queue(queue, lease, offset, callbacks)
         return made
