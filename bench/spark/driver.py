@@ -18,7 +18,7 @@ from typing import Any
 from bench.machine import broker_process, save
 from ordermq import Message, Producer
 from ordermq.spark.options import SourceOptions
-from ordermq.spark.source.stream import StreamDriver
+from ordermq.spark.source.stream_driver import StreamDriver
 
 QUEUES = 8
 ROWS_PER_BATCH = 100

@@ -20,7 +20,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.source.offsets import StreamOffset
-from ordermq.spark.source.stream import StreamDriver
+from ordermq.spark.source.stream_driver import StreamDriver
 from tests.component.conftest import Seen, eventually, numbered
 
 ACCOUNT = {"access_key": "shop", "secret_key": "hidden"}

@@ -23,7 +23,7 @@ from ordermq.remoting.codes import RequestCode
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.source.offsets import StreamOffset
-from ordermq.spark.source.stream import StreamDriver
+from ordermq.spark.source.stream_driver import StreamDriver
 from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT, eventually
 from tests.interop.line_process import LineProcess
 from tests.interop.run import Run

@@ -1,4 +1,4 @@
-"""The streaming source: `StreamReader` as Spark calls it, `StreamDriver` as its driver half.
+"""The streaming source as Spark calls it; `StreamDriver` does the work on the driver.
 
 Spark makes a reader in one Python process per query run and calls its driver-side methods there,
 one after the other. It makes other readers only to pickle them, and calls `read` on executors.
@@ -6,10 +6,9 @@ one after the other. It makes other readers only to pickle them, and calls `read
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -22,27 +21,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ordermq.client.session import ClientSession
-from ordermq.clock import Clock
-from ordermq.errors import ConfigError, OrderMQError, StateError
-from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import Boundary, Edge, SourceOptions, queue_text
-from ordermq.spark.session import learn_routes, new_lease_id, queues_of
-from ordermq.spark.source.driver_lease import DriverLease
-from ordermq.spark.source.offsets import (
-    LatestOffsets,
-    Offsets,
-    StreamOffset,
-    advance,
-    earliest_offsets,
-    find_truncation,
-    resolve_boundary,
-)
+from ordermq.errors import ConfigError
+from ordermq.spark.options import Boundary, Edge, SourceOptions
+from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.queue_reader import make_range, read_range
-
-_log = logging.getLogger("ordermq.spark")
-# The checkpoint is the truth, so the commit of an unordered run at its end may be given up.
-_COMMIT_WAIT_S = 10.0
+from ordermq.spark.source.stream_driver import StreamDriver
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -113,164 +96,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of a queue's range, ascending by offset."""
         return read_range(self.options, partition)
-
-
-class StreamDriver:
-    """One run of a streaming query, on the driver.
-
-    One process per run calls these methods from its main thread. Whichever comes first opens the
-    session and takes the queue locks: after a restart in the middle of a batch that is
-    `begin_batch`, with neither `initial` nor `next_end` before it.
-    """
-
-    def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
-        self._options = options
-        self._lease: DriverLease | None = None
-        if options.is_ordered:
-            self._lease = DriverLease(options, new_lease_id(), clock)
-            self._session = self._lease.session
-        else:
-            self._session = ClientSession(options.name_servers, options.remoting, clock=clock)
-        self._latest = LatestOffsets(self._session, options.topics)
-        self._frozen_end: Offsets | None = None  # of Trigger.AvailableNow
-        self._initial: StreamOffset | None = None
-        self._in_flight: Offsets | None = None  # the end of a batch handed out, not yet finished
-        self._finished: Offsets = {}
-        self._has_warned = False
-        self._is_closed = False
-
-    @property
-    def lease_id(self) -> int | None:
-        """The id of this run's lease; None when no locks are held."""
-        return None if self._lease is None else self._lease.id
-
-    def initial(self) -> StreamOffset:
-        """Return the offset at which a query without a checkpoint begins."""
-        # Kept, because Spark asks twice and must get the same answer.
-        if self._initial is None:
-            queues = self._session.call(queues_of(self._session, self._options.topics))
-            # Locked first: until then another member may move the group's offset on.
-            self._hold(queues, None)
-            boundary = self._options.stream_start()
-            start = self._session.call(
-                resolve_boundary(self._session, self._options, boundary, queues)
-            )
-            self._initial = StreamOffset(start, self.lease_id)
-        return self._initial
-
-    def freeze_end(self) -> None:
-        """Let the stream end at the present ends of its queues: Trigger.AvailableNow."""
-        self._frozen_end = self._latest.get_now()
-
-    def next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
-        """Return the end of the next batch; None if there is nothing to read."""
-        self._hold(start.queues, start.lease)
-        # Everything before `start` is finished: Spark asks for the next batch after the sink has
-        # committed the last one. Spark's own `commit` comes only when a further batch is planned,
-        # so the last batch of a run would never be committed by it.
-        self._finish(start.queues)
-        latest = self._latest.get() if self._frozen_end is None else self._frozen_end
-        self._check_not_truncated(start.queues, latest)
-        # A new queue enters with its beginning and no messages. The start of each batch must be
-        # in the checkpoint, so that a batch which runs again reads the same messages.
-        added = self._begin_new(sorted(set(latest).difference(start.queues)))
-        end = advance(start.queues, latest, limit) | added
-        return None if end == start.queues else StreamOffset(end, self.lease_id)
-
-    def queue_ends(self) -> StreamOffset:
-        """Return the ends of the queues, for Spark's progress."""
-        return StreamOffset(self._latest.get())
-
-    def begin_batch(
-        self, start: StreamOffset, end: StreamOffset
-    ) -> list[tuple[MessageQueue, int, int]]:
-        """Return the ranges of a batch, which is in flight until `next_end(start=end)`."""
-        self._hold(end.queues, end.lease)
-        for queue, at in start.queues.items():
-            if end.queues.get(queue, -1) < at:
-                raise StateError(
-                    f"the checkpoint has {queue_text(queue)} at {at}, then at "
-                    f"{end.queues.get(queue)}: start with a new checkpoint. This one was changed "
-                    "by hand, or belongs to another query"
-                )
-        self._in_flight = end.queues
-        return [
-            (queue, start.queues[queue], at)
-            for queue, at in sorted(end.queues.items())
-            if start.queues.get(queue, at) < at
-        ]
-
-    def finish(self, end: StreamOffset) -> None:
-        """Mark the batch that ends here as finished."""
-        self._finish(end.queues)
-
-    def close(self) -> None:
-        """End the run; a second call does nothing."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            if self._lease is not None:
-                self._close_ordered(self._lease)
-            else:
-                self._session.call(self._commit(self._finished), _COMMIT_WAIT_S)
-        finally:
-            self._session.close()
-
-    def _close_ordered(self, lease: DriverLease) -> None:
-        is_in_flight = self._in_flight is not None
-        if is_in_flight:
-            _log.warning(
-                "query stopped in the middle of a batch: release_in_flight=%s",
-                self._options.release_in_flight.value,
-            )
-        # Commit, then unlock: the next owner asks for the offset as soon as it has the lock.
-        self._session.call(lease.commit(self._finished))
-        self._session.call(lease.release(is_in_flight=is_in_flight))
-
-    def _hold(self, queues: Iterable[MessageQueue], former: int | None) -> None:
-        if self._lease is not None:
-            self._lease.hold(list(queues), former)
-
-    def _finish(self, end: Offsets) -> None:
-        if self._in_flight is not None and end == self._in_flight:
-            self._in_flight = None
-        if end != self._finished:
-            self._finished = end
-            # Not awaited: the checkpoint is the truth, and the group's offset only follows it.
-            if self._options.group:
-                self._session.submit(self._commit(end))
-
-    async def _commit(self, end: Offsets) -> None:
-        if self._lease is not None:
-            await self._lease.commit(end)
-            return
-        if not self._options.group:
-            return
-        session = self._session
-        await learn_routes(session, end)
-        for queue, offset in sorted(end.items()):
-            try:
-                address = session.routes.master_of(queue.broker_name)
-                await session.api.update_offset(address, self._options.group, queue, offset)
-            except OrderMQError as error:
-                session.report_failure(queue.broker_name, "commit", error)
-
-    def _begin_new(self, queues: list[MessageQueue]) -> Offsets:
-        if not queues or (self._lease is not None and not self._lease.try_hold(queues)):
-            return {}  # another member still holds one: the next call tries again
-        _log.info("new queues: %s", ", ".join(map(queue_text, queues)))
-        return self._session.call(earliest_offsets(self._session, queues))
-
-    def _check_not_truncated(self, start: Offsets, latest: Offsets) -> None:
-        error = find_truncation(start, latest)
-        if error is None:
-            return
-        if self._options.fail_on_data_loss:
-            raise error
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning("%s", error)
 
 
 def install_sigterm_handler() -> None:
