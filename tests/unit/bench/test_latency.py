@@ -65,4 +65,4 @@ def test_the_page_shows_both_clients_and_their_ratios() -> None:
         }
     )
     assert "| 1,000 | ordermq | 1.50 | 1.90 | 1.99 | 2.00 | 2.0 | 250 |" in text
-    assert "| 1,000 | ours / Java's | 1.00x | 1.00x | 1.00x | 1.00x |  | 1.00x |" in text
+    assert "| 1,000 | ordermq / Java | 1.00x | 1.00x | 1.00x | 1.00x |  | 1.00x |" in text
