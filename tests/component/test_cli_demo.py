@@ -123,6 +123,6 @@ def test_a_run_with_a_violation_fails_and_names_it(course: Course) -> None:
 def test_a_flight_that_was_never_written_fails(course: Course) -> None:
     course.total += 1
     assert check(course, None, quiet).failures == (
-        "4,001 flights sent, 4,000 written",
-        "-1 messages beyond the flights, 0 are copies",
+        "4,001 flights sent, but 4,000 written",
+        "-1 more messages stored than flights sent, but 0 copies",
     )

@@ -342,8 +342,7 @@ def test_after_a_graceful_close_the_next_owner_repeats_nothing(
 ) -> None:
     send_all(producer, numbered(16))
     settings = {"concurrent": True, "commit_interval_ms": 60_000}
-    with Flow(producer, keys=10) as flow:
-        flow.sent = 16
+    with Flow(producer, keys=10, sent=16) as flow:
         first = make_consumer(seen.take, **settings)
         first.start()
         seen.wait_for_count(100)
@@ -361,8 +360,7 @@ def test_members_that_join_and_leave_under_load_lose_nothing(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(16))
-    with Flow(producer, keys=10) as flow:
-        flow.sent = 16
+    with Flow(producer, keys=10, sent=16) as flow:
         first = make_consumer(seen.take, concurrent=True)
         first.start()
         seen.wait_for_count(50)

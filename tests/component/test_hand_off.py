@@ -17,13 +17,17 @@ MakeConsumer = Callable[..., PushConsumer]
 
 
 class Flow:
-    """A producer thread sending numbered events until it is stopped."""
+    """A producer thread sending numbered events until it is stopped.
 
-    def __init__(self, producer: Producer, keys: int = 16) -> None:
+    Args:
+        sent: how many have been sent before, so the number of its first.
+    """
+
+    def __init__(self, producer: Producer, keys: int = 16, sent: int = 0) -> None:
         self._producer = producer
         self._keys = keys
         self._stop = threading.Event()
-        self.sent = 0
+        self.sent = sent
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -44,8 +48,7 @@ def test_join_and_leave_under_load_repeat_nothing_and_lose_nothing(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     send_all(producer, numbered(16, keys=16))
-    with Flow(producer) as flow:
-        flow.sent = 16
+    with Flow(producer, sent=16) as flow:
         first = make_consumer(seen.take, consume_message_batch_max_size=4)
         first.start()
         seen.wait_for_count(50)

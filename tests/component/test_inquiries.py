@@ -205,7 +205,7 @@ def test_bytes_that_are_no_message_are_not_consumed_directly(
 
         answer = member._runtime.call(work())
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "torn" in str(answer.remark)
+    assert "truncated" in str(answer.remark)
 
 
 @pytest.mark.parametrize("form", ["Java", "C++"])

@@ -93,8 +93,7 @@ def test_members_that_join_and_leave_under_load_lose_and_repeat_nothing(
 ) -> None:
     settings = {"auto_commit": auto_commit, "poll_batch_size": 4}
     send_all(producer, numbered(16, keys=16))
-    with Flow(producer) as flow:
-        flow.sent = 16
+    with Flow(producer, sent=16) as flow:
         first = Poller(make(**settings), seen, commits=not auto_commit)
         seen.wait_for_count(50)
         for _ in range(3):
@@ -124,8 +123,7 @@ def test_pollers_and_an_orderly_listener_share_one_group(
 ) -> None:
     caplog.set_level(logging.WARNING, "ordermq.consumer")
     send_all(producer, numbered(16, keys=16))
-    with Flow(producer) as flow:
-        flow.sent = 16
+    with Flow(producer, sent=16) as flow:
         poller = Poller(make(poll_batch_size=4), seen)
         for _ in range(2):
             push = make_consumer(seen.take, consume_message_batch_max_size=4)
