@@ -35,7 +35,7 @@ class BrokerContext:
     All of them are used on the loop thread alone.
 
     Args:
-        release: answers a held pull.
+        answer_held: answers a held pull.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class BrokerContext:
         clock: Clock,
         history: Recorder,
         statistics: BrokerStatistics,
-        release: Callable[[HeldPull], None],
+        answer_held: Callable[[HeldPull], None],
     ) -> None:
         self.store = store
         self.config = config
@@ -59,7 +59,9 @@ class BrokerContext:
         # The tables above and the locks load what the database has, so a restarted broker
         # answers its first request as the old one would have.
         self.locks = QueueLocks(store, config, clock, history, statistics, notify_rebalance)
-        self.long_polling = LongPolling(clock, config.pull_recheck_interval_ms, statistics, release)
+        self.long_polling = LongPolling(
+            clock, config.pull_recheck_interval_ms, statistics, answer_held
+        )
         store.on_append(self.long_polling.on_append)
         self.routing = MessageRouting(store, self.topics, config, clock, history, statistics)
         self.delayed = DelayedMessages(store, self.routing, self.offsets, clock)

@@ -1,5 +1,9 @@
 """Long polling: pulls that found no message are held until one arrives
-(docs/internals/protocol.md#pulling)."""
+(docs/internals/protocol.md#pulling).
+
+The client sets for how long: its setting `broker_suspend_ms` comes with each pull. The broker has
+no limit of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,32 +27,32 @@ class HeldPull:
 
     connection: BrokerConnection
     request: Command
-    deadline_ms: int
+    deadline_ms: int  # from the pull's own suspend time
     tag_hashes: tuple[int, ...]  # empty: all tags
 
 
 class LongPolling:
     """Held pulls by queue.
 
-    A message with a matching tag releases its queue's pulls; a deadline releases its own pull.
-    A released pull is evaluated again and answered, also when there is still no message.
+    A message with a matching tag ends the wait of its queue's pulls; a deadline that of one pull.
+    The pull is then evaluated again and answered, also when there is still no message.
 
     Args:
-        release: answers a pull without holding it again.
-        recheck_ms: longest time between two checks of the deadlines.
+        answer_held: answers a pull without holding it again.
+        max_check_interval_ms: longest time between two checks of the deadlines.
     """
 
     def __init__(
         self,
         clock: Clock,
-        recheck_ms: int,
+        max_check_interval_ms: int,
         statistics: BrokerStatistics,
-        release: Callable[[HeldPull], None],
+        answer_held: Callable[[HeldPull], None],
     ) -> None:
         self._clock = clock
-        self._recheck_ms = recheck_ms
+        self._max_check_interval_ms = max_check_interval_ms
         self._statistics = statistics
-        self._release = release
+        self._answer_held = answer_held
         self._held: dict[QueueKey, list[HeldPull]] = {}
         self._arrived: dict[QueueKey, set[int]] = {}  # tags of messages not yet announced
         self._next_check_ms = 0
@@ -62,7 +66,7 @@ class LongPolling:
             self._earlier_deadline.set()
 
     def on_append(self, append: Append) -> None:
-        """Note a durable append, and release the queue's pulls."""
+        """Note a durable append, and answer the queue's pulls."""
         # Not at once: producers get their replies first, and one pull gets all messages of the
         # group commit instead of the first.
         key = append.log.topic, append.log.queue_id
@@ -72,45 +76,47 @@ class LongPolling:
             asyncio.get_running_loop().call_soon(self._wake)
         self._arrived.setdefault(key, set()).update(append.records.tags)
 
-    def release_group(self, key: QueueKey, group: str) -> None:
-        """Release a group's pulls of a queue now, to answer them with an offset reset."""
-        for pull in self._split(key, lambda pull: pull.request.ext["consumerGroup"] == group):
-            self._release(pull)
+    def answer_group(self, key: QueueKey, group: str) -> None:
+        """Answer a group's pulls of a queue now: with the offset that an admin reset it to."""
+        for pull in self._take_matching(
+            key, lambda pull: pull.request.ext["consumerGroup"] == group
+        ):
+            self._answer_held(pull)
 
     def disconnect(self, connection: BrokerConnection) -> None:
         """Drop the pulls of a closed connection."""
-        # Not released: there is nobody left to answer.
+        # Not answered: there is nobody left to answer.
         for key in list(self._held):
-            self._split(key, lambda pull: pull.connection is connection)
+            self._take_matching(key, lambda pull: pull.connection is connection)
 
     async def run(self) -> None:
-        """Release pulls at their deadlines, until cancelled."""
+        """Answer pulls at their deadlines, until cancelled."""
         while True:
             now_ms = self._clock.now_ms()
             for pull in self._overdue(now_ms):
-                self._release(pull)
+                self._answer_held(pull)
             # One timer for all pulls: a timer per pull would be made and cancelled per message.
             deadlines = (pull.deadline_ms for pulls in self._held.values() for pull in pulls)
-            self._next_check_ms = min(deadlines, default=now_ms + self._recheck_ms)
-            self._next_check_ms = min(self._next_check_ms, now_ms + self._recheck_ms)
+            self._next_check_ms = min(deadlines, default=now_ms + self._max_check_interval_ms)
+            self._next_check_ms = min(self._next_check_ms, now_ms + self._max_check_interval_ms)
             self._earlier_deadline.clear()
             await wait_until_set(self._earlier_deadline, self._clock, self._next_check_ms - now_ms)
 
     def _wake(self) -> None:
-        # Taken first: a released pull may be held again, and waits for the next message then.
+        # Taken first: an answered pull may be held again, and waits for the next message then.
         arrived, self._arrived = self._arrived, {}
         for key, tags in arrived.items():
-            for pull in self._split(key, partial(_matches, tags)):
-                self._release(pull)
+            for pull in self._take_matching(key, partial(_matches, tags)):
+                self._answer_held(pull)
 
     def _overdue(self, now_ms: int) -> list[HeldPull]:
         return [
             pull
             for key in list(self._held)
-            for pull in self._split(key, lambda pull: pull.deadline_ms <= now_ms)
+            for pull in self._take_matching(key, lambda pull: pull.deadline_ms <= now_ms)
         ]
 
-    def _split(self, key: QueueKey, wanted: Callable[[HeldPull], bool]) -> list[HeldPull]:
+    def _take_matching(self, key: QueueKey, wanted: Callable[[HeldPull], bool]) -> list[HeldPull]:
         held = self._held.get(key, [])
         taken = [pull for pull in held if wanted(pull)]
         if taken:

@@ -1,7 +1,9 @@
 """Message routing: the log that a message is appended to, and the append itself.
 
 A message goes to its queue, or first to the log where delayed messages, timed messages or
-half messages wait. Sends, retries, and messages that have waited all pass through here.
+half messages wait. Sends, retries, and messages that have waited all pass through here. Whether a
+message is for a retry or a dead-letter topic is decided before, in
+`ordermq/broker/processors/send.py`.
 """
 
 from __future__ import annotations

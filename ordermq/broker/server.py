@@ -61,7 +61,7 @@ class BrokerServer:
         self._connections: set[BrokerConnection] = set()
         self._server: asyncio.Server | None = None
         self._jobs: list[asyncio.Task[None]] = []
-        self._context = BrokerContext(store, config, clock, history, statistics, self._release)
+        self._context = BrokerContext(store, config, clock, history, statistics, self._answer_held)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port.
@@ -152,9 +152,9 @@ class BrokerServer:
         except Exception as error:  # noqa: BLE001 - it is answered and logged
             self._reply_error(connection, request, error)
 
-    def _release(self, held: HeldPull) -> None:
+    def _answer_held(self, held: HeldPull) -> None:
         try:
-            pull.release(self._context, held)
+            pull.answer_held(self._context, held)
         except Exception as error:  # noqa: BLE001 - it is answered and logged
             self._reply_error(held.connection, held.request, error)
 

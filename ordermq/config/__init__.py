@@ -6,8 +6,8 @@ comment above each field says what it sets, and its range.
 | settings of | file |
 |---|---|
 | connections, accounts, namespaces, TLS | remoting.py |
-| push consumers | consumer.py |
-| pull consumers | pull.py |
+| push consumers; fetching (`PullConfig`), leases, rebalance of all | consumer.py |
+| lite pull and pull consumers | pull_consumers.py |
 | producers | producer.py |
 | the embedded broker | broker.py |
 | message traces | trace.py |
@@ -33,7 +33,7 @@ from ordermq.config.producer import (
     SendConfig,
     TransactionConfig,
 )
-from ordermq.config.pull import (
+from ordermq.config.pull_consumers import (
     DirectPullConfig,
     LitePullConfig,
     LitePullConsumerConfig,

@@ -39,7 +39,7 @@ class BrokerConfig:
     client_expiry_ms: int = 120_000
     # Time between checks for expired members and locks. 10 ms..1 day.
     client_scan_interval_ms: int = 10_000
-    # Time between checks of held pull requests. 10 ms..1 day.
+    # Longest time between checks of held pulls; clients set how long one is held. 10 ms..1 day.
     pull_recheck_interval_ms: int = 5_000
     # Largest message body in bytes. 1..16000000.
     max_message_bytes: int = 4_194_304

@@ -802,7 +802,8 @@ class MessageView(Protocol):
 
     @property
     def body(self) -> memoryview:
-        """The body: a view of the pull body, or, if compressed, of a decompressed copy.
+        """The body: a view of the pull body, or, if compressed, of a copy that is decompressed on
+        first access and kept.
 
         Raises: ProtocolError, ConfigError: see `compression.decompress`.
         """

@@ -14,7 +14,7 @@ from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
 
-_BODIES = (bytes, bytearray, memoryview)  # as a union it would be built anew for each message
+_BODIES = (bytes, bytearray, memoryview)  # a tuple, because `a | b` would be created on each call
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Message:
         return own
 
 
-def marked(messages: Sequence[Message]) -> list[Message]:
+def with_own_properties(messages: Sequence[Message]) -> list[Message]:
     """Return the messages that have properties besides their id."""
     return [
         message
@@ -161,8 +161,10 @@ def marked(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def plain_texts(topic: str, sharding_key: str | None, unique_ids: Sequence[str]) -> list[str]:
-    """Return `Message.wire_properties` of messages of which none is `marked`.
+def id_only_properties(
+    topic: str, sharding_key: str | None, unique_ids: Sequence[str]
+) -> list[str]:
+    """Return `Message.wire_properties` of messages that have no properties but their id.
 
     Raises: ConfigError: as there.
     """
@@ -285,7 +287,8 @@ class MessageRun(core.MessageRun, Sequence["MessageView"]):
 class MessageView(core.MessageView):
     """One received message: batch and position; fields are decoded when they are read.
 
-    The fields of the record are those of `core.interface.MessageView`. The view keeps the bytes of
+    The fields of the record are those of `core.interface.MessageView`; a compressed `body` is
+    decompressed on its first read, in core. The view keeps the bytes of
     its whole batch alive; copy `bytes(view.body)` to keep less.
     """
 

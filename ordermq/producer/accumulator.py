@@ -13,7 +13,7 @@ from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError
 from ordermq.model.identifiers import unique_message_id, unique_message_ids
-from ordermq.model.message import Message, marked, plain_texts
+from ordermq.model.message import Message, id_only_properties, with_own_properties
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.hooks import SendCheck, SendHooks
 from ordermq.producer.pending_message import PendingMessage
@@ -88,14 +88,14 @@ class MessagePreparation:
         # All at once, not `one` by one: a batch of 100 takes 1.7 us per message that way.
         ids = unique_message_ids(len(messages))
         named = None if key is None else str(key)
-        with_own = marked(messages)
+        with_own = with_own_properties(messages)
         if with_own:
             texts = [
                 message.wire_properties(named, unique_id)
                 for message, unique_id in zip(messages, ids, strict=True)
             ]
         else:
-            texts = plain_texts(messages[0].topic, named, ids)
+            texts = id_only_properties(messages[0].topic, named, ids)
         flags = [message.flag for message in messages]
         made = []
         for part, size in self._parts(bodies, texts, _delayed(messages, with_own)):

@@ -289,7 +289,7 @@ class QueueRouting:
         return queues
 
     async def learn(self, routes: Routes, topic: str) -> None:
-        """Get the route of a topic; if its first send creates it, that of its template.
+        """Get the route of a topic; if it does not exist yet, that of the template topic instead.
 
         Raises: RouteError: no name server answers.
         """

@@ -1,9 +1,9 @@
-"""One request of a queue in flight: messages that arrive meanwhile leave as the next batch.
+"""Queue senders: one request per queue at a time.
 
-A key always goes to one queue, so one unacknowledged request per queue is at most one
-unacknowledged send per key (docs/internals/semantics.md#ordered-sends), and a batch is stored
-whole or not at all. The rule costs little: under load the batches grow, like the group commits
-of a database.
+Messages that arrive while it is in flight form the next batch. A key always goes to one queue, so
+one unacknowledged request per queue is at most one unacknowledged send per key
+(docs/internals/semantics.md#ordered-sends), and a batch is stored whole or not at all. The rule
+costs little: under load the batches grow, like the group commits of a database.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class QueueSender:
         self._fallback = fallback  # hands a message to another broker's sender; False if none
         self._senders_in_flight = set() if in_flight is None else in_flight  # of the producer
         # Guards what follows; a caller that sends itself holds it while it writes the request.
-        # Reentrant: a request that fails where it starts ends, and begins the next one, there.
+        # Reentrant: a request may fail while it starts; its end then starts the next request on the
+        # same thread.
         self._lock = threading.RLock()
         self._waiting: deque[PendingMessage] = deque()
         self._in_flight: InFlightBatch | None = None
@@ -151,7 +152,7 @@ class QueueSender:
             self._in_flight = None
             self._senders_in_flight.discard(self)
             for message in batch:
-                message.finish(None, stopped(self.queue, "it was not sent"))
+                message.finish(None, stopped_error(self.queue, "it was not sent"))
             self._fail_waiting()
 
     async def stop(self) -> None:
@@ -160,13 +161,13 @@ class QueueSender:
             await self._in_flight.stop()
         self._fail_waiting()
 
-    def _ended(self, is_sound: bool) -> None:
+    def _ended(self, may_continue: bool) -> None:
         with self._lock:
             self._in_flight = None
             self._senders_in_flight.discard(self)
             if not self._waiting:
                 return
-            if is_sound:
+            if may_continue:
                 self.begin()
             else:  # after a defect, or `stop`: nothing may be sent behind an abandoned batch
                 self._fail_waiting()
@@ -174,7 +175,7 @@ class QueueSender:
     def _fail_waiting(self) -> None:
         with self._lock:
             while self._waiting:
-                self._waiting.popleft().finish(None, stopped(self.queue, "it was not sent"))
+                self._waiting.popleft().finish(None, stopped_error(self.queue, "it was not sent"))
 
     def _without_failed_keys(self, batch: Sequence[PendingMessage]) -> list[PendingMessage]:
         # Checked when a batch leaves, not when its messages come: a key may fail meanwhile.
@@ -343,7 +344,9 @@ class InFlightBatch(ResponseFuture):
         if not isinstance(error, OrderMQError):
             raise error
         self._attempts += 1
-        broker_name = self._protocol.queue.broker_name  # before a reply moves on to the next one
+        broker_name = (
+            self._protocol.queue.broker_name
+        )  # `after_failure` of a reply sets the next one
         self._protocol.record_failure(error)
         staying = self._without_fallbacks(error)
         if len(staying) < len(self._batch):  # the body holds messages that left
@@ -391,11 +394,11 @@ class InFlightBatch(ResponseFuture):
         if self._is_over:
             return
         outcome = f"whether it was stored is unknown ({why})"
-        self._give_up(stopped(self._protocol.queue, outcome), AfterFailure.UNKNOWN)
+        self._give_up(stopped_error(self._protocol.queue, outcome), AfterFailure.UNKNOWN)
         self._sender._ended(False)
 
 
-def stopped(queue: MessageQueue, outcome: str) -> StateError:
+def stopped_error(queue: MessageQueue, outcome: str) -> StateError:
     """Return the error of messages that the producer stopped sending."""
     return StateError(
         f"the producer stopped sending before this message was acknowledged; {outcome}",

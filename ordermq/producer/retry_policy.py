@@ -1,6 +1,7 @@
 """Retry decisions after a failed attempt to send (docs/internals/semantics.md#ordered-sends).
 
-Pure functions of the error, the attempts so far and the settings.
+Pure functions of the error, the attempts so far and the settings. The decisions are carried out by
+`queue_sender.InFlightBatch`.
 """
 
 from __future__ import annotations

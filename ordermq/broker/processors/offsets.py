@@ -171,7 +171,7 @@ def reset(context: BrokerContext, connection: BrokerConnection, request: Command
                 broker=context.config.broker_name, queue=queue_id, off=offset,
             )  # fmt: skip
             # A held pull would hear of it only at its deadline.
-            context.long_polling.release_group((topic.name, queue_id), name)
+            context.long_polling.answer_group((topic.name, queue_id), name)
         broker = context.config.broker_name
         table = {MessageQueue(topic.name, broker, key[2]): to for key, to in targets.items()}
         body = b'{"offsetTable":' + queue_table_to_json(table) + b"}"

@@ -1,5 +1,9 @@
 """Handlers of pulls (docs/internals/protocol.md#pulling; the offset rules of
-docs/internals/semantics.md#pull-loop)."""
+docs/internals/semantics.md#pull-loop).
+
+A pull that finds no message is held in `ordermq/broker/long_polling.py`, for as long as the
+client asked (`broker_suspend_ms`).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ def pull(context: BrokerContext, connection: BrokerConnection, request: Command)
     _answer(context, connection, request, header, tag_hashes, suspend_ms)
 
 
-def release(context: BrokerContext, held: HeldPull) -> None:
+def answer_held(context: BrokerContext, held: HeldPull) -> None:
     """Evaluate a held pull again and answer it, also if there is still no message."""
     # Read again instead of kept: most pulls are answered at once, and a header per held pull
     # would be more memory than the request alone.

@@ -1,5 +1,8 @@
 """Handlers of sent messages: send, send back, end a transaction, recall
-(docs/internals/protocol.md#sending)."""
+(docs/internals/protocol.md#sending).
+
+The choice between retry topic and dead-letter topic is made here, too: `_is_beyond_retries`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from dataclasses import replace
 from ordermq import core
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.context import BrokerContext, Handler
+from ordermq.broker.groups import Group
 from ordermq.broker.message_routing import RoutedMessage
 from ordermq.broker.processors.fast_path import read_send_header, send_reply
 from ordermq.broker.store import Append
@@ -251,11 +255,23 @@ def _is_dead_letter(context: BrokerContext, header: SendHeader) -> bool:
     (docs/internals/protocol.md#sending, docs/internals/protocol.md#traps)."""
     name = group_of_retry_topic(header.topic)
     group = context.groups.get(name)
-    most = header.max_reconsume_times
-    if most is None:
-        most = context.config.retry_max_times if group is None else group.retry_max_times
     # An ordered group retries in its own process: what it sends here has used up its attempts.
-    return header.reconsume_times > most or context.locks.is_ordered(name)
+    return context.locks.is_ordered(name) or _is_beyond_retries(
+        context, group, header.reconsume_times, header.max_reconsume_times
+    )
+
+
+def _is_beyond_retries(
+    context: BrokerContext, group: Group | None, retry: int, max_retries: int | None
+) -> bool:
+    """Return True if a message's next retry, counted from 1, is one more than it may have.
+
+    Args:
+        max_retries: as the request says; None: as the group's settings say.
+    """
+    if max_retries is None:
+        max_retries = context.config.retry_max_times if group is None else group.retry_max_times
+    return retry > max_retries
 
 
 def _store(
@@ -292,12 +308,12 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
     if int(group.settings.get("retryQueueNums", 1)) <= 0:
         connection.reply(request, ResponseCode.SUCCESS)
         return
-    record = context.store.record_at(header.physical_offset)
-    if record is None:
+    stored = context.store.record_at(header.physical_offset)
+    if stored is None:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"no message is stored at {header.physical_offset}"
         )
-    message = StoredMessage.read(record)
+    message = StoredMessage.read(stored)
     properties = props.decode_bytes(message.properties)
     # setdefault: a message that is sent back again keeps its first topic and id.
     properties.setdefault(props.RETRY_TOPIC, message.topic)
@@ -305,10 +321,10 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
         props.ORIGIN_MESSAGE_ID,
         f"{message.store_host.hex().upper()}{message.physical_offset:016X}",
     )
-    most = header.max_reconsume_times
-    if most is None:
-        most = group.retry_max_times
-    if message.reconsume_times >= most or header.delay_level < 0:
+    retry = message.reconsume_times + 1
+    if header.delay_level < 0 or _is_beyond_retries(
+        context, group, retry, header.max_reconsume_times
+    ):
         topic = dead_letter_topic(group.name)
         properties.pop(props.DELAY, None)
     else:
@@ -320,17 +336,17 @@ def send_back(context: BrokerContext, connection: BrokerConnection, request: Com
     writer = core.RecordWriter(
         target.log.topic, target.log.queue_id, message.born_host, message.store_host
     )
-    retry = writer.write(
+    record = writer.write(
         message.body,
         target.properties,
         flag=message.flag,
         sys_flag=message.sys_flag,
         born_ms=message.born_ms,
         stored_ms=target.stored_ms,
-        reconsume_times=message.reconsume_times + 1,
+        reconsume_times=retry,
         tag=target.due_ms,
     )
-    append = Append(target.log, retry)
+    append = Append(target.log, record)
     context.routing.append((append,), context.when_durable(connection, request))
 
 

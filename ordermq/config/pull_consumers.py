@@ -1,4 +1,7 @@
-"""Settings of the pull consumers (docs/internals/protocol.md#pulling)."""
+"""Settings of lite pull and pull consumers (docs/internals/protocol.md#pulling).
+
+`PullConfig`, the settings of a pull loop, is in `ordermq/config/consumer.py`.
+"""
 
 from __future__ import annotations
 
