@@ -54,8 +54,8 @@ JAVA: Final = {
         "-Drocketmq.client.maxTimeConsumeContinuously"
     ),
     "ConsumeConfig.suspend_current_queue_time_ms": "suspendCurrentQueueTimeMillis",
-    "ConsumeConfig.max_attempts": "maxReconsumeTimes (orderly)",
-    "ConsumeConfig.max_reconsume_times": "maxReconsumeTimes (concurrent)",
+    "ConsumeConfig.max_attempts": "maxReconsumeTimes + 1 (orderly)",
+    "ConsumeConfig.max_reconsume_times": "maxReconsumeTimes",
     "ConsumeConfig.consume_timeout_ms": "consumeTimeout (minutes)",
     "PullConfig.pull_batch_size": "pullBatchSize",
     "PullConfig.pull_batch_bytes": "pullBatchSizeInBytes",

@@ -172,12 +172,16 @@ class ConsumeConfig:
     max_time_consume_continuously_ms: int = 60_000
     # Pause of a queue after SUSPEND or a listener's exception, in ms. 10..30000.
     suspend_current_queue_time_ms: int = 1_000
-    # Attempts of one message before `on_failure`; 0: no limit. 0..2^31.
+    # Ordered: attempts of one message before `on_failure`, by default the dead-letter topic;
+    # 0: the number of the policy. 0..2^31.
     max_attempts: int = 0
     # Time after which a revoked queue whose listener still runs is reported. 1 ms..1 day.
     drain_timeout_ms: int = 30_000
-    # Concurrent: retries through the broker before the dead-letter topic. 0..2^31 - 1.
-    max_reconsume_times: int = 16
+    # Retries of one message before the dead-letter topic; -1: 16 in a concurrent group, no limit
+    # in an ordered one. -1..2^31 - 1.
+    max_reconsume_times: int = -1
+    # A listener that returns None suspends, as in Java; False: it has succeeded.
+    strict_results: bool = False
     # Time after which a listener call is reported as slow; concurrent: the message is also sent
     # back. 1 ms..1 day.
     consume_timeout_ms: int = 900_000
@@ -209,7 +213,7 @@ class ConsumeConfig:
             suspend_current_queue_time_ms=(10, 30_000),
             max_attempts=(0, 1 << 31),
             drain_timeout_ms=(1, DAY_MS),
-            max_reconsume_times=(0, (1 << 31) - 1),
+            max_reconsume_times=(-1, (1 << 31) - 1),
             consume_timeout_ms=(1, DAY_MS),
             send_back_retry_ms=(1, DAY_MS),
             max_in_flight_per_queue=(1, 10_000),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
+from ordermq.config import ConsumeConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
@@ -29,7 +30,8 @@ class ConsumeContext:
     """A listener's second argument: its queue, the attempt, and whether to stop early.
 
     Attributes:
-        attempt: failed attempts of the first message in this process; 0 at first.
+        attempt: failed attempts of the first message in this process; 0 at first, and again
+            after the queue has moved. `message.reconsume_times` counts them for each message.
         suspend_ms: may be set by the listener: the pause before a failed batch is retried,
             clamped to 10..30000; -1 uses the consumer's `suspend_current_queue_time_ms`.
     """
@@ -49,6 +51,33 @@ class ConsumeContext:
     @property
     def message_queue(self) -> MessageQueue:
         return self._assigned.queue
+
+    @property
+    def auto_commit(self) -> bool:
+        """True if this call's result commits; a listener may set it, for this call alone.
+
+        Java's `setAutoCommit`: if False, SUCCESS holds the batch back until a call commits, COMMIT
+        and ROLLBACK act. It begins as the consumer's `auto_commit`.
+
+        Raises: ConfigError: set to False with `order_by_key=True`.
+        """
+        return self._assigned.auto_commit
+
+    @auto_commit.setter
+    def auto_commit(self, is_on: bool) -> None:
+        self._assigned.set_auto_commit(bool(is_on))
+
+    @property
+    def behind(self) -> int:
+        """Return how far the queue's end is from the first message; 1 = it is the newest.
+
+        Java's msgAccCnt: the broker's max offset, as of its last answer, minus this offset. With a
+        filter by tag it counts the others' messages, too; 0 for messages of a parking topic.
+        """
+        run = self.messages
+        if run.segments[0][0].queue != self._assigned.queue:
+            return 0  # unparked: its offset is one of another queue
+        return max(self._assigned.max_offset - run.first_offset, 0)
 
     def is_revoked(self) -> bool:
         """Return True once the queue is being revoked or its lease is lost.
@@ -112,9 +141,21 @@ class ConcurrentContext(ConsumeContext):
             topic=self.message_queue.topic,
         )
 
+    @property
+    def auto_commit(self) -> bool:
+        return True
+
+    @auto_commit.setter
+    def auto_commit(self, is_on: bool) -> None:
+        raise StateError(
+            "context.auto_commit is for @consumer.orderly: a concurrent group commits up to its "
+            "oldest unfinished message; set context.ack_index for a part of a batch",
+            topic=self.message_queue.topic,
+        )
+
     def judge(self, result: object, results: ListenerResults) -> Verdict:
         verdict = judge(result, len(self.messages), results)
-        if result is None or result is ConsumeResult.SUCCESS:
+        if result is ConsumeResult.SUCCESS or (result is None and not results.is_strict):
             return acknowledge(verdict, self.ack_index)
         return verdict
 
@@ -190,17 +231,19 @@ class ListenerResults(NamedTuple):
     Args:
         settlements: None counts as SUCCESS, and so does the count of all messages.
         expected: the results by name, for the error.
+        is_strict: None counts as SUSPEND, as in Java.
     """
 
     settlements: Mapping[ConsumeResult, Settlement]
     expected: str
+    is_strict: bool = False
 
 
 AUTO_COMMIT = ListenerResults(
     {
         ConsumeResult.SUCCESS: Settlement.DONE,
         ConsumeResult.COMMIT: Settlement.DONE,
-        # Java's orderly consumer commits here, too; the dispatcher warns of it once.
+        # Java's orderly consumer commits at these two, too; the dispatcher warns of it once.
         ConsumeResult.ROLLBACK: Settlement.DONE,
         ConsumeResult.SUSPEND: Settlement.RETRY,
     },
@@ -230,7 +273,9 @@ def judge(result: object, size: int, results: ListenerResults) -> Verdict:
     # A count by exact type: True is an int, too, but surely no count.
     if type(result) is int and 0 <= result < size:
         return verdict_of(Settlement.RETRY, result)
-    if result is None or (type(result) is int and result == size):
+    if result is None:
+        result = ConsumeResult.SUSPEND if results.is_strict else ConsumeResult.SUCCESS
+    elif type(result) is int and result == size:
         result = ConsumeResult.SUCCESS
     # "SUCCESS", the string, equals the member; only the member is meant.
     settlement = results.settlements.get(result) if isinstance(result, ConsumeResult) else None
@@ -266,6 +311,7 @@ class ConsumeReturn(Enum):
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"  # it took `consume_timeout_ms` or more, whatever it returned
     EXCEPTION = "EXCEPTION"
+    RETURN_NULL = "RETURNNULL"  # it returned None, with `strict_results=True`
     FAILED = "FAILED"  # SUSPEND, ROLLBACK, or fewer than all messages are done
 
 
@@ -287,7 +333,7 @@ class ConsumeCall:
     def is_success(self) -> bool:
         """True if every message of the batch is done."""
         return self.outcome in (ConsumeReturn.SUCCESS, ConsumeReturn.TIME_OUT) and (
-            self.exception is None and not _is_failure(self.result, len(self.messages))
+            not _is_failure(self.result, len(self.messages))
         )
 
 
@@ -311,7 +357,7 @@ def wrapped(
     listener: _AnyListener,
     group: str,
     clock: Clock,
-    consume_timeout_ms: int,
+    config: ConsumeConfig,
     statistics: ConsumerStatistics,
     hooks: Sequence[ConsumeHook],
     filters: Sequence[MessageFilter],
@@ -319,14 +365,14 @@ def wrapped(
     """Return the listener with hooks and filters around it; plain or `async def` as it was."""
     if not hooks and not filters:
         return listener
-    around = _Around(group, clock, consume_timeout_ms, statistics, hooks, filters)
+    around = _Around(group, clock, config, statistics, hooks, filters)
 
     # Two wrappers that differ in one `await`: a plain listener cannot be driven by the async
     # one without an event loop per thread.
     async def call_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
         kept = around.filtered(messages)
         if not kept:
-            return None
+            return ConsumeResult.SUCCESS
         call = around.begin(kept, context)
         try:
             call.result = await listener(kept, context)
@@ -340,7 +386,7 @@ def wrapped(
     def call_plain(messages: Sequence[MessageView], context: ConsumeContext) -> object:
         kept = around.filtered(messages)
         if not kept:
-            return None
+            return ConsumeResult.SUCCESS
         call = around.begin(kept, context)
         try:
             call.result = listener(kept, context)
@@ -360,7 +406,7 @@ class _Around:
 
     group: str
     clock: Clock
-    consume_timeout_ms: int
+    config: ConsumeConfig
     statistics: ConsumerStatistics
     hooks: Sequence[ConsumeHook]
     filters: Sequence[MessageFilter]
@@ -385,7 +431,9 @@ class _Around:
         call.spent_ms += self.clock.now_ms()
         if call.exception is not None:
             call.outcome = ConsumeReturn.EXCEPTION
-        elif call.spent_ms >= self.consume_timeout_ms:
+        elif call.result is None and self.config.strict_results:
+            call.outcome = ConsumeReturn.RETURN_NULL
+        elif call.spent_ms >= self.config.consume_timeout_ms:
             call.outcome = ConsumeReturn.TIME_OUT
         elif _is_failure(call.result, len(call.messages)):
             call.outcome = ConsumeReturn.FAILED
@@ -429,11 +477,12 @@ def _is_failure(result: object, size: int) -> bool:
 
 # Traces.
 
-# Ordinals of Java's ConsumeReturnType. Its 3, a listener that returned null, is SUCCESS here.
+# Ordinals of Java's ConsumeReturnType.
 _CODES = {
     ConsumeReturn.SUCCESS: 0,
     ConsumeReturn.TIME_OUT: 1,
     ConsumeReturn.EXCEPTION: 2,
+    ConsumeReturn.RETURN_NULL: 3,
     ConsumeReturn.FAILED: 4,
 }
 _NOTE = "ordermq.trace"

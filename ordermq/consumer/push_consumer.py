@@ -19,7 +19,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
-from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, Retry
+from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.group.group_member import (
@@ -66,7 +66,9 @@ class PushConsumer(Starting):
             `message_model="broadcasting"` the offset file is found by it: default "DEFAULT",
             and each member of a host needs one of its own.
         config: all settings at once; else give them flat, as `pull_batch_size=64`.
-        on_failure: what happens to a message after `max_attempts`.
+        on_failure: what happens to a message of an ordered group that keeps failing, and after
+            how many attempts; default `Retry()`, or the dead-letter topic if `max_attempts` or
+            `max_reconsume_times` is given.
         on_assigned, on_revoked: called with a queue before its first pull, and after it was given
             up.
         history: a file to record the run's events in, for `ordermq audit`.
@@ -98,6 +100,7 @@ class PushConsumer(Starting):
                 group=group,
             )
         # Wrong combinations raise here, at the caller's line, and not as the first message fails.
+        self._policy = policy_for(on_failure, self.config.consume, group)
         parking = on_failure if type(on_failure) is ParkKey else None
         if parking is not None and not self.config.consume.order_by_key:
             raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
@@ -233,6 +236,12 @@ class PushConsumer(Starting):
                 "max_reconsume_times and its retry topic",
                 group=self.group,
             )
+        if self._is_broadcasting and consume.max_reconsume_times >= 0:
+            raise ConfigError(
+                f"max_reconsume_times={consume.max_reconsume_times}: a broadcasting group has no "
+                "retry topic, so a concurrent listener's failed messages are dropped; leave it out",
+                group=self.group,
+            )
         self._require_no_listener()
         self._concurrent_listener = listener
         return listener
@@ -260,7 +269,7 @@ class PushConsumer(Starting):
             listener,
             self.group,
             self._clock,
-            self.config.consume.consume_timeout_ms,
+            self.config.consume,
             self.statistics,
             self._hooks,
             self._filters,
@@ -360,7 +369,7 @@ class PushConsumer(Starting):
             self.group,
             consume,
             self._wrapped(self._listener),
-            self._on_failure if self._on_failure is not None else Retry(),
+            self._policy,
             offsets,
             recorder,
             statistics,

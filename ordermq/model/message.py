@@ -232,7 +232,7 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
     Raises: ProtocolError: a record is truncated or malformed. O(n) native at construction.
     """
 
-    __slots__ = ("namespace", "queue")
+    __slots__ = ("_attempts", "namespace", "queue")
 
     def __init__(
         self,
@@ -244,6 +244,17 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         core.MessageIndex.__init__(self, body, tags)
         self.queue = queue
         self.namespace = namespace
+        self._attempts: dict[int, int] | None = None  # only once a message of it has failed
+
+    def set_attempts(self, offset: int, attempts: int) -> None:
+        """Note how often an orderly listener has failed for a message in this process."""
+        if self._attempts is None:
+            self._attempts = {}
+        self._attempts[offset] = attempts
+
+    def attempts_of(self, offset: int) -> int:
+        """Return the noted attempts of a message; 0 if none failed."""
+        return self._attempts.get(offset, 0) if self._attempts else 0
 
     def __iter__(self) -> Iterator[MessageView]:
         return self.views(MessageView, 0, len(self))
@@ -298,6 +309,16 @@ class MessageView(core.MessageView):
 
     def __repr__(self) -> str:
         return f"<MessageView {self.message_queue} offset={self.queue_offset}>"
+
+    @property
+    def reconsume_times(self) -> int:
+        """Number of failed deliveries before this one.
+
+        A concurrent group's are counted by the broker, with the record. To these an orderly group
+        adds the failed attempts of its present owner; after a take-over they start again, as in
+        Java. Columns (`to_arrow`) have the record's number alone.
+        """
+        return int(super().reconsume_times) + self.index.attempts_of(self.queue_offset)
 
     @property
     def message_queue(self) -> MessageQueue:

@@ -92,7 +92,7 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "suspend_current_queue_time_ms": (10, 30_000),
         "max_attempts": (0, 1 << 31),
         "drain_timeout_ms": (1, DAY_MS),
-        "max_reconsume_times": (0, (1 << 31) - 1),
+        "max_reconsume_times": (-1, (1 << 31) - 1),
         "consume_timeout_ms": (1, DAY_MS),
         "send_back_retry_ms": (1, DAY_MS),
         "max_in_flight_per_queue": (1, 10_000),

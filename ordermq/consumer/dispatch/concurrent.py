@@ -24,7 +24,7 @@ from ordermq.consumer.dispatch.consume_loop import (
     Steps,
     failure_text,
 )
-from ordermq.consumer.dispatch.failure_policy import send_back
+from ordermq.consumer.dispatch.failure_policy import MAX_RECONSUME_TIMES, send_back
 from ordermq.consumer.listener import (
     CONCURRENT,
     ConcurrentContext,
@@ -48,6 +48,7 @@ from ordermq.events import EventType
 from ordermq.model.message import MessageBatch, MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
+from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
 _TIMED_OUT_DELAY_LEVEL = 3  # 10 s, as in Java's cleanExpireMsg
@@ -131,7 +132,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
                 self._record_start(context)
             call = RunningCall(assigned, run, now_ms, threading.get_ident())
             self._running[run] = call, context
-            called = yield ListenerCalls((context,), self._history.enabled)
+            called = yield ListenerCalls((context,), self._history.enabled, self._plain)
             if self._running.pop(run, None) is not None:
                 self._settle(call, context, called)
             # else the watch was first: the messages are sent back, the result comes too late
@@ -147,7 +148,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         error: BaseException | None = None
         # A plain result needs no judging, unless the listener has limited it.
         if called is not None or context.ack_index is not None:
-            outcome: Outcome = (None, None) if called is None else called[1]
+            outcome: Outcome = (ConsumeResult.SUCCESS, None) if called is None else called[1]
             verdict = self._judge(context, outcome)
             done, error = verdict.done, verdict.error
             if self._history.enabled:
@@ -238,7 +239,8 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         ]
 
     async def _send_back_one(self, message: MessageView, delay_level: int) -> bool:
-        most = self._config.max_reconsume_times
+        asked = self._config.max_reconsume_times
+        most = MAX_RECONSUME_TIMES if asked < 0 else asked
         try:
             await send_back(self._client, self._group, message, delay_level, most)
         except (RemotingError, RouteError) as error:

@@ -79,26 +79,33 @@ class ListenerCalls:
 
     Args:
         is_judged: no outcome is plain: the run wants to see each one.
+        plain: the value that is plain beside SUCCESS.
     """
 
-    __slots__ = ("contexts", "is_judged")
+    __slots__ = ("contexts", "is_judged", "plain")
 
-    def __init__(self, contexts: Iterable[ConsumeContext], is_judged: bool) -> None:
+    def __init__(
+        self,
+        contexts: Iterable[ConsumeContext],
+        is_judged: bool,
+        plain: ConsumeResult | None = None,
+    ) -> None:
         self.contexts = contexts
         self.is_judged = is_judged
+        self.plain = plain
 
-    # None and SUCCESS are compared by identity, and in each loop anew: this runs per message, and
+    # Plain values are compared by identity, and in each loop anew: this runs per message, and
     # a table look-up or a method call would cost as much as a listener that only counts.
 
     def perform(self, listener: AnyListener, runtime: Runtime) -> Called:
-        is_judged = self.is_judged
+        is_judged, plain = self.is_judged, self.plain
         for context in self.contexts:
             try:
                 value = listener(context.messages, context)
             # BaseException: a listener's sys.exit() must fail its batch, not end the worker.
             except BaseException as error:  # noqa: BLE001 - judged as the outcome
                 return context, (None, error)
-            if (value is not _SUCCESS and value is not None) or is_judged:
+            if (value is not _SUCCESS and value is not plain) or is_judged:
                 return context, (value, None)
         return None
 
@@ -112,7 +119,7 @@ class ListenerCalls:
                 raise  # the consumer closes; the batch stays unfinished and is redelivered
             except BaseException as error:  # noqa: BLE001 - judged as the outcome
                 return context, (None, error)
-            if (value is not _SUCCESS and value is not None) or self.is_judged:
+            if (value is not _SUCCESS and value is not self.plain) or self.is_judged:
                 return context, (value, None)
         return None
 
@@ -141,11 +148,12 @@ class BatchCalls(ListenerCalls):
         until_ms: int,
         clock_ms: Callable[[], int],
         is_judged: bool,
+        plain: ConsumeResult | None,
         on_start: Callable[[ConsumeContext], None] | None,
     ) -> None:
         # One generator for the life of the step: performed again, it continues where it was.
         contexts = self._cut(assigned, claim, size, until_ms, clock_ms, on_start)
-        super().__init__(contexts, is_judged)
+        super().__init__(contexts, is_judged, plain)
         self.batches = self.messages = 0
 
     def _cut(
@@ -172,8 +180,6 @@ class BatchCalls(ListenerCalls):
             yield context
             self.messages += len(run)
             self.batches += 1
-            if attempts:
-                attempts.clear()
 
 
 class OnIoThread:
@@ -291,7 +297,9 @@ class ConsumeLoop(ABC, Generic[Queue]):
         self._group = group
         self._config = config
         self._listener = listener
-        self._results = results
+        self._results = results = results._replace(is_strict=config.strict_results)
+        # Without SUCCESS twice, None would be done before anybody judges it.
+        self._plain = _SUCCESS if results.is_strict else None
         self._history = history
         self._statistics = statistics
         self._pool: ListenerPool[Queue] = pool_for(
@@ -411,12 +419,18 @@ class ConsumeLoop(ABC, Generic[Queue]):
 
     # Judging.
 
-    def _judge(self, context: ConsumeContext, outcome: Outcome) -> Verdict:
-        """Decide what the outcome of a call means; log nothing yet."""
+    def _judge(
+        self, context: ConsumeContext, outcome: Outcome, results: ListenerResults | None = None
+    ) -> Verdict:
+        """Decide what the outcome of a call means; log nothing yet.
+
+        Args:
+            results: those allowed for this call, if not the usual ones.
+        """
         value, raised = outcome
         if raised is None:
             try:
-                verdict = context.judge(value, self._results)
+                verdict = context.judge(value, results or self._results)
             except ConfigError as error:
                 verdict = Verdict(Settlement.RETRY, 0, error)
         else:

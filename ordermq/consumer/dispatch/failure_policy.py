@@ -2,7 +2,7 @@
 (docs/internals/semantics.md#failures-and-dead-letters,
 docs/internals/semantics.md#failure-policies).
 
-Ordered groups retry in place: the queue, or the key, waits. After `max_attempts` the policy
+Ordered groups retry in place: the queue, or the key, waits. After the policy's `max_attempts` it
 decides. Concurrent groups have the broker store a failed message again for later.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -28,6 +28,7 @@ from ordermq.model.names import check_topic, retry_topic
 from ordermq.remoting.headers import SendBackHeader, SendHeader
 
 _log = logging.getLogger("ordermq.consumer")
+MAX_RECONSUME_TIMES = 16  # where nobody says otherwise, as in Java's concurrent groups
 _FIRST_RETRY_LEVEL = 3  # attempt n waits at delay level 3 + n as in Java: 10 s, 30 s, 1 min ..
 _MIN_PAUSE_MS, _MAX_PAUSE_MS = 10, 30_000
 
@@ -39,12 +40,30 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Move the message to the group's dead-letter topic, durably, then continue."""
+    """Move the message to the group's dead-letter topic, durably, then continue.
+
+    Args:
+        max_attempts: failed attempts before that.
+    """
+
+    max_attempts: int = MAX_RECONSUME_TIMES
+
+    def __post_init__(self) -> None:
+        _require_limit(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the queue, keep its lock, and log an ERROR; `resume()` continues."""
+    """Stop the queue, keep its lock, and log an ERROR; `resume()` continues.
+
+    Args:
+        max_attempts: failed attempts before that.
+    """
+
+    max_attempts: int = MAX_RECONSUME_TIMES
+
+    def __post_init__(self) -> None:
+        _require_limit(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +80,68 @@ class ParkKey:
             assigned. "": they stay in the queue, uncommitted, so at most `max_ahead_per_queue`
             offsets behind the first of them are consumed meanwhile, and a member that takes the
             queue over tries the key again.
+        max_attempts: failed attempts before that.
     """
 
     topic: str = ""
+    max_attempts: int = MAX_RECONSUME_TIMES
 
     def __post_init__(self) -> None:
+        _require_limit(self)
         if self.topic:
             check_topic(self.topic)
 
 
 FailurePolicy = Retry | DeadLetter | Stop | ParkKey
+
+
+def _require_limit(policy: DeadLetter | Stop | ParkKey) -> None:
+    limit = policy.max_attempts
+    if type(limit) is not int or not 1 <= limit <= 1 << 31:
+        raise ConfigError(
+            f"{type(policy).__name__}.max_attempts={limit!r}: expected 1..2^31; for attempts "
+            "without end use Retry()"
+        )
+
+
+def limit_of(policy: FailurePolicy) -> int:
+    """Return the failed attempts after which a policy acts; 0 = never."""
+    return 0 if isinstance(policy, Retry) else policy.max_attempts
+
+
+def policy_for(given: FailurePolicy | None, config: ConsumeConfig, group: str) -> FailurePolicy:
+    """Return the failure policy of an ordered group, from all that was said about it.
+
+    A limit alone means the dead-letter topic, as in Java. One beside a policy is the policy's.
+
+    Raises: ConfigError: two limits, or one that could not act.
+    """
+    attempts, times = config.max_attempts, config.max_reconsume_times
+    if attempts and times >= 0:
+        raise ConfigError(
+            f"max_attempts={attempts} and max_reconsume_times={times}: two limits of the same "
+            "thing; leave one out",
+            group=group,
+        )
+    # Java counts repetitions, so the first attempt comes on top.
+    said = f"max_attempts={attempts}" if attempts else f"max_reconsume_times={times}"
+    limit = attempts or times + 1
+    if not limit:
+        return Retry() if given is None else given
+    if given is None:
+        return DeadLetter(limit)
+    if isinstance(given, Retry):
+        raise ConfigError(
+            f"{said} with on_failure=Retry(): it retries without end, so the limit could not act; "
+            "leave one out, or say what follows: DeadLetter(), Stop() or ParkKey()",
+            group=group,
+        )
+    if given.max_attempts not in (MAX_RECONSUME_TIMES, limit):
+        raise ConfigError(
+            f"{said} with on_failure={given!r}: two limits of the same thing; leave {said} out",
+            group=group,
+        )
+    return replace(given, max_attempts=limit)
 
 
 class NextStep(Enum):
@@ -89,6 +160,7 @@ _AT_THE_LIMIT = {
     Stop: NextStep.STOP,
     ParkKey: NextStep.PARK,
 }
+_SUSPENDED = "listener suspended the queue"
 _LOG_TEXT = {
     NextStep.RETRY: "offsets %d-%d will be retried in %d ms",
     NextStep.DEAD_LETTER: "offset %d will be moved to the dead-letter topic",
@@ -126,6 +198,7 @@ class Failures:
         self._group = group
         self._config = config
         self._policy = policy
+        self._limit = limit_of(policy)
         self._history = history
         self._statistics = statistics
         self.parking_topic = policy.topic if isinstance(policy, ParkKey) else ""
@@ -137,42 +210,47 @@ class Failures:
     def after(self, assigned: AssignedQueue, context: ConsumeContext, verdict: Verdict) -> NextStep:
         """Count and log a failed call; return what follows for its first unfinished message."""
         self._statistics.add("batches_failed")
-        config, done = self._config, verdict.done
+        done = verdict.done
         failed = context.messages.offsets()[done:]
         # After a partial result the first unfinished message failed, and those behind it were
         # not tried. Without one, any message of the batch may be the cause.
         # Attempts are counted in this process: another owner of the queue starts from zero.
-        for offset in failed[:1] if done else failed:
-            assigned.attempts[offset] = assigned.attempts.get(offset, 0) + 1
+        places = range(done, done + 1 if done else len(context.messages))
+        assigned.count_failures(context.messages, places, self._client.clock.now_ms())
         attempts = assigned.attempts[failed[0]]
-        if config.max_attempts and len(failed) > 1:
+        if self._limit and len(failed) > 1:
             # One by one from here on: the policy must hit the message that fails, no neighbour.
             assigned.isolate_until = failed[-1]
             step = NextStep.RETRY
         else:
-            step = decide(self._policy, attempts, config.max_attempts)
-        if verdict.error is not None:
-            self._log_failure(assigned, context, verdict.error, step, failed, attempts)
+            step = decide(self._policy, attempts, self._limit)
+        # A queue that hangs on a message says so at attempts 1, 2, 4, 8 .. A part of a batch that
+        # is done is progress, and not worth a line.
+        if step is not NextStep.RETRY or (not done and attempts & (attempts - 1) == 0):
+            self._log_failure(assigned, context, verdict, step, failed, attempts)
         return step
 
     def _log_failure(
         self,
         assigned: AssignedQueue,
         context: ConsumeContext,
-        error: BaseException,
+        verdict: Verdict,
         step: NextStep,
         failed: list[int],
         attempts: int,
     ) -> None:
-        limit = self._config.max_attempts
+        error = verdict.error
         values = (failed[0], failed[-1], self.delay_ms(context))
-        _log.error(
+        _log.log(
+            logging.WARNING if step is NextStep.RETRY else logging.ERROR,
             f"%s: %s; {_LOG_TEXT[step]} (attempt %d, %s)",
             assigned.queue,
-            failure_text(error),
+            _SUSPENDED if error is None else failure_text(error),
             *(values if step is NextStep.RETRY else values[:1]),
             attempts,
-            f"limit {limit}" if limit else "no limit",
+            f"limit {self._limit}, then {type(self._policy).__name__}"
+            if self._limit
+            else "no limit",
             exc_info=None if type(error) is ConfigError else error,
         )
 

@@ -66,7 +66,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         return begins is not None
 
     def _consume(self, assigned: KeyOrderedQueue) -> Steps:
-        size = self._config.consume_message_batch_max_size
+        size = self._batch_size
         most_ms = self._config.max_time_consume_continuously_ms
         # This request is served now. A message that arrives from here on submits another one,
         # and what arrived before is seen below: no wake-up is lost.
@@ -101,7 +101,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             if self._history.enabled:
                 lane = self._config.max_in_flight_per_queue
                 self._record_start(context, lane=lane)
-            called = yield ListenerCalls((context,), self._judges_all)
+            called = yield ListenerCalls((context,), self._judges_all, self._plain)
             spent_ms = self._clock.now_ms() - begun_ms
             done = succeeded = len(run)
             if called is not None:

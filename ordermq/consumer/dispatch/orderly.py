@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import cast
 
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig, PullConfig
@@ -15,7 +16,12 @@ from ordermq.consumer.dispatch.consume_loop import (
     OnIoThread,
     Steps,
 )
-from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Failures, NextStep
+from ordermq.consumer.dispatch.failure_policy import (
+    FailurePolicy,
+    Failures,
+    NextStep,
+    limit_of,
+)
 from ordermq.consumer.listener import (
     AUTO_COMMIT,
     MANUAL_COMMIT,
@@ -47,6 +53,7 @@ _log = logging.getLogger("ordermq.consumer")
 # done when it ends, and that must not be late.
 _BURST_MESSAGES = 256
 _QUICK_MS = 1
+_MANUAL_ONLY = (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
 _COUNT_MS = 1_000  # a run may last a minute; its statistics must not wait for its end
 
 
@@ -54,7 +61,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
     """The parts that both ordered dispatchers share: failures, commits, slow listeners.
 
     Args:
-        on_failure: what follows when a message has failed `max_attempts` times.
+        on_failure: what follows when a message has failed, and after how many attempts.
     """
 
     is_ordered = True
@@ -72,15 +79,21 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         statistics: ConsumerStatistics,
     ) -> None:
         results = AUTO_COMMIT if config.auto_commit else MANUAL_COMMIT
+        # Where one attempt is all, a failed batch could not say which of its messages failed.
+        self._batch_size = 1 if limit_of(on_failure) == 1 else config.consume_message_batch_max_size
         super().__init__(client, group, config, listener, results, history, statistics)
         self._offsets = offsets
+        strict = config.strict_results
+        self._results_of = {
+            True: AUTO_COMMIT._replace(is_strict=strict),
+            False: MANUAL_COMMIT._replace(is_strict=strict),
+        }
         # Otherwise None and SUCCESS are done without being judged.
         self._judges_all = history.enabled or not config.auto_commit
         # One batch per claim, where each is committed by itself or by the listener: there it
         # would show that messages count as done only when their claim ends.
         is_single = not config.auto_commit or config.commit_interval_ms == 0
-        size = config.consume_message_batch_max_size
-        self._max_burst = 1 if is_single else max(1, _BURST_MESSAGES // size)
+        self._max_burst = 1 if is_single else max(1, _BURST_MESSAGES // self._batch_size)
         self._on_start = self._record_start if history.enabled else None
         self._failures = Failures(client, group, config, on_failure, history, statistics)
 
@@ -105,7 +118,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
 class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
     """Calls a listener for each queue in order, one batch at a time; fulfils `Receiver`."""
 
-    _rollback_warned = False
+    _is_warned = False  # of COMMIT or ROLLBACK with auto commit
 
     def make_queue(
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
@@ -118,7 +131,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         Whatever ends a batch badly, or revokes the queue, ends the claim at that batch, and the
         rest of it was never handed out.
         """
-        size = self._config.consume_message_batch_max_size
+        size, auto_commit = self._batch_size, self._config.auto_commit
         most_ms = self._config.max_time_consume_continuously_ms
         clock_ms = self._clock.now_ms
         topic = assigned.queue.topic
@@ -129,7 +142,8 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 claim = assigned.begin_batch(size * assigned.burst, now_ms)
                 if isinstance(claim, NotClaimed):
                     return  # the queue cleared its dispatch flag together with the refusal
-                begun_ms, hold = now_ms, False
+                begun_ms, commits = now_ms, False
+                assigned.auto_commit = auto_commit  # a listener may change it, for one call
                 calls = BatchCalls(
                     assigned,
                     claim,
@@ -137,6 +151,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                     begun_ms + _QUICK_MS,
                     clock_ms,
                     self._judges_all,
+                    self._plain,
                     self._on_start,
                 )
                 while (called := (yield calls)) is not None:
@@ -149,11 +164,11 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                         yield from self._retry(assigned, called[0], calls.messages, verdict)
                         return
                     if verdict.settlement is Settlement.ROLLBACK:
-                        self._roll_back(assigned, called[0])
+                        self._roll_back(assigned, called[0], calls.messages)
                         return
-                    # Manual commit has one batch per claim, so this is the claim's only verdict.
-                    # A COMMIT among HOLDs commits everything that was held before it, too.
-                    hold = verdict.settlement is Settlement.HOLD
+                    # A call without auto commit is the last of its claim, and the only one if the
+                    # consumer has none. Its COMMIT commits everything that was held before, too.
+                    commits = not assigned.auto_commit and verdict.settlement is Settlement.DONE
                 assigned.defects = 0
                 batches += calls.batches
                 messages += calls.messages
@@ -162,13 +177,16 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 # Doubled up to the maximum in eight claims; one slow claim starts over.
                 is_quick = now_ms - begun_ms <= _QUICK_MS
                 assigned.burst = min(2 * assigned.burst, self._max_burst) if is_quick else 1
-                if not assigned.end_batch(claim, calls.messages, now_ms, hold=hold):
+                held = 0
+                if not assigned.auto_commit and not commits and assigned.calling is not None:
+                    held = len(assigned.calling)
+                if not assigned.end_batch(claim, calls.messages, now_ms, held=held):
                     return
                 if now_ms - counted_ms > _COUNT_MS:
                     self._statistics.consumed(topic, messages, 0, batches, spent_ms)
                     batches = messages = spent_ms = 0
                     counted_ms = now_ms
-                if self._config.commit_interval_ms == 0 and not hold:
+                if self._config.commit_interval_ms == 0 and not held:
                     yield OnIoThread(self._offsets.commit(assigned))
                     now_ms = clock_ms()  # the next lease check must see how long the commit took
                 if not self._pool.goes_on(calls.batches):
@@ -183,24 +201,22 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
     def _judged(self, assigned: AssignedQueue, called: Called) -> Verdict:
         assert called is not None
         context, outcome = called
-        verdict = self._judge(context, outcome)
-        if outcome[0] is ConsumeResult.ROLLBACK and self._config.auto_commit:
-            self._warn_of_rollback(assigned)
+        is_auto = assigned.auto_commit
+        verdict = self._judge(context, outcome, self._results_of[is_auto])
+        if is_auto and outcome[0] in _MANUAL_ONLY and not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "%s: listener returned %s with auto_commit=True, which commits as SUCCESS does, as "
+                "in Java; return SUSPEND to retry, or set auto_commit=False",
+                assigned.queue,
+                cast(ConsumeResult, outcome[0]).name,
+            )
         if self._history.enabled:
             self._record_end(context, verdict)
         return verdict
 
-    def _warn_of_rollback(self, assigned: AssignedQueue) -> None:
-        if not self._rollback_warned:
-            self._rollback_warned = True
-            _log.warning(
-                "%s: ROLLBACK with auto_commit=True commits, as in Java; return SUSPEND, or set "
-                "auto_commit=False",
-                assigned.queue,
-            )
-
-    def _roll_back(self, assigned: AssignedQueue, context: ConsumeContext) -> None:
-        if assigned.rollback_held(context.claim):
+    def _roll_back(self, assigned: AssignedQueue, context: ConsumeContext, before: int) -> None:
+        if assigned.rollback_held(context.claim, before):
             epoch = context.claim.lease.epoch
             self._history.record(EventType.ROLLBACK, assigned.queue, epoch)
             self._submit_after(assigned, self._failures.delay_ms(context), "retry")
@@ -219,8 +235,8 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         # Only ever the first unfinished message: a failed batch is retried one by one.
         if step is NextStep.DEAD_LETTER:
             done += yield from self._failures.move_to_dead_letters(assigned, claim, run[done])
-        hold = not self._config.auto_commit
-        if not assigned.end_batch(claim, before + done, self._clock.now_ms(), hold=hold):
+        held = 0 if assigned.auto_commit else done
+        if not assigned.end_batch(claim, before + done, self._clock.now_ms(), held=held):
             return
         if step is NextStep.STOP:
             self._failures.stop(assigned, run[done].queue_offset)

@@ -48,8 +48,14 @@ class PullTarget(Protocol):
     would refuse it.
     """
 
-    def accept(self, batch: MessageBatch, next_offset: int) -> Callable[[], object] | None:
-        """Buffer a batch; return what to call once the connection has read all there is."""
+    def accept(
+        self, batch: MessageBatch, next_offset: int, max_offset: int
+    ) -> Callable[[], object] | None:
+        """Buffer a batch; return what to call once the connection has read all there is.
+
+        Args:
+            max_offset: the end of the queue at the broker.
+        """
 
     def may_pull(self) -> bool:
         """Return whether to pull on: the queue is still held, and has room."""
@@ -145,7 +151,10 @@ class PullLoop(ResponseFuture):
             self.ended.set_result(command)
             return
         self.offset = int(next_offset)
-        submit = self._target.accept(batch, self.offset)
+        max_offset = fields.get("maxOffset", "")
+        submit = self._target.accept(
+            batch, self.offset, int(max_offset) if max_offset.isdecimal() else self.offset
+        )
         if submit is not None:
             # The broker is asked for more before a listener's thread wants the interpreter.
             self._connection.after_read(submit)
@@ -267,8 +276,11 @@ class QueueFetcher:
 
     # PullTarget
 
-    def accept(self, batch: MessageBatch, next_offset: int) -> Callable[[], object] | None:
+    def accept(
+        self, batch: MessageBatch, next_offset: int, max_offset: int
+    ) -> Callable[[], object] | None:
         self._count(len(batch))
+        self.assigned.max_offset = max_offset
         if self.assigned.accept(self._generation, batch, next_offset):
             return partial(self._receiver.submit, self.assigned)
         return None
@@ -339,6 +351,7 @@ class QueueFetcher:
     ) -> None:
         """Act on an answer that ended the pull loop."""
         assigned = self.assigned
+        assigned.max_offset = max(reply.max_offset, 0)
         if code == ResponseCode.SUCCESS:
             batch = MessageBatch(assigned.queue, body, self._tags, self._client.config.namespace)
             self._count(len(batch))

@@ -165,7 +165,7 @@ class AdminRequests:
             "transactionMsgCount": buffered.consuming_count,
             "transactionMsgMaxOffset": max(buffered.last_consuming, 0),
             "transactionMsgMinOffset": max(consuming, 0),
-            "tryUnlockTimes": 0,
+            "tryUnlockTimes": assigned.try_unlock_times,
         }
 
     def _reset(self, request: Command) -> Command:

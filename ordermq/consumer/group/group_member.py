@@ -230,6 +230,7 @@ class GroupMember:
             on_released=self._on_released,
             is_broadcasting=is_broadcasting,
         )
+        statistics.follow(self._rebalancer.assigned)
         self.control = QueueControl(
             client,
             group,

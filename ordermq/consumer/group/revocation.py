@@ -56,6 +56,7 @@ class Revocation:
         event = self._drained.setdefault(assigned, asyncio.Event())
         try:
             if not assigned.revoke():
+                assigned.try_unlock_times += 1
                 if (lease := assigned.lease) is not None and not lease.is_lock:
                     # Nothing keeps the next owner waiting: what is done by now it need not repeat.
                     await self._offsets.commit(assigned)
@@ -72,6 +73,7 @@ class Revocation:
 
     async def _await_drained(self, assigned: AssignedQueue, event: asyncio.Event) -> None:
         while not await wait_until_set(event, self._client.clock, self._drain_timeout_ms):
+            assigned.try_unlock_times += 1
             _log.error(
                 "%s: revoked, but its batch has not ended for %d ms; its lock is kept. A listener "
                 "should check context.is_revoked(), a poller batch.is_revoked()",

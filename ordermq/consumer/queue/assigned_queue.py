@@ -117,6 +117,20 @@ class RunningCall(NamedTuple):
     thread: int
 
 
+class Blocked(NamedTuple):
+    """A message that keeps failing, and the queue or key behind it waiting.
+
+    Args:
+        attempts: failed attempts in this process.
+        since_ms: its first failure, on the monotonic clock.
+    """
+
+    queue: MessageQueue
+    offset: int
+    attempts: int
+    since_ms: int
+
+
 class QueueCallbacks(NamedTuple):
     """Notifications of a queue; called on any thread, with no lock held.
 
@@ -149,7 +163,9 @@ class AssignedQueue:
         self.process_queue = ProcessQueue(str(queue))
         self.process_queue.reset(start_offset)
         self.attempts: dict[int, int] = {}  # failed attempts by buffered offset; worker only
+        self._failed_ms: dict[int, int] = {}  # first failure of unfinished offsets
         self.isolate_until = -1  # up to this offset, one message per batch; worker only
+        self.auto_commit = True  # of the running call, which may change it; worker only
         # Ends the running claim at its current batch. Written under the lock, read without: a
         # worker that reads it a moment too early starts one batch more, and a revocation waits
         # for that batch anyway.
@@ -159,6 +175,8 @@ class AssignedQueue:
         self.calling: MessageRun | None = None  # the listener's current batch; worker only
         self.worker = 0  # the thread of the last claim
         self.last_claim_ms = -1  # time of the last claim, on the monotonic clock
+        self.max_offset = start_offset  # end of the queue at the broker, as of the last answer
+        self.try_unlock_times = 0  # how often its revocation found a batch still running
         self._on_lease_lost, self._on_drained, self._on_room = callbacks
         self._lock = threading.Lock()
         self._state = QueueState.ACTIVE
@@ -207,6 +225,11 @@ class AssignedQueue:
         return self._committed_offset
 
     @property
+    def behind(self) -> int:
+        """Messages of the queue at the broker that are not done."""
+        return max(self.max_offset - self._done_offset, 0)
+
+    @property
     def unfinished_span(self) -> int:
         """Offsets from the oldest unfinished message to the newest pulled one; 0 if none."""
         # Messages done above the oldest unfinished one cannot be committed yet: this many are
@@ -234,6 +257,16 @@ class AssignedQueue:
     def parked_keys(self) -> list[bytes]:
         """Return the keys that wait for `unpark`; only a key-ordered queue has any."""
         return []
+
+    def blocked(self) -> Blocked | None:
+        """Return the message that has been failing for the longest time; None if none is."""
+        with self._lock:
+            if not self._failed_ms:
+                return None
+            offset = min(self._failed_ms, key=lambda each: (self._failed_ms[each], each))
+            return Blocked(
+                self.queue, offset, self.attempts.get(offset, 0), self._failed_ms[offset]
+            )
 
     def is_revoked(self) -> bool:
         """Return True once the queue is being revoked or its lease is lost."""
@@ -281,11 +314,34 @@ class AssignedQueue:
         self.isolate_until = -1
         return limit
 
-    def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, hold: bool = False) -> bool:
+    def set_auto_commit(self, is_on: bool) -> None:
+        """Commit the running call by its result, or only when a listener says so; worker only.
+
+        Raises: ConfigError: off, in a key-ordered queue.
+        """
+        self.auto_commit = is_on
+        # The call becomes the last of its claim: what is held is told apart by where it ends.
+        with self._lock:
+            self.ends_claim = True
+
+    def count_failures(self, run: MessageRun, places: range, now_ms: int) -> None:
+        """Count a failed attempt of these messages of a claim, before it is settled."""
+        with self._lock:
+            for place in places:
+                view = run[place]
+                offset = view.queue_offset
+                attempts = self.attempts[offset] = self.attempts.get(offset, 0) + 1
+                self._failed_ms.setdefault(offset, now_ms)
+                # Views read it from their batch: it lives as long as they do, and a batch of
+                # which nothing failed carries nothing.
+                view.index.set_attempts(offset, attempts)
+
+    def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, held: int = 0) -> bool:
         """Settle a claim: its first `done` messages are finished, the rest are redelivered.
 
         Args:
-            hold: manual commit: finished messages stay uncommitted until a claim ends without it.
+            held: manual commit: the last so many of the finished messages stay uncommitted until
+                a claim ends with fewer held than finished.
         Returns: False if the lease it started under is over. The results are discarded, and the
             queue restarts from the committed offset (docs/internals/semantics.md#fencing).
         """
@@ -300,8 +356,10 @@ class AssignedQueue:
             if counts:
                 if done < len(claim.messages):
                     self.process_queue.make_again_from(claim.messages[done].queue_offset)
-                if done and not hold:
-                    self._done_offset = self._done_after(self.process_queue.commit())
+                if done > held:
+                    self._commit_before(claim, done - held, held)
+                if self._failed_ms:
+                    self._forget_failures(claim.messages.offsets()[:done])
             if not counts:
                 self.process_queue.end_dispatch()  # this run ends here and submits no other
             drained = self._leave_batch()
@@ -309,11 +367,35 @@ class AssignedQueue:
         self._notify(is_lost, drained, room)
         return counts
 
-    def rollback_held(self, claim: BatchClaim) -> bool:
-        """Manual ROLLBACK: redeliver everything uncommitted. False as in `end_batch`."""
+    def _commit_before(self, claim: BatchClaim, place: int, held: int) -> None:
+        """Commit everything before a position of the claim; the `held` messages from there stay."""
+        # The process queue commits all that is consuming, so the held part is put back for that
+        # moment. It is the smallest of what is pending, which makes the take get just it again.
+        if held:
+            self.process_queue.make_again_from(claim.messages[place].queue_offset)
+        self._done_offset = self._done_after(self.process_queue.commit())
+        if held:
+            self.process_queue.take_segments(held)
+
+    def _forget_failures(self, finished: Collection[int]) -> None:
+        for offset in finished:
+            self._failed_ms.pop(offset, None)
+        # The attempts of held messages are kept: a rollback delivers them again.
+        for offset in [each for each in self.attempts if each < self._done_offset]:
+            del self.attempts[offset]
+
+    def rollback_held(self, claim: BatchClaim, before: int = 0) -> bool:
+        """Manual ROLLBACK: redeliver everything uncommitted. False as in `end_batch`.
+
+        Args:
+            before: messages of the claim that earlier calls have finished with auto commit.
+        """
         with self._lock:
             counts = claim.generation == self._generation and self._lease is not None
-            if counts:
+            if counts and before:
+                self.process_queue.make_again_from(claim.messages[before].queue_offset)
+                self._done_offset = self._done_after(self.process_queue.commit())
+            elif counts:
                 self.process_queue.rollback()
             else:
                 self.process_queue.end_dispatch()
@@ -509,6 +591,11 @@ class AssignedQueue:
         self._next_pull_offset = self._done_offset = offset
         self.process_queue.reset(offset)
         self._room_below = 0
+        # Another member may have had the queue in between, so attempts start again, as after
+        # any take-over. No call runs: nothing of the old generation is counted any more.
+        self.attempts.clear()
+        self._failed_ms.clear()
+        self.isolate_until = -1
 
     # Group member, on the I/O thread: commits, pauses, revocation.
 

@@ -26,6 +26,7 @@ from ordermq.consumer.queue.assigned_queue import (
 )
 from ordermq.core import LaneMap
 from ordermq.core.interface import NO_KEY
+from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
@@ -109,13 +110,21 @@ class KeyOrderedQueue(AssignedQueue):
         with self._lock:
             return self._may_begin() and self.process_queue.begin_dispatch()
 
-    def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, hold: bool = False) -> bool:
+    def set_auto_commit(self, is_on: bool) -> None:
+        if not is_on:
+            raise ConfigError(
+                "context.auto_commit=False is not for order_by_key=True: a COMMIT of one message "
+                "would also commit those of other keys that are not finished",
+                topic=self.queue.topic,
+            )
+
+    def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, held: int = 0) -> bool:
         """Settle a call: the first `done` of its messages are finished.
 
         The lanes of the others stand still until `release`, and nothing else does.
 
         Args:
-            hold: has no effect: manual commit is refused together with `order_by_key`.
+            held: has no effect: manual commit is refused together with `order_by_key`.
         Returns: False if the lease it started under is over. The results are discarded, and the
             queue restarts from the committed offset (docs/internals/semantics.md#fencing).
         """
@@ -272,6 +281,7 @@ class KeyOrderedQueue(AssignedQueue):
         if self.attempts:
             for offset in offsets:
                 self.attempts.pop(offset, None)
+                self._failed_ms.pop(offset, None)
         # The smallest unfinished offset: messages done above it are committed later.
         watermark = self.lanes.watermark
         self._done_offset = max(self._done_offset, watermark)
@@ -336,7 +346,6 @@ class KeyOrderedQueue(AssignedQueue):
             self.lanes.failed(offset)  # its listener has returned: no old flight to wait for
         self._held.clear()
         self._batches.clear()
-        self.attempts.clear()
         self.lanes.reset(next_offset)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 from ordermq.clock import Clock, SystemClock
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
 from ordermq.events import EventType, Recorder
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -111,7 +112,9 @@ class ConsumerStatistics:
     pull_errors, commits, commit_errors, fenced_commits, lock_errors, leases_lost, hand_offs,
     diverted, parked, skipped, filtered, slow_listeners, hook_errors, callback_errors,
     unpark_errors, internal_errors; of concurrent groups also sent_back, send_back_errors,
-    timed_out, dropped; of lite pull consumers also polled, in messages.
+    timed_out, dropped; of lite pull consumers also polled, in messages. Not counters but the state
+    at this moment: behind, in messages of all held queues; oldest_blocked_ms, how long the oldest
+    of the `blocked` messages has been failing.
 
     Args:
         clock: for the throughput.
@@ -122,6 +125,20 @@ class ConsumerStatistics:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._topics: dict[str, TopicCounts] = {}
+        self._assigned: Callable[[], Sequence[AssignedQueue]] = lambda: ()
+
+    def follow(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> None:
+        """Ask these queues for their state, from now on."""
+        self._assigned = assigned
+
+    def behind(self) -> dict[MessageQueue, int]:
+        """Return how many messages of each held queue are not done, as of its last pull."""
+        return {assigned.queue: assigned.behind for assigned in self._assigned()}
+
+    def blocked(self) -> list[Blocked]:
+        """Return a message per queue that an orderly listener keeps failing for, oldest first."""
+        found = [found for each in self._assigned() if (found := each.blocked()) is not None]
+        return sorted(found, key=lambda each: each.since_ms)
 
     def add(self, name: str, count: int = 1) -> None:
         with self._lock:
@@ -162,13 +179,23 @@ class ConsumerStatistics:
             return sorted(self._topics)
 
     def __getitem__(self, name: str) -> int:
+        if (state := _STATES.get(name)) is not None:
+            return state(self)
         # Without the lock: a single read, and a Counter answers 0 for a name never counted.
         return self._counts[name]
 
     def as_dict(self) -> dict[str, int]:
-        """Return a copy of the counters, sorted by name."""
+        """Return a copy of the counters, and the state at this moment, sorted by name."""
+        states = {name: state(self) for name, state in _STATES.items()}
         with self._lock:
-            return dict(sorted(self._counts.items()))
+            return dict(sorted((dict(self._counts) | states).items()))
+
+    def _behind(self) -> int:
+        return sum(self.behind().values())
+
+    def _oldest_blocked_ms(self) -> int:
+        blocked = self.blocked()
+        return self._clock.now_ms() - blocked[0].since_ms if blocked else 0
 
     def _step(self, topic: str, now_ms: int) -> Step:
         found = self._topics.get(topic)
@@ -176,6 +203,11 @@ class ConsumerStatistics:
             found = self._topics[topic] = TopicCounts(now_ms)
         return found.step(now_ms)
 
+
+_STATES: dict[str, Callable[[ConsumerStatistics], int]] = {
+    "behind": ConsumerStatistics._behind,
+    "oldest_blocked_ms": ConsumerStatistics._oldest_blocked_ms,
+}
 
 Member = int | str | Sequence[int] | Sequence[str | None]
 

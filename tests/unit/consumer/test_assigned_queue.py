@@ -132,7 +132,7 @@ def test_after_a_failed_batch_its_messages_are_claimed_one_by_one(
 
 def test_held_batches_are_committed_together(orders: Orders) -> None:
     orders.pulled(0, 1, 2)
-    orders.queue.end_batch(orders.begin(1), 1, NOW, hold=True)
+    orders.queue.end_batch(orders.begin(1), 1, NOW, held=1)
     assert orders.queue.done_offset == 0
     assert orders.queue.end_batch(orders.begin(1), 1, NOW)
     assert orders.queue.done_offset == 2
@@ -140,7 +140,7 @@ def test_held_batches_are_committed_together(orders: Orders) -> None:
 
 def test_a_rollback_redelivers_everything_held(orders: Orders) -> None:
     orders.pulled(0, 1, 2)
-    orders.queue.end_batch(orders.begin(1), 1, NOW, hold=True)
+    orders.queue.end_batch(orders.begin(1), 1, NOW, held=1)
     assert orders.queue.rollback_held(orders.begin(1))
     assert orders.has_request
     assert orders.queue.done_offset == 0

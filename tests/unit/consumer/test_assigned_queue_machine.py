@@ -184,21 +184,23 @@ class AssignedQueueMachine(RuleBasedStateMachine):
         self.request, self.claim, self.claim_counts = Request.RUNNING, claim, True
 
     @precondition(lambda self: self.request is Request.RUNNING)
-    @rule(share=st.integers(0, 4), hold=st.booleans())
-    def end(self, share: int, hold: bool) -> None:
+    @rule(share=st.integers(0, 4), hold=st.integers(0, 4))
+    def end(self, share: int, hold: int) -> None:
         drained = self.drained
         claim = self.settle()
         size = len(claim.messages)
         done = min(share, size)
-        counts = self.queue.end_batch(claim, done, self.now_ms, hold=hold)
+        held = min(hold, done)
+        counts = self.queue.end_batch(claim, done, self.now_ms, held=held)
         assert self.drained - drained == (self.state is QueueState.DRAINING)
         if self.judge(counts):
             again = set(claim.messages.offsets()[done:])
             self.consuming -= again
             self.pending |= again
-            if done and not hold:
-                self.done = max(self.consuming) + 1
-                self.consuming = set()
+            if done > held:
+                kept = set(claim.messages.offsets()[done - held : done])
+                self.done = max(self.consuming - kept) + 1
+                self.consuming = kept
             self.request = Request.QUEUED if done == size else Request.SCHEDULED
 
     @precondition(lambda self: self.request is Request.RUNNING)

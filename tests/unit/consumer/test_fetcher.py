@@ -51,6 +51,7 @@ class Pulls:
         self.line = line or Line()
         self.frames = PullFrames(HEADER)
         self.pulled: list[int] = []
+        self.max_offsets: list[int] = []
         self.submitted: list[AssignedQueue] = []
         self.has_room = True
         self.assigned = AssignedQueue(
@@ -77,7 +78,10 @@ class Pulls:
 
     # PullTarget
 
-    def accept(self, found: MessageBatch, next_offset: int) -> Callable[[], object] | None:
+    def accept(
+        self, found: MessageBatch, next_offset: int, max_offset: int
+    ) -> Callable[[], object] | None:
+        self.max_offsets.append(max_offset)
         self.pulled.append(len(found))
         if self.assigned.accept(self.generation, found, next_offset):
             return lambda: self.submitted.append(self.assigned)

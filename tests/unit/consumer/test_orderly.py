@@ -13,7 +13,7 @@ import pytest
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import BatchCalls, OnIoThread
-from ordermq.consumer.dispatch.failure_policy import Retry
+from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Stop, policy_for
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_store import OffsetStore
@@ -39,7 +39,7 @@ Listener = Callable[[Sequence[MessageView], ConsumeContext], Any]
 class Consumption:
     """A queue of messages 0..199 and a dispatcher, driven a step at a time on one thread."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, on_failure: FailurePolicy | None = None, **config: Any) -> None:
         self.clock = ManualClock(START_MS)
         self.drained: list[AssignedQueue] = []
         self.submitted: list[AssignedQueue] = []
@@ -58,14 +58,15 @@ class Consumption:
         assert self.assigned.accept(0, batch(range(200)), 200)
         self.claimed: list[int] = []
         self.seen: list[int] = []
-        self.statistics = ConsumerStatistics()
+        self.statistics = ConsumerStatistics(self.clock)
+        self.statistics.follow(lambda: [self.assigned])
         self.runtime = SimpleNamespace(post=lambda job: None, spawn=self.spawn)
         self.service = OrderlyDispatcher(
             cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime)),
             "G",
             ConsumeConfig(**config),
             lambda messages, context: None,
-            Retry(),
+            policy_for(on_failure, ConsumeConfig(**config), "G"),
             cast(OffsetStore, SimpleNamespace(commit=self.commit)),
             EventRecorder(NoHistory(), "G"),
             self.statistics,
@@ -279,7 +280,7 @@ def test_a_queue_pauses_longer_after_each_internal_error_in_a_row() -> None:
     ("max_attempts", "said"),
     [
         (0, "will be retried in 1000 ms (attempt 1, no limit)"),
-        (5, "will be retried in 1000 ms (attempt 1, limit 5)"),
+        (5, "will be retried in 1000 ms (attempt 1, limit 5, then DeadLetter)"),
     ],
 )
 def test_the_log_says_what_follows_from_a_failed_call(
@@ -304,3 +305,185 @@ def test_the_log_says_which_results_are_allowed(caplog: pytest.LogCaptureFixture
     assert "listener returned 'done': expected None, a ConsumeResult" in record.message
     assert "will be retried in 1000 ms" in record.message
     assert not record.exc_info
+
+
+def test_attempts_and_reconsume_times_agree_until_the_queue_is_taken_over() -> None:
+    consumption = Consumption(consume_message_batch_max_size=4)
+    told: list[tuple[int, list[int]]] = []
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        if messages[0].queue_offset == 4:
+            told.append((context.attempt, [message.reconsume_times for message in messages]))
+            return ConsumeResult.SUSPEND if context.attempt < 3 else None
+        return None
+
+    for _ in range(4):
+        consumption.run(listen)
+    assert told == [(n, [n] * 4) for n in range(4)]
+    assert consumption.assigned.done_offset == 200
+    assert consumption.assigned.attempts == {}
+
+    told.clear()
+    assigned = consumption.assigned
+    for offsets in (range(200, 204), range(200, 204)):
+        assigned.accept(assigned.generation, batch(offsets), 204)
+        consumption.run(lambda messages, context: ConsumeResult.SUSPEND)
+        assert assigned.attempts == dict.fromkeys(range(200, 204), 1)
+        assigned.lose_lease("a test says so")
+        assert assigned.regain(Lease(8, LEASE_END_MS, True), 200)
+        assert assigned.attempts == {}, "another member may have had it: it starts again"
+
+
+def test_a_view_that_was_kept_tells_how_often_its_message_had_failed() -> None:
+    consumption = Consumption()
+    kept: list[MessageView] = []
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        if messages[0].queue_offset == 3 and context.attempt < 2:
+            return ConsumeResult.SUSPEND
+        kept.extend(messages)
+        return None
+
+    for _ in range(3):
+        consumption.run(listen)
+    assert [view.reconsume_times for view in kept] == [0, 0, 0, 2] + [0] * 196
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+def test_a_message_of_a_failed_batch_has_exactly_its_attempts(limit: int) -> None:
+    consumption = Consumption(Stop(limit), consume_message_batch_max_size=4)
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        if any(message.queue_offset == 6 for message in messages):
+            raise ValueError("a test's own failure")
+
+    for _ in range(limit + 2):
+        consumption.run(listen)
+    assert consumption.seen.count(6) == limit
+    assert consumption.assigned.is_paused
+    assert consumption.assigned.done_offset == 6
+
+
+@pytest.mark.parametrize("how", ["raises", "suspends"])
+def test_a_queue_that_hangs_on_a_message_says_so_at_doubling_attempts(
+    caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    consumption = Consumption(Stop(), max_attempts=20)
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult:
+        if how == "raises":
+            raise ValueError("a test's own failure")
+        return ConsumeResult.SUSPEND
+
+    for _ in range(20):
+        consumption.run(listen)
+        consumption.clock.advance(100)
+    what = "listener raised ValueError" if how == "raises" else "listener suspended the queue"
+    assert [(record.levelname, record.message) for record in caplog.records[:-1]] == [
+        *(
+            (
+                "WARNING",
+                f"{QUEUE}: {what}; offsets 0-0 will be retried in 1000 ms "
+                f"(attempt {attempt}, limit 20, then Stop)",
+            )
+            for attempt in (1, 2, 4, 8, 16)
+        ),
+        (
+            "ERROR",
+            f"{QUEUE}: {what}; the queue stops at offset 0 (attempt 20, limit 20, then Stop)",
+        ),
+    ]
+    (blocked,) = consumption.statistics.blocked()
+    assert blocked == (QUEUE, 0, 20, START_MS)
+    assert consumption.statistics["oldest_blocked_ms"] == 2_000
+
+
+def test_a_blocked_queue_is_forgotten_once_its_message_is_done() -> None:
+    consumption = Consumption()
+    consumption.run(lambda messages, context: ConsumeResult.SUSPEND)
+    assert consumption.statistics["oldest_blocked_ms"] == 0
+    consumption.clock.advance(500)
+    assert consumption.statistics["oldest_blocked_ms"] == 500
+    assert consumption.statistics.as_dict()["oldest_blocked_ms"] == 500
+    consumption.run(lambda messages, context: None)
+    assert consumption.statistics.blocked() == []
+
+
+def test_a_part_of_a_batch_that_is_done_is_progress_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consumption = Consumption(consume_message_batch_max_size=4)
+    consumption.run(lambda messages, context: 2)
+    assert caplog.records == []
+
+
+def test_a_call_can_hold_back_what_it_has_done_while_the_ones_before_it_are_committed() -> None:
+    consumption = Consumption()
+    assigned = consumption.assigned
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        offset = messages[0].queue_offset
+        assert context.auto_commit, "each call begins with the consumer's"
+        if 20 <= offset < 23:
+            context.auto_commit = False
+            done.append(assigned.done_offset)
+        if offset == 23:
+            done.append(assigned.done_offset)
+            context.auto_commit = False
+            return ConsumeResult.ROLLBACK if len(done) == 4 else ConsumeResult.COMMIT
+        if offset == 24:
+            done.append(assigned.done_offset)
+        return None
+
+    done: list[int] = []
+    consumption.run(listen)
+    assert done[1:] == [20, 20, 20], "what came before in the same claim is committed"
+    assert assigned.done_offset == 20, "rolled back to there"
+    consumption.run(listen)
+    assert done[-1] == 24, "COMMIT commits what was held"
+    assert consumption.seen == [*range(24), *range(20, 200)]
+    assert assigned.done_offset == 200
+
+
+def test_a_call_of_a_manual_consumer_can_commit_by_its_result() -> None:
+    consumption = Consumption(auto_commit=False)
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        assert not context.auto_commit
+        context.auto_commit = messages[0].queue_offset == 9
+
+    consumption.run(listen)
+    assert consumption.assigned.done_offset == 10
+
+
+@pytest.mark.parametrize("answer", [ConsumeResult.COMMIT, ConsumeResult.ROLLBACK])
+def test_a_result_for_manual_commit_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, answer: ConsumeResult
+) -> None:
+    consumption = Consumption()
+    consumption.run(lambda messages, context: answer)
+    assert consumption.assigned.done_offset == 200
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"listener returned {answer.name} with auto_commit=True" in record.message
+
+
+def test_with_strict_results_none_suspends() -> None:
+    consumption = Consumption(strict_results=True)
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        return ConsumeResult.SUCCESS if messages[0].queue_offset < 5 else None
+
+    consumption.run(listen)
+    assert consumption.assigned.done_offset == 5
+    assert consumption.assigned.attempts == {5: 1}
+
+
+def test_a_context_says_how_far_behind_its_messages_are() -> None:
+    consumption = Consumption(consume_message_batch_max_size=100)
+    consumption.assigned.max_offset = 250
+    behind: list[int] = []
+    consumption.run(lambda messages, context: behind.append(context.behind))
+    assert behind == [250, 150]
+    assert consumption.statistics["behind"] == 50
+    assert consumption.statistics.behind() == {QUEUE: 50}
