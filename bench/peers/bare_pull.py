@@ -14,10 +14,9 @@ import time
 from typing import cast
 
 from ordermq.remoting.codes import PullFlag, RequestCode
-from ordermq.remoting.command import Command
+from ordermq.remoting.command import Command, encode
 from ordermq.remoting.connection import split_address
 from ordermq.remoting.event_loop import new_event_loop
-from ordermq.remoting.framing import encode
 from ordermq.remoting.headers import PullHeader
 
 _NEXT = b'"nextBeginOffset":"'

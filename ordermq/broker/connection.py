@@ -12,8 +12,7 @@ from ordermq.broker.statistics import BrokerStatistics
 from ordermq.errors import ProtocolError
 from ordermq.model.stored_message import host_bytes
 from ordermq.remoting.codes import ResponseCode
-from ordermq.remoting.command import Command
-from ordermq.remoting.framing import Framer, encode
+from ordermq.remoting.command import Command, Framer, encode
 
 log = logging.getLogger("ordermq.broker")
 

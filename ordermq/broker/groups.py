@@ -15,8 +15,7 @@ from ordermq.model.names import check_group
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData
 from ordermq.remoting.codes import RequestCode
-from ordermq.remoting.command import ONEWAY_FLAG, Command
-from ordermq.remoting.framing import encode
+from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
 from ordermq.remoting.headers import GroupHeader
 
 BROADCASTING = "BROADCASTING"

@@ -25,8 +25,7 @@ from ordermq.model import properties as props
 from ordermq.model.names import HALF_TOPIC, UNDECIDED_TOPIC
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
-from ordermq.remoting.command import ONEWAY_FLAG, Command
-from ordermq.remoting.framing import encode
+from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
 from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
 
 log = logging.getLogger("ordermq.broker")

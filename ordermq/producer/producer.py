@@ -25,7 +25,7 @@ from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
-from ordermq.producer.pending_message import PendingMessage
+from ordermq.producer.pending_message import AsyncWaiter, BatchWaiter, PendingMessage, SendWindow
 from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, QueueSelector, ShardingKey
 from ordermq.producer.queue_sender import FailedKeys, QueueSender
 from ordermq.producer.request_reply import (
@@ -36,7 +36,6 @@ from ordermq.producer.request_reply import (
     reply_message,
 )
 from ordermq.producer.send_protocol import SendProtocol
-from ordermq.producer.waiters import AsyncWaiter, BatchWaiter, SendWindow
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import RecallHeader

@@ -21,10 +21,9 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
 from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, TransactionState
 from ordermq.model.stored_message import StoredMessage
-from ordermq.producer.pending_message import PendingMessage
+from ordermq.producer.pending_message import AsyncWaiter, BatchWaiter, PendingMessage
 from ordermq.producer.producer import Producer
 from ordermq.producer.queue_selector import ShardingKey
-from ordermq.producer.waiters import AsyncWaiter, BatchWaiter
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader

@@ -3,8 +3,7 @@
 | subject | file |
 |---|---|
 | codes of requests, responses and languages | codes.py |
-| one request or response | command.py |
-| commands as bytes: frames, JSON and binary headers, pull requests | framing.py |
+| one request or response, as bytes and back: frames, JSON and binary headers | command.py |
 | named fields of each request and response | headers.py |
 | JSON bodies | bodies.py |
 | an open connection, also written by other threads | connection.py |

@@ -1,16 +1,39 @@
-"""Command: one request or response of the protocol."""
+"""Commands, the requests and responses of the protocol, and their frames, without I/O; for client
+and broker (docs/internals/protocol.md#frame).
+
+The header of a frame travels as JSON (docs/internals/protocol.md#json-header) or in RocketMQ's
+binary form (docs/internals/protocol.md#binary-header).
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
-from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode
+import orjson
+
+from ordermq.core import read_header
+from ordermq.errors import ProtocolError
+from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode, PullFlag, RequestCode
+from ordermq.remoting.headers import PullHeader
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
+_WORDS = struct.Struct(">iI")  # length after itself; serialization << 24 | header length
+MAX_FRAME_BYTES = 16_777_216
+_BINARY_HEAD = struct.Struct(">hBhii")  # code, language, version, opaque, flag
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+_LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
+_LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
+# Placeholders of the pull template. Quotes within a string are escaped, so the patterns below match
+# the two members and nothing else.
+_OFFSET, _OPAQUE = 7_777_777, 8_888_888
+_OFFSET_MEMBER, _OPAQUE_MEMBER = b'"queueOffset":"%d"' % _OFFSET, b'"opaque":%d' % _OPAQUE
 _opaques = itertools.count(1)
 
 
@@ -73,3 +96,256 @@ class Command:
     def is_oneway(self) -> bool:
         """True for a request that gets no response."""
         return bool(self.flag & ONEWAY_FLAG)
+
+
+def encode(command: Command) -> bytes:
+    """Return the frame of a command."""
+    if command.serialization is Serialization.JSON:
+        header = encode_json(command)
+    else:
+        header = encode_binary(command)
+    # The first byte of the header's length is its encoding.
+    mark = command.serialization << 24 | len(header)
+    return b"".join((_WORDS.pack(4 + len(header) + len(command.body), mark), header, command.body))
+
+
+class Framer:
+    """Splits a stream of bytes into commands.
+
+    Args:
+        max_frame_bytes: a longer frame is refused as soon as its length is read.
+    Attributes:
+        completed: after a `feed` that raised, the commands before the malformed bytes; they
+            are valid.
+    """
+
+    __slots__ = ("_buffer", "_max_frame_bytes", "completed")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+        self.completed: list[Command] = []
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Number of bytes of the incomplete frame."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Command]:
+        """Add received bytes and return the commands they complete, in order.
+
+        Raises: ProtocolError: the stream is malformed from here on: handle `completed`, then
+            close it.
+        O(bytes): a body is copied once, twice if its frame came in pieces.
+        """
+        source = data
+        if self._buffer:
+            # Large frames come in many reads. Joining buffer and data for each of them would copy
+            # the frame's start again every time.
+            if self._is_far_from_whole(len(data)):
+                self._buffer += data
+                return []
+            source = b"".join((self._buffer, data))
+            self._buffer.clear()
+        commands: list[Command] = []
+        at, end = 0, len(source)
+        try:
+            while end - at >= 8:
+                length, mark = _WORDS.unpack_from(source, at)
+                header_size = mark & 0xFFFFFF
+                # Before the bytes are awaited: a wrong length would be waited for forever.
+                if length < 4 or length + 4 > self._max_frame_bytes:
+                    raise ProtocolError(
+                        f"frame of {length + 4} bytes: expected 8..{self._max_frame_bytes}"
+                    )
+                if header_size > length - 4:
+                    raise ProtocolError(
+                        f"header of {header_size} bytes in a frame of {length + 4} bytes"
+                    )
+                if end - at < 4 + length:
+                    break
+                body_start, next_at = at + 8 + header_size, at + 4 + length
+                header = source[at + 8 : body_start]
+                commands.append(_decode(mark >> 24, header, source[body_start:next_at]))
+                at = next_at
+        except ProtocolError:
+            self.completed = commands
+            raise
+        finally:
+            if at < end:
+                self._buffer += source[at:]
+        return commands
+
+    def _is_far_from_whole(self, more: int) -> bool:
+        """Return True if the buffered frame is of a legal length and misses more bytes."""
+        if len(self._buffer) < 8:
+            return False
+        length: int = _WORDS.unpack_from(self._buffer)[0]
+        return len(self._buffer) + more < 4 + length <= self._max_frame_bytes
+
+
+def _decode(serialization: int, header: bytes, body: bytes) -> Command:
+    if serialization == Serialization.JSON:
+        return decode_json(header, body)
+    if serialization == Serialization.ROCKETMQ:
+        return decode_binary(header, body)
+    raise ProtocolError(f"header serialization {serialization}: expected 0 (JSON) or 1 (ROCKETMQ)")
+
+
+class PullFrames:
+    """Frames of pull requests of one queue that differ only in offset and opaque.
+
+    The header is encoded once, and the two numbers are filled in for each pull.
+
+    Args:
+        header: the pull; its offset is ignored.
+    """
+
+    def __init__(self, header: PullHeader) -> None:
+        self._header = header
+        command = self.command(_OFFSET, _OPAQUE)
+        before, _, rest = encode(command)[8:].partition(_OFFSET_MEMBER)
+        between, _, after = rest.partition(_OPAQUE_MEMBER)
+        self._parts = before + b'"queueOffset":"', b'"' + between + b'"opaque":', after
+        self.code = command.code
+
+    def command(self, offset: int, opaque: int) -> Command:
+        """Return the pull at `offset` as a command, for requests that are signed or renamed."""
+        code = RequestCode.PULL_MESSAGE
+        if self._header.sys_flag & PullFlag.LITE:
+            code = RequestCode.LITE_PULL_MESSAGE
+        header = replace(self._header, queue_offset=offset)
+        return Command(code, header.to_ext(), opaque=opaque)
+
+    def frame(self, offset: int, opaque: int) -> bytes:
+        """Return the frame of the pull at `offset`, equal to `encode` of the command."""
+        before, between, after = self._parts
+        text = b"%b%d%b%d%b" % (before, offset, between, opaque, after)
+        return _WORDS.pack(len(text) + 4, len(text)) + text
+
+
+def encode_json(command: Command) -> bytes:
+    """Encode a JSON header; members in Java's order, without nulls."""
+    members: dict[str, Any] = {
+        "code": command.code,
+        "extFields": command.ext,
+        "flag": command.flag,
+        "language": _LANGUAGE_NAMES.get(command.language, "OTHER"),
+        "opaque": command.opaque,
+    }
+    if command.remark is not None:
+        members["remark"] = command.remark
+    members["serializeTypeCurrentRPC"] = "JSON"
+    members["version"] = command.version
+    return orjson.dumps(members)
+
+
+def decode_json(header: bytes | memoryview, body: bytes) -> Command:
+    """Decode a JSON header; ignore unknown members, use defaults for missing ones.
+
+    Raises: ProtocolError: not a JSON object, or a member of the wrong type.
+    """
+    try:
+        members = orjson.loads(header)
+    except orjson.JSONDecodeError as error:
+        raise ProtocolError(f"command header is not JSON: {error}") from None
+    if not isinstance(members, dict):
+        raise ProtocolError(f"command header is a JSON {type(members).__name__}, not an object")
+    get = members.get
+    language = _language(get("language", "JAVA"))  # Java's default for a missing name
+    ext = get("extFields") or {}
+    remark = get("remark")
+    code, opaque, flag, version = get("code"), get("opaque", 0), get("flag", 0), get("version", 0)
+    # By exact type, as everything here: bool is a subclass of int.
+    if not (type(code) is type(opaque) is type(flag) is type(version) is int):
+        raise ProtocolError(
+            f"command header: code, opaque, flag, version are {(code, opaque, flag, version)!r}, "
+            "expected numbers"
+        )
+    if not isinstance(ext, dict) or not (remark is None or isinstance(remark, str)):
+        raise ProtocolError("command header: extFields must be an object, remark a string")
+    for name, value in ext.items():
+        if type(value) is not str:
+            ext[name] = _as_text(name, value)  # Java reads what other clients send unquoted
+    return Command(
+        code,
+        ext,
+        body,
+        remark,
+        opaque,
+        flag,
+        language,
+        version,
+    )
+
+
+def _language(value: object) -> int:
+    if type(value) is int:
+        return value
+    # Java has null for a language it does not know.
+    if value is None or isinstance(value, str):
+        return _LANGUAGE_CODES.get(value or "", LanguageCode.OTHER)
+    raise ProtocolError(f"command header: language is a {type(value).__name__}")
+
+
+def _as_text(name: str, value: object) -> str:
+    write = _TEXT_OF.get(type(value))
+    if write is None:
+        raise ProtocolError(f"command header: extFields.{name} is a {type(value).__name__}")
+    return write(value)
+
+
+_TEXT_OF: dict[type, Callable[[Any], str]] = {
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda value: "",
+    int: str,
+    float: str,
+}
+
+
+def make_binary(command: Command) -> None:
+    """Choose the binary header for a command; one whose code does not fit keeps JSON."""
+    # The binary header has 16 bits for the code; the extensions from 28101 on fit, Java's too.
+    if -32_768 <= command.code <= 32_767:
+        command.serialization = Serialization.ROCKETMQ
+
+
+def encode_binary(command: Command) -> bytes:
+    """Encode a binary header.
+
+    Raises: ProtocolError: the code does not fit into 16 bits.
+    """
+    if not -32_768 <= command.code <= 32_767:
+        raise ProtocolError(f"code {command.code} does not fit the binary header: use JSON")
+    remark = (command.remark or "").encode()
+    ext = _encode_ext(command.ext)
+    return b"".join(
+        (
+            _BINARY_HEAD.pack(
+                command.code, command.language, command.version, command.opaque, command.flag
+            ),
+            _INT.pack(len(remark)),
+            remark,
+            _INT.pack(len(ext)),
+            ext,
+        )
+    )
+
+
+def _encode_ext(ext: Mapping[str, str]) -> bytes:
+    parts: list[bytes] = []
+    for name, value in ext.items():
+        raw_name, raw_value = name.encode(), value.encode()
+        parts += (_SHORT.pack(len(raw_name)), raw_name, _INT.pack(len(raw_value)), raw_value)
+    return b"".join(parts)
+
+
+def decode_binary(header: bytes, body: bytes) -> Command:
+    """Decode a binary header; every length is checked before use.
+
+    Raises: ProtocolError: truncated, a length out of bounds, or not UTF-8.
+    """
+    code, language, version, opaque, flag, remark, ext = read_header(header)
+    return Command(
+        code, ext, body, remark or None, opaque, flag, language, version, Serialization.ROCKETMQ
+    )

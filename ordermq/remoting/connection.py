@@ -24,8 +24,14 @@ from ordermq.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from ordermq.remoting.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
-from ordermq.remoting.framing import Framer, encode, make_binary
+from ordermq.remoting.command import (
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    Command,
+    Framer,
+    encode,
+    make_binary,
+)
 from ordermq.remoting.namespaces import Namespaces
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
 from ordermq.remoting.signing import Credentials

@@ -14,8 +14,7 @@ from ordermq.errors import BrokerError
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
-from ordermq.remoting.command import ONEWAY_FLAG, Command
-from ordermq.remoting.framing import encode
+from ordermq.remoting.command import ONEWAY_FLAG, Command, encode
 from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.signing import Credentials
 from tests.component.broker.wire_client import WireClient

@@ -14,8 +14,7 @@ import pytest
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode, ResponseCode
-from ordermq.remoting.command import ONEWAY_FLAG, Command, Serialization
-from ordermq.remoting.framing import encode
+from ordermq.remoting.command import ONEWAY_FLAG, Command, Serialization, encode
 from ordermq.remoting.headers import SendHeader
 from tests.component.broker.broker_process import BrokerProcess
 from tests.component.broker.wire_client import WireClient, records

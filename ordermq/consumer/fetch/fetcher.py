@@ -29,9 +29,8 @@ from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import OFFSET_RESET, PullFlag, ResponseCode
-from ordermq.remoting.command import Command, next_opaque
+from ordermq.remoting.command import Command, PullFrames, next_opaque
 from ordermq.remoting.connection import Connection
-from ordermq.remoting.framing import PullFrames
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 

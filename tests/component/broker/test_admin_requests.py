@@ -9,8 +9,7 @@ from ordermq.clock import ManualClock
 from ordermq.model import properties as props
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode
-from ordermq.remoting.command import Command
-from ordermq.remoting.framing import encode
+from ordermq.remoting.command import Command, encode
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, queue_table
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ordermq.clock import ManualClock
 from ordermq.model import properties as props
 from ordermq.remoting.codes import RequestCode, ResponseCode
-from ordermq.remoting.command import Command
-from ordermq.remoting.framing import encode
+from ordermq.remoting.command import Command, encode
 from ordermq.remoting.headers import LongSendHeader, PushReplyHeader, SendHeader
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, records

@@ -12,8 +12,7 @@ from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.model.stored_message import StoredMessage
 from ordermq.remoting.codes import RequestCode, ResponseCode
-from ordermq.remoting.command import ONEWAY_FLAG, Command, Serialization
-from ordermq.remoting.framing import encode
+from ordermq.remoting.command import ONEWAY_FLAG, Command, Serialization, encode
 from ordermq.remoting.headers import LongSendHeader, SendHeader
 from tests.component.broker.wire_client import WireClient, batch_body, records
 

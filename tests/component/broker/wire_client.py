@@ -24,8 +24,7 @@ from ordermq.remoting.bodies import (
     locked_queues_from_body,
 )
 from ordermq.remoting.codes import RequestCode
-from ordermq.remoting.command import ONEWAY_FLAG, Command
-from ordermq.remoting.framing import Framer, encode
+from ordermq.remoting.command import ONEWAY_FLAG, Command, Framer, encode
 from ordermq.remoting.headers import (
     PullHeader,
     QueryOffsetHeader,

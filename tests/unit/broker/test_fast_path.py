@@ -11,8 +11,7 @@ from ordermq.broker.processors.fast_path import (
     send_reply,
 )
 from ordermq.errors import ProtocolError
-from ordermq.remoting.command import Command
-from ordermq.remoting.framing import encode
+from ordermq.remoting.command import Command, encode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader, SendHeader, SendReplyHeader
 
 SEND = SendHeader(

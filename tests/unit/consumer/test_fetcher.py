@@ -13,8 +13,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCal
 from ordermq.errors import ProtocolError, RequestTimeout
 from ordermq.model.message import MessageBatch
 from ordermq.remoting.codes import PullFlag, ResponseCode
-from ordermq.remoting.command import Command
-from ordermq.remoting.framing import PullFrames, encode
+from ordermq.remoting.command import Command, PullFrames, encode
 from ordermq.remoting.headers import PullHeader
 from ordermq.remoting.response_futures import ResponseFuture
 

@@ -16,9 +16,8 @@ from ordermq.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from ordermq.remoting.command import Command, Serialization
+from ordermq.remoting.command import Command, Serialization, encode
 from ordermq.remoting.connection import Connection, split_address
-from ordermq.remoting.framing import encode
 from ordermq.remoting.response_futures import ResponseFuture
 
 from .wire_server import Line, WireServer, run, until

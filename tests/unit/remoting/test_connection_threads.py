@@ -14,9 +14,8 @@ import pytest
 from ordermq.clock import SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectionLost, RequestTimeout
-from ordermq.remoting.command import Command
+from ordermq.remoting.command import Command, encode
 from ordermq.remoting.connection import Connection, SharedSocket
-from ordermq.remoting.framing import encode
 from ordermq.remoting.response_futures import ResponseFuture
 
 from .test_connection import Owner, echo, silent

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ordermq.remoting.command import Command
-from ordermq.remoting.framing import Framer, encode
+from ordermq.remoting.command import Command, Framer, encode
 
 _T = TypeVar("_T")
 TIMEOUT_S = 10.0

@@ -1,4 +1,4 @@
-"""Frames: a stream of bytes to commands, and back (docs/internals/protocol.md#frame, V1-V3)."""
+"""Commands as bytes and back: frames and headers (docs/internals/protocol.md#frame)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ordermq.errors import ProtocolError
 from ordermq.remoting.codes import LanguageCode, PullFlag, RequestCode
-from ordermq.remoting.command import Command, Serialization
-from ordermq.remoting.framing import Framer, PullFrames, encode
+from ordermq.remoting.command import Command, Framer, PullFrames, Serialization, encode
 from ordermq.remoting.headers import PullHeader
 
 JSON_REQUEST = Command(34, {}, b"{}", opaque=1)

@@ -11,8 +11,7 @@ import pytest
 
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
-from ordermq.producer.pending_message import PendingMessage
-from ordermq.producer.waiters import BatchWaiter, SendWindow, ThreadEvent
+from ordermq.producer.pending_message import BatchWaiter, PendingMessage, SendWindow, ThreadEvent
 
 RECEIPT = SendReceipt(MessageQueue("T", "b", 0), 0, "id", "place")
 
