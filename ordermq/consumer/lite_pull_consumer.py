@@ -176,19 +176,19 @@ class LitePullConsumer(Starting):
             )
         )
 
-        async def settle() -> None:
+        async def assign() -> None:
             for topic, callback in self._watched.items():
                 await member.watch_topic(topic, callback)
             if self._assigned is not None:
                 await member.assign(*self._assigned)
             elif self._subscriptions:
-                await member.settle()
+                await member.rebalance_now()
 
         # Before it starts: `on_assigned` may be called, and seek, before `start` returns.
         self._member = member
         member.start()
         try:
-            member.client.call(settle())
+            member.client.call(assign())
         except BaseException:
             # Registered already: without a goodbye the group would wait for it to expire.
             member.close(0.0)
@@ -250,7 +250,7 @@ class LitePullConsumer(Starting):
 
     async def _subscribe(self, member: GroupMember, subscription: Subscription) -> None:
         await member.subscribe([subscription])
-        await member.settle()
+        await member.rebalance_now()
 
     def unsubscribe(self, topic: str) -> None:
         """Give the topic's queues up; a topic not subscribed is ignored."""

@@ -76,7 +76,7 @@ _REPLACED_CLASSES = {
 }
 # Parts of names, wherever they stand in a source file.
 _REPLACED_PARTS = re.compile(
-    r"told_epoch|inquir(y|ies)|steer(ed|ing)|pull_streak|moves_left|hot_frame|set_aside"
+    r"leave_out|take_all_in|plain_texts|is_sound|told_epoch|inquir(y|ies)|steer(ed|ing)|pull_streak|moves_left|hot_frame|set_aside"
     r"|sink_places|tenure|ledger|\bParcel\b|QueueLane|LaneService|TurnDriver",
     re.IGNORECASE,
 )

@@ -154,7 +154,7 @@ class GroupMember:
         offset_file = self._open_offsets() if is_broadcasting else None
         self._recorder = EventRecorder(settings.recorder, group)
         self._leaving = False
-        self._is_out = False  # released as a whole: no member until it rejoins
+        self._has_left = False  # by `leave`: no member of the group until `rejoin`
         self._releasing: Future[None] | None = None  # what `force` cancels
         self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
         self._loops: list[asyncio.Task[object]] = []
@@ -183,8 +183,7 @@ class GroupMember:
             commits_done=settings.commits_done,
             commits_resets=settings.commits_resets,
         )
-        # The order of construction is the order of the floors: each part knows those before it, and
-        # those after it only through callbacks.
+        # Each part is made after the parts it uses; it reaches later ones through callbacks.
         self._receiver = settings.make_receiver(
             ReceiverParts(client, self.offsets, self._recorder, statistics)
         )
@@ -255,7 +254,7 @@ class GroupMember:
         self._check = SubscriptionCheck(
             client,
             group,
-            lambda: () if self._rebalancer.by_hand else self.subscriptions.all(),
+            lambda: () if self._rebalancer.assigned_by_user else self.subscriptions.all(),
             is_ordered=self._receiver.is_ordered,
         )
 
@@ -392,7 +391,11 @@ class GroupMember:
         """Give the queues of a topic up, then tell the brokers
         (docs/internals/semantics.md#rebalance)."""
         self.subscriptions.remove(topic)
-        await (self._rebalancer.released(topic) if waits_for_batches else self._rebalancer.settle())
+        await (
+            self._rebalancer.released(topic)
+            if waits_for_batches
+            else self._rebalancer.rebalance_now()
+        )
         if self.subscriptions.topics():
             await self.client.heartbeats.beat()
         else:
@@ -414,14 +417,14 @@ class GroupMember:
         # No await from here on: a pass in between would share the topics with the group.
         for topic in set(before) - {item.topic for item in subscriptions}:
             self.subscriptions.remove(topic)
-        self._rebalancer.by_hand = frozenset(queues)
+        self._rebalancer.assigned_by_user = frozenset(queues)
         for subscription in subscriptions:
             self._fetcher.subscribe(subscription, is_registered=False)
-        await self._rebalancer.settle()
+        await self._rebalancer.rebalance_now()
 
-    async def settle(self) -> None:
+    async def rebalance_now(self) -> None:
         """Return with the present share of the topics, as far as the brokers grant it now."""
-        await self._rebalancer.settle()
+        await self._rebalancer.rebalance_now()
 
     def assigned_queues(self, *, with_draining: bool) -> list[MessageQueue]:
         """Return the queues this member may work now, sorted; any thread."""
@@ -443,13 +446,13 @@ class GroupMember:
 
     def leave(self) -> None:
         """Give every queue up and leave the group's member list, until `rejoin`."""
-        self._is_out = True
+        self._has_left = True
         self._runtime.call(self._leave())
 
     def rejoin(self) -> None:
         """End `leave`; nothing happens without one."""
-        if self._is_out:
-            self._is_out = False
+        if self._has_left:
+            self._has_left = False
             self._runtime.call(self._rejoin())
 
     async def _leave(self) -> None:
@@ -460,7 +463,7 @@ class GroupMember:
         # As in `close`: with locks first, without them last.
         while not self._locks.are_exclusive and self._rebalancer.assigned():
             await self.client.clock.sleep_ms(_IDLE_CHECK_MS)
-        if self._is_out and not self._leaving:
+        if self._has_left and not self._leaving:
             await self.client.unregister(consumer_group=self._group)
 
     async def _rejoin(self) -> None:
@@ -480,8 +483,11 @@ class GroupMember:
             message_model=settings.message_model.name,
             consume_from_where=_FROM_WHERE[settings.rebalance.consume_from_where],
         )
-        # Whoever the brokers list gets a share in the eyes of the other members.
-        shares = bool(subscriptions) and not self._rebalancer.by_hand and not self._is_out
+        # Other members reserve queues for every listed member, so a member that takes none must not
+        # be listed.
+        shares = (
+            bool(subscriptions) and not self._rebalancer.assigned_by_user and not self._has_left
+        )
         return Heartbeat(self.client.client_id, (data,) * shares, (INNER_PRODUCER_GROUP,))
 
     def _on_request(self, address: str, command: Command) -> Answer:
@@ -538,7 +544,9 @@ class GroupMember:
         self.control.on_assigned(assigned)
         subscription = self.subscriptions.of(assigned.queue.topic)
         assert subscription is not None  # the rebalancer has just looked
-        self._fetcher.begin(assigned, subscription, is_registered=not self._rebalancer.by_hand)
+        self._fetcher.begin(
+            assigned, subscription, is_registered=not self._rebalancer.assigned_by_user
+        )
 
     def _on_released(self, assigned: AssignedQueue) -> None:
         self._fetcher.end(assigned)

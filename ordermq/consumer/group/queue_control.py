@@ -56,7 +56,7 @@ class QueueControl:
     def pause(self, queue: MessageQueue, release: bool) -> None:
         """See `PushConsumer.pause`."""
         if release:
-            self._client.runtime.post(self._rebalancer.leave_out, queue)
+            self._client.runtime.post(self._rebalancer.exclude, queue)
             return
         # Found first: a queue that is not assigned raises, and is not paused later by surprise.
         self.find(queue).pause()
@@ -64,9 +64,9 @@ class QueueControl:
 
     def resume(self, queue: MessageQueue) -> None:
         """See `PushConsumer.resume`."""
-        was_left_out = self._client.runtime.call(self._take_in(queue))
+        was_excluded = self._client.runtime.call(self._include(queue))
         self._paused.discard(queue)
-        if not was_left_out:
+        if not was_excluded:
             self._resume(self.find(queue))
 
     def pause_all(self) -> None:
@@ -78,7 +78,7 @@ class QueueControl:
 
     def resume_all(self) -> None:
         """End every pause of a queue."""
-        self._client.runtime.post(self._rebalancer.take_all_in)
+        self._client.runtime.post(self._rebalancer.include_all)
         self._all_paused = False
         self._paused.clear()
         for assigned in self._rebalancer.assigned():
@@ -100,8 +100,8 @@ class QueueControl:
         if self._all_paused or assigned.queue in self._paused:
             assigned.pause()
 
-    async def _take_in(self, queue: MessageQueue) -> bool:
-        return self._rebalancer.take_in(queue)
+    async def _include(self, queue: MessageQueue) -> bool:
+        return self._rebalancer.include(queue)
 
     def _resume(self, assigned: AssignedQueue) -> None:
         if assigned.resume():

@@ -109,7 +109,7 @@ class Rebalancer:
         on_assigned: called with a new queue before its first pull.
         on_released: called with a queue that was given up.
     Attributes:
-        by_hand: queues assigned by the user; then nothing is shared with the group.
+        assigned_by_user: if not empty, exactly these are held; nothing is shared with the group.
         held: the queues held or still being released.
     """
 
@@ -141,13 +141,13 @@ class Rebalancer:
         self._on_assigned = on_assigned
         self._on_released = on_released
         self._is_broadcasting = is_broadcasting
-        self.by_hand: frozenset[MessageQueue] = frozenset()
+        self.assigned_by_user: frozenset[MessageQueue] = frozenset()
         self.held: dict[MessageQueue, AssignedQueue] = {}
         self._releases: dict[MessageQueue, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._closing = False
-        self._is_out = False  # of the group, until `rejoin`
-        self._left_out: set[MessageQueue] = set()  # queues not to take until `take_in`
+        self._has_left = False  # the group, until `rejoin`
+        self._excluded: set[MessageQueue] = set()  # queues not to take until `include`
         self._warnings = WarnOnce()
         self._passing = asyncio.Lock()
         self._own_id = client.client_id
@@ -165,32 +165,32 @@ class Rebalancer:
         """Run a pass now: members, routes, topics or locks may have changed."""
         self._wake.set()
 
-    def leave_out(self, queue: MessageQueue) -> None:
-        """Give a queue up if it is held, and do not take it until `take_in`."""
-        self._left_out.add(queue)
+    def exclude(self, queue: MessageQueue) -> None:
+        """Give a queue up if it is held, and do not take it until `include`."""
+        self._excluded.add(queue)
         self.wake()
 
-    def take_in(self, queue: MessageQueue) -> bool:
-        """End `leave_out`; False if the queue was not left out."""
-        if queue not in self._left_out:
+    def include(self, queue: MessageQueue) -> bool:
+        """End `exclude`; False if the queue was not excluded."""
+        if queue not in self._excluded:
             return False
-        self._left_out.remove(queue)
+        self._excluded.remove(queue)
         self.wake()
         return True
 
-    def take_all_in(self) -> None:
-        """End every `leave_out`."""
-        self._left_out.clear()
+    def include_all(self) -> None:
+        """End every `exclude`."""
+        self._excluded.clear()
         self.wake()
 
     def leave(self) -> None:
         """Have no share at all until `rejoin`; the caller leaves the group's member list."""
-        self._is_out = True
+        self._has_left = True
         self.wake()
 
     def rejoin(self) -> None:
         """End `leave`."""
-        self._is_out = False
+        self._has_left = False
         self.wake()
 
     async def released(self, topic: str) -> None:
@@ -199,8 +199,8 @@ class Rebalancer:
         releases = [task for queue, task in self._releases.items() if queue.topic == topic]
         await asyncio.gather(*releases, return_exceptions=True)
 
-    async def settle(self) -> None:
-        """Run a pass and return behind its releases, but for those that wait for a batch."""
+    async def rebalance_now(self) -> None:
+        """Run a pass; return when its releases have ended, except those waiting for a listener."""
         await self.pass_once()
         releases = list(self._releases.items())
         soon = [task for queue, task in releases if not self.held[queue].is_running]
@@ -211,8 +211,8 @@ class Rebalancer:
         clock, config = self._client.clock, self._config
         while True:
             await self.pass_once()
-            # A storm of notices makes one pass; a lone one hardly waits.
-            # Each join wakes every member once per broker; passes compute the same from both.
+            # Each join wakes every member once per broker, and every pass would compute the same:
+            # many notices in a short time cause one pass; a single one is handled almost at once.
             await clock.sleep_ms(config.rebalance_min_interval_ms)
             await wait_until_set(self._wake, clock, self._next_pass_ms)
 
@@ -234,7 +234,7 @@ class Rebalancer:
         await cancelled(*list(self._releases.values()))
 
     async def _balance_all(self) -> None:
-        topics = [] if self._is_out else self._topics()
+        topics = [] if self._has_left else self._topics()
         for assigned in self.assigned():
             if assigned.queue.topic not in topics:
                 self._release(assigned)
@@ -245,8 +245,10 @@ class Rebalancer:
 
     async def _shares(self, topics: Sequence[str]) -> dict[str, list[MessageQueue]]:
         """Return the queues to hold of each topic; a topic of which nothing is known is absent."""
-        if self.by_hand:
-            return {t: [queue for queue in self.by_hand if queue.topic == t] for t in topics}
+        if self.assigned_by_user:
+            return {
+                t: [queue for queue in self.assigned_by_user if queue.topic == t] for t in topics
+            }
         routes = {topic: await self._client.routes.get(topic) for topic in topics}
         # Once per topic and problem: passes come several times a second while locks are refused.
         for topic, route in routes.items():
@@ -257,7 +259,7 @@ class Rebalancer:
         if self._is_broadcasting:  # whatever other members there are takes nothing away
             return queues
         members = await self._client.group_members(self._group)
-        if self._closing or self._is_out:
+        if self._closing or self._has_left:
             # The member left while the list was on its way. A heartbeat now would register it
             # again, with a share that nobody else may take.
             return {}
@@ -289,7 +291,7 @@ class Rebalancer:
             for queue, assigned in self.held.items()
             if queue.topic == topic and assigned.state is QueueState.ACTIVE
         ]
-        todo = plan(held, [queue for queue in share if queue not in self._left_out])
+        todo = plan(held, [queue for queue in share if queue not in self._excluded])
         for queue in todo.revoke:
             self._release(self.held[queue])
         # A queue still being released comes back with a later pass, which the end of its
@@ -297,7 +299,7 @@ class Rebalancer:
         await self._acquire([queue for queue in todo.acquire if queue not in self.held])
 
     async def _acquire(self, queues: Sequence[MessageQueue]) -> None:
-        if not queues or self._closing or self._is_out:
+        if not queues or self._closing or self._has_left:
             return
         leases = await self._locks.acquire(queues)
         # Refused ones belong to members that still drain: usually the next try gets them. The
@@ -324,7 +326,7 @@ class Rebalancer:
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)
         self._on_assigned(assigned)
         # The consumer was closed, or asked to give this queue up, while the offset was read.
-        if self._closing or self._is_out or queue in self._left_out:
+        if self._closing or self._has_left or queue in self._excluded:
             self._release(assigned)
 
     def _release(self, assigned: AssignedQueue) -> None:

@@ -20,7 +20,7 @@ _COMMIT_RETRY_MS = 100  # well below any lease, so that one lost packet costs no
 class Revocation:
     """Gives queues up to their next owner; on the I/O thread.
 
-    The order is the promise: the next owner can only get the lock after the last offset is
+    The order matters: the next owner can only get the lock after the last offset is
     stored, so it repeats nothing. While a batch is out the lock is kept and renewed; only
     the loss of the lease ends that wait, never a deadline
     (docs/internals/semantics.md#leases-and-renewal).
@@ -64,7 +64,7 @@ class Revocation:
             await self._commit_last(assigned)
             await self._locks.release(assigned)
         finally:
-            # Also when cancelled at the end of `close`: late results must count for nothing.
+            # Also when cancelled at the end of `close`: from here on late results are ignored.
             assigned.discard()
             self._offsets.forget(assigned.queue)
             del self._drained[assigned]
