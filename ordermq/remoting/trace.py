@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from ordermq.errors import ProtocolError
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 DEFAULT_REGION = "DefaultRegion"
 NORMAL, HALF, DELAYED = 0, 1, 3  # ordinals of Java's MessageType
 _FIELD_END = "\x01"

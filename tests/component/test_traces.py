@@ -16,7 +16,6 @@ from ordermq.remoting.trace import (
     DELAYED,
     HALF,
     NORMAL,
-    TRACE_TOPIC,
     ConsumeBegun,
     ConsumeEnded,
     Published,
@@ -26,6 +25,7 @@ from ordermq.remoting.trace import (
 from tests.component.broker.wire_client import WireClient, records
 from tests.component.conftest import Seen, eventually
 
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TRACED = {"enable_msg_trace": True, "trace_interval_ms": 20}
 
 

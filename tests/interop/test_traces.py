@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from ordermq import Message, Producer
-from ordermq.remoting.trace import TRACE_TOPIC, Published, TraceRecord, read
+from ordermq.remoting.trace import Published, TraceRecord, read
 from tests.component.broker.wire_client import records
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.java_process import JavaProcess
 from tests.interop.run import Run
 
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TRACED = {"enable_msg_trace": True, "trace_interval_ms": 50}
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ordermq.clock import ManualClock, SystemClock
+from ordermq.clock import ManualClock, SystemClock, wait_until_set
 
 
 async def turns(count: int = 5) -> None:
@@ -95,3 +95,30 @@ def test_the_system_clock_goes_forward_and_sleeps_at_least_as_long_as_asked() ->
     asyncio.run(clock.sleep_ms(-5))
     assert clock.now_ms() - before >= 4
     assert clock.wall_ms() > 1_700_000_000_000
+
+
+def test_a_wait_ends_with_its_event_or_its_deadline() -> None:
+    async def work() -> None:
+        clock, event = ManualClock(), asyncio.Event()
+        too_late = asyncio.create_task(wait_until_set(event, clock, 100))
+        in_time = asyncio.create_task(wait_until_set(event, clock, 1_000))
+        await turns()
+        clock.advance(100)
+        assert await too_late is False
+        event.set()
+        assert await in_time is True
+        assert await wait_until_set(event, clock, 0) is True
+
+    asyncio.run(work())
+
+
+def test_a_finished_wait_leaves_no_task() -> None:
+    async def work() -> None:
+        clock, event, before = ManualClock(), asyncio.Event(), asyncio.all_tasks()
+        waiting = asyncio.create_task(wait_until_set(event, clock, 100))
+        await turns()
+        event.set()
+        await waiting
+        assert asyncio.all_tasks() == before
+
+    asyncio.run(work())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ordermq.client.runtime import Runtime, cancelled, repeat
-from ordermq.clock import ManualClock, wait_until_set
+from ordermq.clock import ManualClock
 from ordermq.errors import StateError
 
 
@@ -116,33 +116,6 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 async def turns(count: int = 10) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-def test_a_wait_ends_with_its_event_or_its_deadline() -> None:
-    async def work() -> None:
-        clock, event = ManualClock(), asyncio.Event()
-        too_late = asyncio.create_task(wait_until_set(event, clock, 100))
-        in_time = asyncio.create_task(wait_until_set(event, clock, 1_000))
-        await turns()
-        clock.advance(100)
-        assert await too_late is False
-        event.set()
-        assert await in_time is True
-        assert await wait_until_set(event, clock, 0) is True
-
-    run(work())
-
-
-def test_a_finished_wait_leaves_no_task() -> None:
-    async def work() -> None:
-        clock, event, before = ManualClock(), asyncio.Event(), asyncio.all_tasks()
-        waiting = asyncio.create_task(wait_until_set(event, clock, 100))
-        await turns()
-        event.set()
-        await waiting
-        assert asyncio.all_tasks() == before
-
-    run(work())
 
 
 def test_a_repeated_action_first_waits_its_interval_which_is_read_each_time() -> None:
