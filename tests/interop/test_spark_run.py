@@ -111,7 +111,7 @@ def test_a_query_stopped_within_a_batch_keeps_its_locks_until_they_expire(
         hasty.begin_batch(start, end)
     patient = query(lock_wait_ms="40000")
     with ThreadPoolExecutor(1) as pool:
-        assert len(pool.submit(patient.begin, start, end).result(60)) == 4
+        assert len(pool.submit(patient.begin_batch, start, end).result(60)) == 4
 
 
 @pytest.mark.restarts

@@ -83,7 +83,8 @@ micro-batch are in memory together | one key's rows |
         frame: rows of the ordermq source, with the columns topic, broker, queue_id and offset.
         function: (rows) or (rows, context) -> rows or None. Rows are a pandas DataFrame, or a
             pyarrow RecordBatch; the result must have the schema's columns, in any order.
-            `context` is a `StageContext`.
+            `context` is a `StageContext`. A function decorated with `pandas_udf` takes columns
+            and is refused: see `ordered_udf`.
         schema: of the result.
         key: column or columns of the key whose rows must stay in order.
         per_key: make one call per key instead of one for rows of many keys. The default is
@@ -177,10 +178,7 @@ def make_spec(
     # stage gives up the check.
     if LEASE_COLUMN in frame.columns:
         client = client or source_options(frame, "the lease check of an ordered stream")
-        group = client.get("group", "")
-        if not group:
-            raise ConfigError("client_options needs 'group': the group that owns the locks")
-        fence = ExecutorLease(group, tuple(sorted(client.items())), fence_interval_ms)
+        fence = ExecutorLease.of(client, fence_interval_ms)
     if on_failure is not None:
         client = client or source_options(frame, f"on_failure={type(on_failure).__name__}")
     return StageSpec(

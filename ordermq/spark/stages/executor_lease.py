@@ -9,7 +9,7 @@ for the holder that is a renewal, for any other client a refusal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from ordermq.clock import SystemClock
 from ordermq.config import LeaseConfig
 from ordermq.consumer.group.queue_locks import LeaseTimes
-from ordermq.errors import LockLost, RemotingError, RouteError
+from ordermq.errors import ConfigError, LockLost, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import client_options
 from ordermq.spark.schema import LEASE_COLUMN
@@ -57,6 +57,17 @@ class ExecutorLease:
     group: str
     client: tuple[tuple[str, str], ...]
     interval_ms: int = 1_000
+
+    @classmethod
+    def of(cls, client: Mapping[str, str], interval_ms: int) -> ExecutorLease:
+        """Return the check of the group that these options of the format name.
+
+        Raises: ConfigError: they name no group.
+        """
+        group = client.get("group", "")
+        if not group:
+            raise ConfigError("client_options needs 'group': the group that owns the locks")
+        return cls(group, tuple(sorted(client.items())), interval_ms)
 
     def check_rows(self, rows: Any, queue: MessageQueue | None, lease: int | None) -> None:
         """Make sure that every queue of the rows is still held.

@@ -75,11 +75,23 @@ class StageContext:
     lease: int | None = None
 
 
+def is_spark_udf(function: Any) -> bool:
+    """Return whether Spark's `pandas_udf`, `arrow_udf` or `udf` made this function."""
+    # A call of such a function makes a Column, which an executor cannot do.
+    return hasattr(function, "evalType") and hasattr(function, "func")
+
+
 def takes_context(function: Callable[..., Any], rows: int = 1) -> bool:
     """Return whether a function takes a context after its first `rows` arguments.
 
-    Raises: ConfigError: it takes another number of arguments.
+    Raises: ConfigError: it takes another number of arguments, or is a UDF of Spark.
     """
+    if is_spark_udf(function):
+        name = function.__name__
+        raise ConfigError(
+            f"{name} is decorated with pandas_udf, or is another UDF of Spark, and takes columns: "
+            f"use ordered_udf({name}), or pass a function without decorator, which takes rows"
+        )
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a function written in C without a signature

@@ -1,0 +1,65 @@
+"""Use `pandas_udf` on the messages of a topic in order: the change and the total of amounts.
+
+Bodies are numbers as text. `change` is a plain function, and begins anew with each batch of rows.
+`total` is a pandas_udf already, called once per task: its totals go on from one batch of rows to
+the next.
+
+    python examples/pandas_udf_on_spark.py --name-servers 127.0.0.1:9876 --topic amounts
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.functions import pandas_udf
+from pyspark.sql.types import DoubleType
+
+from ordermq.spark import ordered_udf, register
+
+
+@ordered_udf("double")
+def change(amount: pd.Series) -> pd.Series:
+    return amount.diff()
+
+
+@ordered_udf
+@pandas_udf(DoubleType())  # a name, "double", would need a session when the file is imported
+def total(columns: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
+    totals: dict[int, float] = defaultdict(float)  # a task may read several queues
+    for queue_id, amount in columns:
+        so_far = amount.cumsum() + totals[queue_id[0]]
+        totals[queue_id[0]] = so_far.iloc[-1]
+        yield so_far
+
+
+def with_totals(messages: DataFrame) -> DataFrame:
+    """Add the change and the total to each message's place and amount."""
+    amount = F.col("body").cast("string").cast("double")
+    return messages.select(
+        "queue_id",
+        "offset",
+        amount.alias("amount"),
+        change(amount),
+        total("queue_id", amount),
+    )
+
+
+def main() -> None:
+    """Show the totals of what is in the topic."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--name-servers", required=True)
+    parser.add_argument("--topic", required=True)
+    given = parser.parse_args()
+    spark = SparkSession.builder.getOrCreate()
+    register(spark)
+    options = {"name_servers": given.name_servers, "topic": given.topic}
+    with_totals(spark.read.format("ordermq").options(**options).load()).show(100)
+
+
+if __name__ == "__main__":
+    main()
