@@ -232,7 +232,7 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
     Raises: ProtocolError: a record is truncated or malformed. O(n) native at construction.
     """
 
-    __slots__ = ("_attempts", "namespace", "queue")
+    __slots__ = ("attempts", "namespace", "queue")
 
     def __init__(
         self,
@@ -244,17 +244,14 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         core.MessageIndex.__init__(self, body, tags)
         self.queue = queue
         self.namespace = namespace
-        self._attempts: dict[int, int] | None = None  # only once a message of it has failed
+        # How often an orderly listener of this process has failed, by offset; None until one has.
+        self.attempts: dict[int, int] | None = None
 
     def set_attempts(self, offset: int, attempts: int) -> None:
-        """Note how often an orderly listener has failed for a message in this process."""
-        if self._attempts is None:
-            self._attempts = {}
-        self._attempts[offset] = attempts
-
-    def attempts_of(self, offset: int) -> int:
-        """Return the noted attempts of a message; 0 if none failed."""
-        return self._attempts.get(offset, 0) if self._attempts else 0
+        """Note the failed attempts of one message."""
+        if self.attempts is None:
+            self.attempts = {}
+        self.attempts[offset] = attempts
 
     def __iter__(self) -> Iterator[MessageView]:
         return self.views(MessageView, 0, len(self))
@@ -295,6 +292,10 @@ class MessageRun(core.MessageRun, Sequence["MessageView"]):
         return self.cut(MessageRun, size)
 
 
+# Bound once: `super()` takes longer than reading the record.
+_stored_reconsume_times = core.MessageView.reconsume_times.__get__
+
+
 class MessageView(core.MessageView):
     """One received message: batch and position; fields are decoded when they are read.
 
@@ -318,7 +319,9 @@ class MessageView(core.MessageView):
         adds the failed attempts of its present owner; after a take-over they start again, as in
         Java. Columns (`to_arrow`) have the record's number alone.
         """
-        return int(super().reconsume_times) + self.index.attempts_of(self.queue_offset)
+        attempts = self.index.attempts
+        stored: int = _stored_reconsume_times(self)
+        return stored + attempts.get(self.queue_offset, 0) if attempts else stored
 
     @property
     def message_queue(self) -> MessageQueue:

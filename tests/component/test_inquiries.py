@@ -110,6 +110,11 @@ def test_what_a_listener_holds_is_told_while_it_runs(
 
         eventually(lambda: row()["cachedMsgCount"] == 5, "all of them are buffered")
         found = row()
+        assert found["tryUnlockTimes"] == 0
+        info = queue_table(tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ext).body)
+        assert info["userConsumerInfo"]["behind"] == "5"
+        consumer.pause(queue, release=True)
+        eventually(lambda: row()["tryUnlockTimes"] == 1, "its listener still runs")
         leave.set()
     assert found["transactionMsgMinOffset"] == found["cachedMsgMinOffset"] == 0
     assert found["cachedMsgMaxOffset"] == 4

@@ -79,3 +79,48 @@ def test_a_message_passes_once_its_reconsume_times_are_high_as_in_java(
     assert times["java"] == times["ours"] == ["4:0", "4:1", "4:2", "4:3"]
     if batch == 1:
         assert told["java"] == told["ours"]
+
+
+def test_a_limit_alone_makes_a_dead_letter_after_as_many_calls_as_in_java(run: Run) -> None:
+    run.cluster.put_topic(run.topic, {"broker-a": 1})
+    for number in range(COUNT):
+        run.producer.send(Message(run.topic, str(number).encode()), sharding_key="k")
+    told: dict[str, list[str]] = {"java": [], "ours": []}
+
+    def listen(messages: Sequence[MessageView], context: Any) -> ConsumeResult:
+        (message,) = messages
+        told["ours"].append(f"{message.queue_offset}:{message.reconsume_times}")
+        is_bad = bytes(message.body) == POISON
+        return ConsumeResult.SUSPEND if is_bad else ConsumeResult.SUCCESS
+
+    java = JavaProcess(
+        run.cluster.version,
+        "Poison",
+        run.folder,
+        on_line=lambda line: told["java"].append(line["call"]) if "call" in line else None,
+        name_servers=run.cluster.name_servers,
+        group=f"{run.group}-java",
+        topic=run.topic,
+        poison=POISON.decode(),
+        passes=1_000,
+        most=2,
+        batch=1,
+    )
+    consumer = PushConsumer(
+        run.group,
+        name_servers=run.cluster.name_servers,
+        consume_from_where="first_offset",
+        max_reconsume_times=2,
+        suspend_current_queue_time_ms=10,
+    )
+    consumer.subscribe(run.topic)
+    consumer.orderly(listen)
+    last = f"{COUNT - 1}:0"
+    try:
+        with consumer:
+            eventually(lambda: last in told["ours"] and last in told["java"], "both at the end")
+    finally:
+        java.leave()
+    expected = [f"{n}:0" for n in range(4)] + ["4:0", "4:1", "4:2"]
+    assert told["java"] == told["ours"] == expected + [f"{n}:0" for n in range(5, COUNT)]
+    assert consumer.statistics["diverted"] == 1

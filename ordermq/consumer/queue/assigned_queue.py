@@ -357,8 +357,16 @@ class AssignedQueue:
                 if done < len(claim.messages):
                     self.process_queue.make_again_from(claim.messages[done].queue_offset)
                 if done > held:
-                    self._commit_before(claim, done - held, held)
-                if self._failed_ms:
+                    # The process queue commits all that is consuming, so the held part is put
+                    # back for that moment. It is the smallest of what is pending, which makes the
+                    # take get just it again.
+                    if held:
+                        first_held = claim.messages[done - held].queue_offset
+                        self.process_queue.make_again_from(first_held)
+                    self._done_offset = self._done_after(self.process_queue.commit())
+                    if held:
+                        self.process_queue.take_segments(held)
+                if self.attempts:
                     self._forget_failures(claim.messages.offsets()[:done])
             if not counts:
                 self.process_queue.end_dispatch()  # this run ends here and submits no other
@@ -366,16 +374,6 @@ class AssignedQueue:
             room = self._has_room()
         self._notify(is_lost, drained, room)
         return counts
-
-    def _commit_before(self, claim: BatchClaim, place: int, held: int) -> None:
-        """Commit everything before a position of the claim; the `held` messages from there stay."""
-        # The process queue commits all that is consuming, so the held part is put back for that
-        # moment. It is the smallest of what is pending, which makes the take get just it again.
-        if held:
-            self.process_queue.make_again_from(claim.messages[place].queue_offset)
-        self._done_offset = self._done_after(self.process_queue.commit())
-        if held:
-            self.process_queue.take_segments(held)
 
     def _forget_failures(self, finished: Collection[int]) -> None:
         for offset in finished:

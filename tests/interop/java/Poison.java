@@ -16,6 +16,7 @@ final class Poison {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(Integer.parseInt(given.get("batch")));
         consumer.setSuspendCurrentQueueTimeMillis(10);
+        consumer.setMaxReconsumeTimes(Integer.parseInt(given.getOrDefault("most", "-1")));
         consumer.subscribe(given.get("topic"), "*");
         consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
             boolean fails = false;

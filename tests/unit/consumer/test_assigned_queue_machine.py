@@ -204,12 +204,18 @@ class AssignedQueueMachine(RuleBasedStateMachine):
             self.request = Request.QUEUED if done == size else Request.SCHEDULED
 
     @precondition(lambda self: self.request is Request.RUNNING)
-    @rule()
-    def roll_back(self) -> None:
+    @rule(share=st.integers(0, 4))
+    def roll_back(self, share: int) -> None:
         counts = self.claim_counts
-        assert self.queue.rollback_held(self.settle()) == counts
+        claim = self.settle()
+        # What earlier calls of the claim have finished is committed; the last one rolls back.
+        before = min(share, len(claim.messages) - 1)
+        assert self.queue.rollback_held(claim, before) == counts
         self.request = Request.NONE
         if counts:  # its lease may be over; that is for the next batch to find out
+            if before:
+                self.consuming = set(claim.messages.offsets()[before:])
+                self.done = claim.messages.offsets()[before - 1] + 1
             self.pending |= self.consuming
             self.consuming = set()
             self.request = Request.SCHEDULED

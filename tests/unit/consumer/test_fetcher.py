@@ -120,12 +120,13 @@ def test_each_answer_is_buffered_and_the_next_pull_sent_as_it_is_read() -> None:
     def _() -> None:
         pulls = Pulls()
         for start in (10, 20, 30):
-            pulls.answer(start, start + 10)
+            pulls.answer(start, start + 10, **({"maxOffset": "99"} if start == 10 else {}))
         assert pulls.offsets_asked == [10, 20, 30, 40]
         assert pulls.assigned.process_queue.message_count == 30
         assert pulls.assigned.next_pull_offset == 40
         assert pulls.submitted == [pulls.assigned], "it was idle once"
         assert pulls.pulled == [10, 10, 10]
+        assert pulls.max_offsets == [99, 30, 40], "told, or else at least what was pulled"
         assert not pulls.loop.is_over
         assert pulls.loop.asked_ms == 1_000
 

@@ -487,3 +487,24 @@ def test_a_context_says_how_far_behind_its_messages_are() -> None:
     assert behind == [250, 150]
     assert consumption.statistics["behind"] == 50
     assert consumption.statistics.behind() == {QUEUE: 50}
+
+
+def test_attempts_of_held_messages_are_kept_for_a_rollback_and_forgotten_by_a_commit() -> None:
+    consumption = Consumption(auto_commit=False)
+    told: list[tuple[int, int, int]] = []
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult | None:
+        offset = messages[0].queue_offset
+        if offset == 2:
+            told.append((offset, context.attempt, messages[0].reconsume_times))
+            return ConsumeResult.SUSPEND if len(told) == 1 else None
+        if offset == 3:
+            return ConsumeResult.ROLLBACK if len(told) == 2 else ConsumeResult.COMMIT
+        return None
+
+    for _ in range(3):
+        consumption.run(listen)
+    assert told == [(2, 0, 0), (2, 1, 1), (2, 1, 1)]
+    assert consumption.statistics.blocked() == []
+    assert consumption.assigned.done_offset == 4
+    assert consumption.assigned.attempts == {}
