@@ -12,7 +12,7 @@
 | How does a task read its rows? | source/queue_reader.py |
 | When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |
 | What does the driver of a stream do: offsets, commits, locks? | source/stream_driver.py |
-| Who holds the queue locks of a running query? | source/driver_lease.py |
+| Who holds the queue locks of a running query? | source/driver_locks.py |
 | What may a task do after its query has ended? | stages/executor_lease.py |
 | Which plan does an ordered stage get? | stages/apply_in_order.py |
 | Which rows does a call of the user's function get? | stages/stage_invocation.py |

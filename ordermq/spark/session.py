@@ -2,8 +2,8 @@
 
 The driver half of a stream, the planner of a batch read and every Python worker talk to name
 servers and brokers through a `ClientSession`. Each run of a streaming query in ordered mode draws a
-lease id and holds its queues at the broker under the client id `lease_client_id(group, lease)`.
-The source writes that lease id into the column `lease` of each row. A stage which asks the broker
+run id and holds its queues at the broker under the client id `lease_client_id(group, run_id)`.
+The source writes that run id into the column `lease` of each row. A stage which asks the broker
 for the lock of the row's queue under the same client id learns whether the run still holds it.
 """
 
@@ -76,20 +76,20 @@ async def learn_routes(session: ClientSession, queues: Iterable[MessageQueue]) -
         await session.routes.get(topic)
 
 
-# The lease of a run.
+# The id of a run.
 
 
-def new_lease_id() -> int:
-    """Draw a lease id: 1 .. 2^63 - 1, random."""
+def new_run_id() -> int:
+    """Draw a run id: 1 .. 2^63 - 1, random."""
     # Random, not counted: two drivers that never heard of each other must not draw the same id.
     # 63 bits, so that it fits the BIGINT column of Spark.
     return secrets.randbelow((1 << 63) - 1) + 1
 
 
-def lease_client_id(group: str, lease: int) -> str:
+def lease_client_id(group: str, run_id: int) -> str:
     """Return the client id under which a run holds its queues and its executors ask."""
     # Fixed width: mqadmin and `ordermq locks` list these ids one below the other.
-    return f"{group}@spark@{lease:016x}"
+    return f"{group}@spark@{run_id:016x}"
 
 
 # The running task.

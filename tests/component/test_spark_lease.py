@@ -68,8 +68,8 @@ def owners(broker: EmbeddedBroker) -> set[str]:
 
 
 def holder(driver: StreamDriver) -> str:
-    assert driver.lease_id is not None
-    return lease_client_id("g", driver.lease_id)
+    assert driver.run_id is not None
+    return lease_client_id("g", driver.run_id)
 
 
 def committed(broker: EmbeddedBroker) -> list[int | None]:
@@ -149,9 +149,9 @@ def test_a_query_stopped_while_it_waits_leaves_no_lock(broker, producer, run):
     first.initial()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.initial)
-        lease = second._lease
-        assert lease is not None
-        eventually(lambda: lease._acquisition is not None, "the second asks for locks")
+        locks = second._locks
+        assert locks is not None
+        eventually(lambda: locks._acquisition is not None, "the second asks for locks")
         second.close()  # as the SIGTERM handler does in the thread that waits
         assert isinstance(waiting.exception(10), CancelledError)
         first.close()
@@ -274,16 +274,16 @@ def test_after_pause_a_new_run_takes_over_from_a_dead_one_by_its_checkpoint(
 
 def abandon(driver: StreamDriver) -> None:
     """End a run as kill -9 does: no commit, no unlock, no farewell."""
-    lease = driver._lease
-    assert lease is not None
-    renewing = lease._renewal
+    locks = driver._locks
+    assert locks is not None
+    renewing = locks._renewal
     assert renewing is not None
 
     async def die() -> None:
         renewing.cancel()
-        await lease.session.disconnect()
+        await locks.session.disconnect()
 
-    lease.session.call(die())
+    locks.session.call(die())
     driver._is_closed = True
 
 
@@ -308,16 +308,16 @@ def test_a_run_that_lost_a_lock_fails_and_commits_no_more(broker, producer, run,
     start = driver.initial()
     end = whole(driver, start)
     driver.begin_batch(start, end)
-    lease = driver._lease
-    assert lease is not None
+    locks = driver._locks
+    assert locks is not None
 
     async def give_away() -> None:
-        await lease._unlock(lease.session.api, dict(lease._held))
+        await locks._unlock(locks.session.api, dict(locks._held))
 
-    lease.session.call(give_away())
+    locks.session.call(give_away())
     thief = run()
     thief.initial()
-    lease.session.call(lease.renew())
+    locks.session.call(locks.renew())
     with pytest.raises(LockLost, match=r"the broker gave it to another member|was fenced"):
         driver.next_end(end, None)
     driver.close()
@@ -349,7 +349,7 @@ def test_an_unordered_stream_takes_no_locks_but_commits(broker, producer, run):
     list(producer.send_many(numbered(100)))
     driver = run(ordered="false")
     start = driver.initial()
-    assert start.lease is None
+    assert start.run_id is None
     end = whole(driver, start)
     driver.begin_batch(start, end)
     driver.next_end(end, None)

@@ -28,7 +28,7 @@ _log = logging.getLogger("ordermq.consumer")
 class LeaseTimes:
     """Times of a lease: its life, the margin before its end, and the renewal interval."""
 
-    live_ms: int
+    duration_ms: int
     margin_ms: int
     renew_ms: int
 
@@ -40,15 +40,15 @@ class LeaseTimes:
         """
         # The embedded broker says how long its locks live; RocketMQ's do not, and keep theirs for
         # 60 s unless configured otherwise.
-        live_ms = config.lock_max_live_ms
+        duration_ms = config.lock_max_live_ms
         if broker_lease_ms:
-            live_ms = min(live_ms, broker_lease_ms // 2)
+            duration_ms = min(duration_ms, broker_lease_ms // 2)
         # A third of the lease, where Java takes two thirds: the margin leaves at least four
         # fifths of it, so a second renewal is due before the end even if the first is late by
         # the whole interval. Two thirds left 0.2 s for a renewal of a 3 s lock, and a machine
         # with two busy cores lost leases by that.
-        renew_ms = max(min(config.lock_interval_ms, live_ms // 3), 1)
-        return cls(live_ms, min(config.lease_margin_ms, live_ms // 5), renew_ms)
+        renew_ms = max(min(config.lock_interval_ms, duration_ms // 3), 1)
+        return cls(duration_ms, min(config.lease_margin_ms, duration_ms // 5), renew_ms)
 
     @property
     def retry_ms(self) -> int:
@@ -67,14 +67,14 @@ class LeaseTimes:
             return self.renew_ms
         # Counted from the send of the request that was granted, so a late answer shortens the
         # pause. A lease that is due although it was just to be renewed tells that this failed.
-        due_ms = oldest_ms - (self.live_ms - self.margin_ms) + self.renew_ms
+        due_ms = oldest_ms - (self.duration_ms - self.margin_ms) + self.renew_ms
         if due_ms <= now_ms:
             return min(retry_ms, self.retry_ms)
         return min(due_ms - now_ms, self.renew_ms)
 
     def lease(self, epoch: int, sent_ms: int, is_fenced: bool) -> Lease:
         """The lease a grant gives, counted from the send of its request."""
-        return Lease(epoch, sent_ms + self.live_ms - self.margin_ms, is_fenced)
+        return Lease(epoch, sent_ms + self.duration_ms - self.margin_ms, is_fenced)
 
 
 class Locks(Protocol):
@@ -135,7 +135,7 @@ class NoLocks:
         """Nothing to release."""
 
     def renew_soon(self) -> None:
-        """Restart queues whose turn broke, at their committed offset."""
+        """Restart queues that stopped after an internal error, at their committed offset."""
         for assigned in self._held():
             if assigned.lease is None and assigned.regain(UNLOCKED, assigned.committed_offset):
                 self._on_regained(assigned)
@@ -178,7 +178,7 @@ class QueueLocks:
         # One lock or unlock request per broker at a time. A renewal that overtakes an unlock,
         # or is sent at the same time, takes the lock again for a queue that was given up,
         # and the next owner waits until it expires.
-        self._talking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._request_lock_of: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         """Ask each broker for the locks of its queues; return what was granted."""
@@ -194,7 +194,7 @@ class QueueLocks:
         self._wake.set()
 
     async def run(self) -> None:
-        """Renew for ever: healthy leases in time, lost ones every `lock_retry_ms`."""
+        """Renew for ever: valid leases in time, lost ones every `lock_retry_ms`."""
         while True:
             # Cleared first: a lease lost during the round is asked for in the next one.
             self._wake.clear()
@@ -222,7 +222,7 @@ class QueueLocks:
 
         A failure is logged: the lock then expires at the broker.
         """
-        async with self._talking[assigned.queue.broker_name]:
+        async with self._request_lock_of[assigned.queue.broker_name]:
             lease = assigned.lease
             assigned.discard()  # the next renewal leaves it out
             if lease is not None:
@@ -230,7 +230,7 @@ class QueueLocks:
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
         # In line with the renewals, as in `release`: one of them may name this queue.
-        async with self._talking[queue.broker_name]:
+        async with self._request_lock_of[queue.broker_name]:
             await self._unlock(queue, lease)
 
     async def _unlock(self, queue: MessageQueue, lease: Lease) -> None:
@@ -250,7 +250,7 @@ class QueueLocks:
         await asyncio.gather(*(self._renew_of(name, items) for name, items in by_broker.items()))
 
     async def _renew_of(self, broker: str, assigned: Sequence[AssignedQueue]) -> None:
-        async with self._talking[broker]:
+        async with self._request_lock_of[broker]:
             # Read only now, with the lock held: an unlock may have been sent before.
             held = [(item, item.generation, item.lease) for item in assigned]
             asked = [(item, at, lease) for item, at, lease in held if lease is not None]
@@ -303,7 +303,7 @@ class QueueLocks:
     async def _acquire_of(
         self, broker: str, queues: Sequence[MessageQueue]
     ) -> dict[MessageQueue, Lease]:
-        async with self._talking[broker]:
+        async with self._request_lock_of[broker]:
             sent_ms = self._client.clock.now_ms()
             answer = await self._lock(broker, queues)
         if answer is None:
@@ -334,10 +334,10 @@ class QueueLocks:
         return answer
 
     def _record_grant(self, queue: MessageQueue, epoch: int, sent_ms: int) -> None:
-        # The whole client lease; the margin before its end is this client's own caution.
-        live_ms = self._times.live_ms
+        # The full lease, without the client's safety margin before its end.
+        duration_ms = self._times.duration_ms
         sent_ns = sent_ms * 1_000_000
-        self._recorder.record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=live_ms)
+        self._recorder.record(EventType.LOCK_OK, queue, epoch, sent=sent_ns, lease_ms=duration_ms)
 
     def _pause_ms(self) -> int:
         held = [item for item in self._held() if item.state is not QueueState.GONE]

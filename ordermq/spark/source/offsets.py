@@ -21,8 +21,8 @@ from ordermq.spark.options import Boundary, Edge, SourceOptions, parse_queue, qu
 from ordermq.spark.session import queues_of
 
 _log = logging.getLogger("ordermq.spark")
-# No topic name is empty, so no queue can have this name.
-_LEASE: Final = "@lease"
+# No topic name is empty, so no queue can have this name. Checkpoints have it: never change it.
+_RUN_ID: Final = "@lease"
 Offsets = dict[MessageQueue, int]
 Ranges = dict[MessageQueue, tuple[int, int]]  # first offset, and end, exclusive
 
@@ -36,11 +36,11 @@ class StreamOffset:
 
     Args:
         queues: the next offset to read of each queue.
-        lease: the lease id of the run that wrote it; None when no locks are held.
+        run_id: of the run that wrote it, `@lease` in the checkpoint; None when it holds no locks.
     """
 
     queues: Offsets
-    lease: int | None = None
+    run_id: int | None = None
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> StreamOffset:
@@ -49,9 +49,9 @@ class StreamOffset:
         Raises: StateError: the checkpoint is not one of this source.
         """
         try:
-            queues = {parse_queue(key): int(at) for key, at in members.items() if key != _LEASE}
-            lease = members.get(_LEASE)
-            return cls(queues, None if lease is None else int(lease))
+            queues = {parse_queue(key): int(at) for key, at in members.items() if key != _RUN_ID}
+            run_id = members.get(_RUN_ID)
+            return cls(queues, None if run_id is None else int(run_id))
         except (ValueError, TypeError) as error:
             raise StateError(
                 "the checkpoint holds no offset of this source: give this query a "
@@ -64,8 +64,8 @@ class StreamOffset:
         # Spark compares offsets as JSON texts and starts a batch where two differ. Sorted keys and
         # plain ints (not NumPy's) give one text per offset.
         members = {queue_text(queue): int(at) for queue, at in self.queues.items()}
-        if self.lease is not None:
-            members[_LEASE] = self.lease
+        if self.run_id is not None:
+            members[_RUN_ID] = self.run_id
         return dict(sorted(members.items()))
 
 
@@ -106,8 +106,8 @@ def share_fairly(backlog: Mapping[MessageQueue, int], limit: int, rotation: int)
 
 def find_truncation(start: Offsets, latest: Mapping[MessageQueue, int]) -> DataLoss | None:
     """Return the error for a queue that ends before the stream's offset; None if there is none."""
-    # Spark itself accepts an offset that goes back without a word, and would read messages again
-    # under numbers that the stream has already passed.
+    # Spark itself reports no error when an offset goes back: it would read messages again,
+    # under offsets that the stream has already passed.
     for queue, at in sorted(start.items()):
         end = latest.get(queue)
         if end is not None and end < at:
@@ -234,8 +234,8 @@ _STALE_MS: Final = 100  # an older one is not returned: the caller waits for the
 class LatestOffsets:
     """The ends of all queues of some topics, new queues included.
 
-    An idle query asks 92 times per second. It is answered from memory, and only an answer that
-    is too old starts a request. No request is sent while a long batch runs.
+    An idle query asks 92 times per second. It is answered from memory; a request is sent only if
+    what is in memory is too old. Nobody asks while a long batch runs, so no request is sent.
     """
 
     def __init__(self, session: ClientSession, topics: Sequence[str]) -> None:

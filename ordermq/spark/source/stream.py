@@ -80,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one partition per queue that has messages in the batch."""
         driver = self._driver()
         ranges = driver.begin_batch(StreamOffset.of(start), StreamOffset.of(end))
-        return [make_range(*one, driver.lease_id) for one in ranges]
+        return [make_range(*one, driver.run_id) for one in ranges]
 
     def commit(self, end: dict[str, int]) -> None:
         """Commit the offsets of a finished batch for the group, for tools that show lag."""
@@ -101,8 +101,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def install_sigterm_handler() -> None:
     """Let `stop` run when Spark ends this process.
 
-    Spark sends SIGTERM and does not wait. Without a handler Python dies at once, and `stop` is
-    called in hardly any way a query can end.
+    Spark sends SIGTERM and does not wait. Without a handler Python dies at once: for most ways a
+    query can end, `stop` is not called.
     """
     # Only the main thread may set a handler; elsewhere, as in tests, `stop` is called by hand.
     if threading.current_thread() is threading.main_thread():

@@ -13,8 +13,8 @@ from ordermq.clock import Clock
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions, queue_text
-from ordermq.spark.session import learn_routes, new_lease_id, queues_of
-from ordermq.spark.source.driver_lease import DriverLease
+from ordermq.spark.session import learn_routes, new_run_id, queues_of
+from ordermq.spark.source.driver_locks import DriverLocks
 from ordermq.spark.source.offsets import (
     LatestOffsets,
     Offsets,
@@ -40,10 +40,10 @@ class StreamDriver:
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self._options = options
-        self._lease: DriverLease | None = None
+        self._locks: DriverLocks | None = None
         if options.is_ordered:
-            self._lease = DriverLease(options, new_lease_id(), clock)
-            self._session = self._lease.session
+            self._locks = DriverLocks(options, new_run_id(), clock)
+            self._session = self._locks.session
         else:
             self._session = ClientSession(options.name_servers, options.remoting, clock=clock)
         self._latest = LatestOffsets(self._session, options.topics)
@@ -55,9 +55,9 @@ class StreamDriver:
         self._is_closed = False
 
     @property
-    def lease_id(self) -> int | None:
-        """The id of this run's lease; None when no locks are held."""
-        return None if self._lease is None else self._lease.id
+    def run_id(self) -> int | None:
+        """The id of this run, under which it holds its locks; None when it holds none."""
+        return None if self._locks is None else self._locks.run_id
 
     def initial(self) -> StreamOffset:
         """Return the offset at which a query without a checkpoint begins."""
@@ -70,7 +70,7 @@ class StreamDriver:
             start = self._session.call(
                 resolve_boundary(self._session, self._options, boundary, queues)
             )
-            self._initial = StreamOffset(start, self.lease_id)
+            self._initial = StreamOffset(start, self.run_id)
         return self._initial
 
     def freeze_end(self) -> None:
@@ -79,7 +79,7 @@ class StreamDriver:
 
     def next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
         """Return the end of the next batch; None if there is nothing to read."""
-        self._hold(start.queues, start.lease)
+        self._hold(start.queues, start.run_id)
         # Everything before `start` is finished: Spark asks for the next batch after the sink has
         # committed the last one. Spark's own `commit` comes only when a further batch is planned,
         # so the last batch of a run would never be committed by it.
@@ -90,7 +90,7 @@ class StreamDriver:
         # in the checkpoint, so that a batch which runs again reads the same messages.
         added = self._begin_new(sorted(set(latest).difference(start.queues)))
         end = advance(start.queues, latest, limit) | added
-        return None if end == start.queues else StreamOffset(end, self.lease_id)
+        return None if end == start.queues else StreamOffset(end, self.run_id)
 
     def queue_ends(self) -> StreamOffset:
         """Return the ends of the queues, for Spark's progress."""
@@ -100,7 +100,7 @@ class StreamDriver:
         self, start: StreamOffset, end: StreamOffset
     ) -> list[tuple[MessageQueue, int, int]]:
         """Return the ranges of a batch, which is in flight until `next_end(start=end)`."""
-        self._hold(end.queues, end.lease)
+        self._hold(end.queues, end.run_id)
         for queue, at in start.queues.items():
             if end.queues.get(queue, -1) < at:
                 raise StateError(
@@ -125,14 +125,14 @@ class StreamDriver:
             return
         self._is_closed = True
         try:
-            if self._lease is not None:
-                self._close_ordered(self._lease)
+            if self._locks is not None:
+                self._close_ordered(self._locks)
             else:
                 self._session.call(self._commit(self._finished), _COMMIT_WAIT_S)
         finally:
             self._session.close()
 
-    def _close_ordered(self, lease: DriverLease) -> None:
+    def _close_ordered(self, locks: DriverLocks) -> None:
         is_in_flight = self._in_flight is not None
         if is_in_flight:
             _log.warning(
@@ -140,12 +140,12 @@ class StreamDriver:
                 self._options.release_in_flight.value,
             )
         # Commit, then unlock: the next owner asks for the offset as soon as it has the lock.
-        self._session.call(lease.commit(self._finished))
-        self._session.call(lease.release(is_in_flight=is_in_flight))
+        self._session.call(locks.commit(self._finished))
+        self._session.call(locks.release(is_in_flight=is_in_flight))
 
-    def _hold(self, queues: Iterable[MessageQueue], former: int | None) -> None:
-        if self._lease is not None:
-            self._lease.hold(list(queues), former)
+    def _hold(self, queues: Iterable[MessageQueue], previous_run_id: int | None) -> None:
+        if self._locks is not None:
+            self._locks.hold(list(queues), previous_run_id)
 
     def _finish(self, end: Offsets) -> None:
         if self._in_flight is not None and end == self._in_flight:
@@ -157,8 +157,8 @@ class StreamDriver:
                 self._session.submit(self._commit(end))
 
     async def _commit(self, end: Offsets) -> None:
-        if self._lease is not None:
-            await self._lease.commit(end)
+        if self._locks is not None:
+            await self._locks.commit(end)
             return
         if not self._options.group:
             return
@@ -172,7 +172,7 @@ class StreamDriver:
                 session.report_failure(queue.broker_name, "commit", error)
 
     def _begin_new(self, queues: list[MessageQueue]) -> Offsets:
-        if not queues or (self._lease is not None and not self._lease.try_hold(queues)):
+        if not queues or (self._locks is not None and not self._locks.try_hold(queues)):
             return {}  # another member still holds one: the next call tries again
         _log.info("new queues: %s", ", ".join(map(queue_text, queues)))
         return self._session.call(earliest_offsets(self._session, queues))

@@ -1,6 +1,6 @@
 """The lease check on executors: before user code runs, the run must still hold the queue.
 
-The driver of an ordered query holds the broker's queue locks (source/driver_lease.py). After the
+The driver of an ordered query holds the broker's queue locks (source/driver_locks.py). After the
 query has ended, Spark lets its tasks run on for seconds, and such a task must notice that another
 member consumes its queue now. It asks the broker for the lock under the client id of its driver:
 for the holder that is a renewal, for any other client a refusal
@@ -112,10 +112,10 @@ class ExecutorLease:
                 group=self.group,
             )
         # The same times as the driver's and as a consumer's: half of the broker's lock time.
-        live_ms = LeaseTimes.of(LeaseConfig(), grant.lease_ms).live_ms
+        duration_ms = LeaseTimes.of(LeaseConfig(), grant.lease_ms).duration_ms
         if len(_answers) >= _MAX_KNOWN:
             _answers.clear()  # costs one request per queue
-        _answers[client_id, queue] = _Answer(now_ms + self.interval_ms, now_ms + live_ms)
+        _answers[client_id, queue] = _Answer(now_ms + self.interval_ms, now_ms + duration_ms)
 
     def _ask(self, client_id: str, queue: MessageQueue) -> LockGrant:
         # No heartbeat goes out under this id: the driver is the member of the group, and two

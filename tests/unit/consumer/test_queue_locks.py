@@ -47,11 +47,11 @@ def test_a_lease_is_half_of_the_brokers_lock_time_and_renewed_at_a_third_of_itse
     st.none() | st.integers(100, 200_000),
 )
 def test_a_client_renews_before_its_lease_ends_and_stops_before_another_may_start(
-    live_ms: int, renew_percent: int, margin_ms: int, broker_lease_ms: int | None
+    duration_ms: int, renew_percent: int, margin_ms: int, broker_lease_ms: int | None
 ) -> None:
     config = LeaseConfig(
-        lock_max_live_ms=live_ms,
-        lock_interval_ms=max(10, live_ms * renew_percent // 100),
+        lock_max_live_ms=duration_ms,
+        lock_interval_ms=max(10, duration_ms * renew_percent // 100),
         lease_margin_ms=margin_ms,
     )
     times = LeaseTimes.of(config, broker_lease_ms)
@@ -63,7 +63,7 @@ def test_a_client_renews_before_its_lease_ends_and_stops_before_another_may_star
         assert lease.deadline_ms - 1_000 <= broker_lease_ms // 2
         assert times.renew_ms <= max(broker_lease_ms // 6, 1)
     # Where a millisecond does not round it away, a second renewal comes before the end.
-    assert 2 * times.renew_ms < lease.deadline_ms - 1_000 or times.live_ms < 100
+    assert 2 * times.renew_ms < lease.deadline_ms - 1_000 or times.duration_ms < 100
 
 
 def test_a_lease_counts_from_the_send_of_its_request() -> None:
@@ -88,7 +88,7 @@ class Broker:
         self._lock_ms = lock_ms
         self._start_ms = self.clock.now_ms()
         self.times = LeaseTimes.of(LeaseConfig(), lock_ms)
-        self.stop_ms = self.times.live_ms - self.times.margin_ms
+        self.stop_ms = self.times.duration_ms - self.times.margin_ms
         callbacks = QueueCallbacks(
             lambda _, reason: self.lost.append(reason), lambda _: None, lambda _: None
         )
@@ -150,7 +150,7 @@ def test_two_renewals_at_least_are_tried_before_the_lease_ends(
     attempts = broker.sent_ms[1:]
     assert len(attempts) >= 2, attempts
     # The second leaves the broker time for its answer: a tenth of the lease.
-    assert broker.stop_ms - attempts[1] >= broker.times.live_ms // 10
+    assert broker.stop_ms - attempts[1] >= broker.times.duration_ms // 10
     # And no flood: the pauses are a tenth of the interval, or `lock_retry_ms`.
     pause_ms = min(broker.times.retry_ms, LeaseConfig().lock_retry_ms)
     assert len(attempts) <= (broker.stop_ms - broker.times.renew_ms) // pause_ms + 1
@@ -161,7 +161,7 @@ def test_two_renewals_at_least_are_tried_before_the_lease_ends(
 def test_a_failed_renewal_costs_no_lease(lock_ms: int | None, answer: str) -> None:
     broker = Broker(lock_ms)
     broker.answers = ["granted", answer]
-    broker.run_until(2 * broker.times.live_ms, max(broker.times.renew_ms // 100, 1))
+    broker.run_until(2 * broker.times.duration_ms, max(broker.times.renew_ms // 100, 1))
     assert not broker.lost
     assert broker.queue.lease is not None
 

@@ -19,7 +19,7 @@ from ordermq.spark.options import (
     queue_text,
 )
 from ordermq.spark.schema import source_schema, spark_ddl
-from ordermq.spark.session import lease_client_id, new_lease_id
+from ordermq.spark.session import lease_client_id, new_run_id
 
 NEEDED = {"name_servers": "127.0.0.1:9876", "topic": "orders"}
 
@@ -180,7 +180,7 @@ def test_spark_and_arrow_get_the_same_schema():
 
 
 def test_each_run_has_its_own_lease_id_and_client_id():
-    leases = {new_lease_id() for _ in range(100)}
+    leases = {new_run_id() for _ in range(100)}
     assert len(leases) == 100
     assert all(0 < lease < 1 << 63 for lease in leases)
     assert lease_client_id("etl", 255) == "etl@spark@00000000000000ff"

@@ -1,6 +1,6 @@
 """The queue locks of a running query, held by its driver.
 
-The run is a member of its group under `lease_client_id(group, lease)`. It holds the broker's lock
+The run is a member of its group under `lease_client_id(group, run_id)`. It holds the broker's lock
 of every queue of its topics and renews them on the I/O thread, so that no push consumer and no
 other query works one of these queues at the same time
 (docs/internals/semantics.md#queue-locks).
@@ -35,7 +35,7 @@ from ordermq.spark.source.offsets import Offsets
 _log = logging.getLogger("ordermq.spark")
 
 
-class DriverLease:
+class DriverLocks:
     """The queue locks of one run; its coroutines run on the I/O thread, the rest anywhere.
 
     Unlike a consumer's `QueueLocks` it locks all queues or none, takes over from the run before
@@ -43,12 +43,12 @@ class DriverLease:
     the query fails and starts again from its checkpoint.
 
     Args:
-        lease: the id of the run, new for each.
+        run_id: new for each run of the query.
         clock: the time; tests inject theirs.
     """
 
-    def __init__(self, options: SourceOptions, lease: int, clock: Clock | None = None) -> None:
-        self.id = lease
+    def __init__(self, options: SourceOptions, run_id: int, clock: Clock | None = None) -> None:
+        self.run_id = run_id
         self._options = options
         self._group = options.group
         self._subscriptions = tuple(
@@ -57,7 +57,7 @@ class DriverLease:
         self.session = ClientSession(
             options.name_servers,
             options.remoting,
-            lease_client_id(options.group, lease),
+            lease_client_id(options.group, run_id),
             clock=clock,
             describe=self._describe,
             on_connection_lost=self._on_connection_lost,
@@ -70,7 +70,7 @@ class DriverLease:
         self._unconfirmed: set[MessageQueue] = set()
         self._committed: Offsets = {}
         # The group's offsets at brokers without epochs, read when this run became the holder.
-        self._found: Offsets = {}
+        self._offsets_at_start: Offsets = {}
         self._wake = asyncio.Event()
         self._renewal: asyncio.Task[None] | None = None
         self._acquisition: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class DriverLease:
         self._requests: set[asyncio.Task[LockGrant]] = set()
         # One lock or unlock request per broker at a time. A renewal that overtakes an unlock would
         # take the lock again for a run that has ended.
-        self._broker_turn: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._request_lock_of: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._commit_turn = asyncio.Lock()
 
     # From the driver's thread.
@@ -107,54 +107,60 @@ class DriverLease:
                     group=self._group,
                 )
 
-    def hold(self, queues: Collection[MessageQueue], former: int | None) -> None:
+    def hold(self, queues: Collection[MessageQueue], previous_run_id: int | None) -> None:
         """Hold these queues, waiting for the members that have them.
 
         Args:
-            former: the lease of the run before this one, from the checkpoint.
+            previous_run_id: of the run before, from the checkpoint; None if there was none.
         Raises: LockLost: as `check`. LockRefused: not free within `lock_wait_ms`.
         """
         self.check(queues)
         missing = [queue for queue in queues if queue not in self._held]
         if missing:
-            self.session.call(self._acquire_as_task(sorted(missing), former))
+            self.session.call(self._acquire_as_task(sorted(missing), previous_run_id))
 
     def try_hold(self, queues: Collection[MessageQueue]) -> bool:
         """Hold these queues if no other member does."""
         missing = sorted(queue for queue in queues if queue not in self._held)
-        return not missing or self.session.call(self._try(missing)) is None
+        return not missing or self.session.call(self._lock_all_or_none(missing)) is None
 
     # Acquiring the locks.
 
-    async def _acquire_as_task(self, queues: list[MessageQueue], former: int | None) -> None:
+    async def _acquire_as_task(
+        self, queues: list[MessageQueue], previous_run_id: int | None
+    ) -> None:
         # SIGTERM ends the wait of the driver's thread, but not what runs on this one. As a task
         # of its own, `release` can cancel it before it unlocks.
-        work = self._acquire(queues, former)
+        work = self._acquire(queues, previous_run_id)
         self._acquisition = asyncio.get_running_loop().create_task(work)
         await self._acquisition
 
-    async def _acquire(self, queues: list[MessageQueue], former: int | None) -> None:
+    async def _acquire(self, queues: list[MessageQueue], previous_run_id: int | None) -> None:
         if self._renewal is None:
             await self._join(queues)
         deadline_ms = self.session.clock.now_ms() + self._options.lock_wait_ms
         may_take_over = (
-            former not in (None, self.id)
+            previous_run_id not in (None, self.run_id)
             and self._options.release_in_flight is ReleaseInFlight.AFTER_PAUSE
         )
-        refusal = await self._try(queues)
+        refusal = await self._lock_all_or_none(queues)
         while refusal is not None:
-            if may_take_over and former is not None and await self._take_over(queues, former):
-                refusal = await self._try(queues)
+            if (
+                may_take_over
+                and previous_run_id is not None
+                and await self._take_over(queues, previous_run_id)
+            ):
+                refusal = await self._lock_all_or_none(queues)
                 continue
             if self.session.clock.now_ms() >= deadline_ms:
                 raise refusal
             # Jitter, because two queries that wait for queues of each other's topics would
             # otherwise collide at every try.
             await self.session.clock.sleep_ms(self._config.lock_retry_ms + random.randrange(100))
-            refusal = await self._try(queues)
+            refusal = await self._lock_all_or_none(queues)
         for queue in queues:
             if not self._held[queue].is_fenced:
-                self._found[queue] = await self._stored_offset(queue)
+                self._offsets_at_start[queue] = await self._stored_offset(queue)
         _log.info("locked %s as %s", _names(queues), self.session.client_id)
 
     async def _join(self, queues: list[MessageQueue]) -> None:
@@ -163,10 +169,10 @@ class DriverLease:
         await self.session.heartbeats.register()
         self.session.start_loops()
         self._renewal = self.session.runtime.spawn(
-            self._renew_forever(), f"lease renewal {self.id:016x}"
+            self._renew_forever(), f"lease renewal {self.run_id:016x}"
         )
 
-    async def _try(self, queues: list[MessageQueue]) -> LockRefused | None:
+    async def _lock_all_or_none(self, queues: list[MessageQueue]) -> LockRefused | None:
         """Lock all of these queues, or none and return the error that tells why."""
         await learn_routes(self.session, queues)
         self._requested |= set(queues)
@@ -196,21 +202,21 @@ class DriverLease:
             group=self._group,
         )
 
-    async def _take_over(self, queues: list[MessageQueue], former: int) -> bool:
+    async def _take_over(self, queues: list[MessageQueue], previous_run_id: int) -> bool:
         """Unlock what the run before still holds, after a pause for its executors.
 
         Its id comes from the checkpoint, so no other query's lock is touched. Tasks of that run
         which are still alive ask under its id, and are refused from then on.
         """
-        client_id = lease_client_id(self._group, former)
+        client_id = lease_client_id(self._group, previous_run_id)
         api = BrokerApi(self.session.connections, self._options.remoting, client_id)
         kept = await self._lock_each(api, queues)
         if not kept:
             return False  # another member's
         clock, pause_ms = self.session.clock, self._options.release_pause_ms
         end_ms = clock.now_ms() + pause_ms
-        _log.info("waiting %d ms for the executors of run %016x", pause_ms, former)
-        # Renewed in the former run's name while waiting, or a third member could get the locks
+        _log.info("waiting %d ms for the executors of run %016x", pause_ms, previous_run_id)
+        # Renewed in the previous run's name while waiting, or a third member could get the locks
         # while its tasks may still run.
         while (left_ms := end_ms - clock.now_ms()) > 0:
             await clock.sleep_ms(min(left_ms, self._pause_ms()))
@@ -232,7 +238,7 @@ class DriverLease:
     async def _lock(
         self, api: BrokerApi, broker: str, queues: list[MessageQueue]
     ) -> dict[MessageQueue, Lease]:
-        async with self._broker_turn[broker]:
+        async with self._request_lock_of[broker]:
             # Before the send: the broker counts from the arrival, so this side stops first.
             sent_ms = self.session.clock.now_ms()
             address = self.session.routes.master_of(broker)
@@ -296,7 +302,7 @@ class DriverLease:
                 self._held[queue] = now
 
     def _not_renewed(self) -> str:
-        return f"it could not be renewed for {self._times.live_ms} ms"
+        return f"it could not be renewed for {self._times.duration_ms} ms"
 
     def _lose(self, queue: MessageQueue, reason: str) -> None:
         if queue not in self._lost:
@@ -327,7 +333,7 @@ class DriverLease:
             _log.warning("%s: the group's offset could not be read: %s", queue, error)
             return False
         # Less is fine: a restarted broker may have lost its last commits.
-        return stored <= max(self._committed.get(queue, -1), self._found.get(queue, -1))
+        return stored <= max(self._committed.get(queue, -1), self._offsets_at_start.get(queue, -1))
 
     async def _stored_offset(self, queue: MessageQueue) -> int:
         session = self.session
@@ -399,7 +405,7 @@ class DriverLease:
         for broker, queues in _by_broker(sorted(leases)):
             epochs = [leases[queue].wire_epoch for queue in queues]
             try:
-                async with self._broker_turn[broker]:
+                async with self._request_lock_of[broker]:
                     address = self.session.routes.master_of(broker)
                     await api.unlock(address, self._group, queues, epochs)
             except (RemotingError, RouteError) as error:
