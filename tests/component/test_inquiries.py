@@ -122,21 +122,180 @@ def test_what_a_listener_holds_is_told_while_it_runs(
     assert found["commitOffset"] == 0
 
 
-def test_a_message_to_consume_directly_is_refused_with_the_reason(
+RESULTS: dict[bytes, Any] = {
+    b"none": None,
+    b"success": ConsumeResult.SUCCESS,
+    b"commit": ConsumeResult.COMMIT,
+    b"rollback": ConsumeResult.ROLLBACK,
+    b"suspend": ConsumeResult.SUSPEND,
+    b"odd": "odd",
+}
+
+
+def ask_directly(
+    tool: WireClient, consumer: PushConsumer, receipt: SendReceipt
+) -> tuple[int, dict[str, Any], str]:
+    """Ask a member to consume a stored message: (code, body, remark)."""
+    ext = {
+        "consumerGroup": "g",
+        "clientId": consumer.client_id,
+        "msgId": receipt.offset_message_id,
+    }
+    answer = tool.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+    return answer.code, json.loads(answer.body) if answer.body else {}, str(answer.remark)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("plain", {}),
+        ("async", {}),
+        ("plain", {"auto_commit": False}),
+        ("plain", {"order_by_key": True}),
+        ("async", {"order_by_key": True}),
+    ],
+)
+def test_an_ordered_member_consumes_a_message_directly_and_commits_nothing_by_it(
+    producer: Producer,
+    tool: WireClient,
+    seen: Seen,
+    make_consumer: Callable[..., PushConsumer],
+    kind: str,
+    settings: dict[str, bool],
+) -> None:
+    asked = threading.Event()
+
+    def listen(messages: Any, context: Any) -> Any:
+        was_asked = asked.is_set()  # before the test hears of this delivery
+        seen.take(messages, context)
+        body = bytes(messages[0].body)
+        if not was_asked:
+            return ConsumeResult.COMMIT
+        if body == b"bad":
+            raise ValueError("a test's own failure")
+        return RESULTS[body]
+
+    async def listen_async(messages: Any, context: Any) -> Any:
+        return listen(messages, context)
+
+    receipts = {
+        body: producer.send(Message("orders", body), sharding_key="k")
+        for body in [*RESULTS, b"bad"]
+    }
+    listener = listen if kind == "plain" else listen_async
+    with make_consumer(listener, **settings) as consumer:
+        seen.wait_for_count(len(receipts))
+        assigned = consumer._live().control.find(receipts[b"none"].message_queue)
+        eventually(lambda: assigned.committed_offset == len(receipts), "all is committed")
+        asked.set()
+        found = {}
+        for body, receipt in receipts.items():
+            code, told, remark = ask_directly(tool, consumer, receipt)
+            assert code == ResponseCode.SUCCESS, remark
+            assert told["order"] is True
+            assert told["autoCommit"] is settings.get("auto_commit", True)
+            assert told["spentTimeMills"] >= 0
+            found[body] = told["consumeResult"], told["remark"]
+        assert assigned.committed_offset == assigned.done_offset == len(receipts)
+        assert assigned.attempts == {}, "it is no delivery: nothing comes again"
+        asked.clear()
+        producer.send(Message("orders", b"next"), sharding_key="k")
+        seen.wait_for_count(2 * len(receipts) + 1)
+    odd = found.pop(b"odd")
+    assert odd[0] == "CR_LATER"
+    assert "expected None" in odd[1]
+    assert found == {
+        b"none": ("CR_SUCCESS", None),
+        b"success": ("CR_SUCCESS", None),
+        b"commit": ("CR_COMMIT", None),
+        b"rollback": ("CR_ROLLBACK", None),
+        b"suspend": ("CR_LATER", None),
+        b"bad": ("CR_THROW_EXCEPTION", "ValueError: a test's own failure"),
+    }
+    assert [body for *_, body in seen.deliveries] == [*receipts, *receipts, b"next"]
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_message_is_consumed_directly_between_two_batches_of_its_queue(
+    producer: Producer,
+    tool: WireClient,
+    seen: Seen,
+    make_consumer: Callable[..., PushConsumer],
+    by_key: bool,
+) -> None:
+    entered, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    inside: list[bytes] = []
+    beside: list[bytes] = []
+
+    def listen(messages: Any, context: Any) -> None:
+        beside.extend(inside)
+        inside.append(bytes(messages[0].body))
+        entered.release()
+        go_on.acquire(timeout=20.0)
+        inside.pop()
+        seen.take(messages, context)
+
+    receipts = [
+        producer.send(Message("orders", body), sharding_key="k") for body in (b"first", b"second")
+    ]
+    with make_consumer(listen, order_by_key=by_key) as consumer:
+        assert entered.acquire(timeout=20.0)
+        assigned = consumer._live().control.find(receipts[0].message_queue)
+        ext = {
+            "consumerGroup": "g",
+            "clientId": consumer.client_id,
+            "msgId": receipts[1].offset_message_id,
+        }
+        request = tool.start(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+        eventually(lambda: assigned.is_paused, "it waits for the first message's call")
+        assert inside == [b"first"]
+        go_on.release()
+        assert entered.acquire(timeout=20.0)
+        # Its own turn comes after the call that was asked for.
+        eventually(lambda: assigned.done_offset == 1, "the first is done")
+        assert inside == [b"second"]
+        assert assigned.done_offset == 1
+        go_on.release()
+        answer = tool.wait(request)
+        assert json.loads(answer.body)["consumeResult"] == "CR_SUCCESS", answer.remark
+        assert entered.acquire(timeout=20.0)
+        go_on.release()
+        seen.wait_for_count(3)
+    assert beside == []
+    assert [body for *_, body in seen.deliveries] == [b"first", b"second", b"second"]
+
+
+def test_a_message_of_a_queue_that_is_not_held_is_not_consumed_directly(
     producer: Producer, tool: WireClient, seen: Seen, make_consumer: Callable[..., PushConsumer]
 ) -> None:
     receipt = producer.send(Message("orders", b"x"), sharding_key="k")
     with make_consumer(seen.take) as consumer:
         seen.wait_for_count(1)
-        ext = {
-            "consumerGroup": "g",
-            "clientId": consumer.client_id,
-            "msgId": receipt.offset_message_id,
-        }
-        answer = tool.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "reset the group's offset" in str(answer.remark)
+        consumer.pause(receipt.message_queue, release=True)
+        eventually(lambda: receipt.message_queue not in consumer.assigned_queues(), "released")
+        code, _, remark = ask_directly(tool, consumer, receipt)
+    assert code == ResponseCode.SYSTEM_ERROR
+    assert "this member does not hold the queue" in remark
+    assert f"queue_id={receipt.message_queue.queue_id}" in remark.replace(" ", "")
     assert len(seen.deliveries) == 1
+
+
+def test_a_paused_queue_stays_paused_after_a_message_was_consumed_directly(
+    producer: Producer, tool: WireClient, seen: Seen, make_consumer: Callable[..., PushConsumer]
+) -> None:
+    receipt = producer.send(Message("orders", b"x"), sharding_key="k")
+    with make_consumer(seen.take) as consumer:
+        seen.wait_for_count(1)
+        consumer.pause(receipt.message_queue)
+        code, told, remark = ask_directly(tool, consumer, receipt)
+        assert code == ResponseCode.SUCCESS, remark
+        assert told["consumeResult"] == "CR_SUCCESS"
+        assigned = consumer._live().control.find(receipt.message_queue)
+        assert assigned.is_paused
+        assert not assigned.is_running
+        consumer.resume(receipt.message_queue)
+        producer.send(Message("orders", b"y"), sharding_key="k")
+        seen.wait_for_count(3)
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -172,14 +331,8 @@ def test_a_concurrent_member_consumes_a_message_directly_and_tells_what_came_of_
         asked.set()
 
         def directly(receipt: SendReceipt) -> tuple[str, str | None]:
-            ext = {
-                "consumerGroup": "g",
-                "clientId": consumer.client_id,
-                "msgId": receipt.offset_message_id,
-            }
-            answer = tool.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
-            assert answer.code == 0, answer.remark
-            told = json.loads(answer.body)
+            code, told, remark = ask_directly(tool, consumer, receipt)
+            assert code == 0, remark
             assert (told["order"], told["autoCommit"]) == (False, True)
             return told["consumeResult"], told["remark"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ordermq import Message, PushConsumer
+from ordermq import ConsumeResult, Message, PushConsumer
 from tests.interop.cluster import Cluster, eventually
 from tests.interop.java_process import JavaProcess
 from tests.interop.run import Run
@@ -48,10 +48,14 @@ class Members:
         self._run = run
         self._lock = threading.Lock()
         self.bodies: list[bytes] = []
+        self.answer: ConsumeResult | Exception | None = None
 
-    def take(self, messages: Sequence[Any], context: object) -> None:
+    def take(self, messages: Sequence[Any], context: object) -> ConsumeResult | None:
         with self._lock:
             self.bodies += [bytes(message.body) for message in messages]
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
 
     def one(self, way: str, instance_name: str) -> PushConsumer:
         consumer = PushConsumer(
@@ -93,16 +97,37 @@ def test_the_admin_tool_inspects_a_member_resets_it_and_has_it_consume(
         assert rows(told, "PROP_CONSUMEORDERLY", "true" if way == "orderly" else "false"), told
         assert rows(told, run.topic, "broker-a"), told
         assert "ordermq-io" in told, "its threads' stacks"
-        # A message to consume directly: served, or refused with a reason.
+        # A message to consume directly.
         topic = "" if run.cluster.version < "5" else f"-t {run.topic} "
         asked = f"{topic}-i {receipts[3].offset_message_id} -g {run.group} -d {consumer.client_id}"
         told = admin(f"queryMsgById {asked}")
+        assert "CR_SUCCESS" in told, told
+        assert members.bodies.count(b"3") == 2
+        assert f"order={'true' if way == 'orderly' else 'false'}" in told, told
         if way == "orderly":
-            assert members.bodies.count(b"3") == 1
-            assert "an orderly listener of ordermq is called for messages of the queues" in told
-        else:
-            assert "CR_SUCCESS" in told, told
-            assert members.bodies.count(b"3") == 2
+            answers = (
+                ("COMMIT", ConsumeResult.COMMIT),
+                ("ROLLBACK", ConsumeResult.ROLLBACK),
+                ("LATER", ConsumeResult.SUSPEND),
+                ("THROW_EXCEPTION", ValueError("a test's own failure")),
+            )
+            for name, members.answer in answers:
+                told = admin(f"queryMsgById {asked}")
+                assert f"CR_{name}" in told, told
+                assert "autoCommit=true" in told, told
+            assert "a test's own failure" in told
+            members.answer = None
+            assert members.bodies.count(b"3") == 6
+            # A queue that another member may be consuming.
+            consumer.pause(receipts[3].message_queue, release=True)
+            eventually(
+                lambda: receipts[3].message_queue not in consumer.assigned_queues(), "released"
+            )
+            told = admin(f"queryMsgById {asked}")
+            assert "this member does not hold the queue" in told, told
+            assert members.bodies.count(b"3") == 6
+            consumer.resume(receipts[3].message_queue)
+            eventually(lambda: len(consumer.assigned_queues()) == 2, "held again")
         # A reset.
         eventually(lambda: consumer.statistics["commits"] >= 2, "4.x resets what was committed")
         before = len(members.bodies)

@@ -4,6 +4,9 @@ replies of request-reply, and what admin tools ask a member
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.context import BrokerContext, Handler, required_field
 from ordermq.broker.groups import Member
@@ -15,6 +18,7 @@ from ordermq.remoting.headers import LongSendHeader, PushReplyHeader, SendHeader
 from ordermq.remoting.signing import SIGNED_BY
 
 _NOT_STORED = "0"  # the message id of a reply: as in RocketMQ, replies are never stored
+_NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 _OFFSET_AT = -16  # a stored message's id ends with its physical offset, 16 hex digits
 
 
@@ -35,16 +39,22 @@ def consume_directly(
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"no message is stored with id {message_id!r}"
         )
-    _pass_on(context, connection, request, record)
+    # The record does not name its broker, and the member must know the queue: as RocketMQ's does.
+    _pass_on(context, connection, request, record, {"brokerName": context.config.broker_name})
 
 
 def _pass_on(
-    context: BrokerContext, connection: BrokerConnection, request: Command, body: bytes
+    context: BrokerContext,
+    connection: BrokerConnection,
+    request: Command,
+    body: bytes,
+    more: Mapping[str, str] = _NOTHING_MORE,
 ) -> None:
     group, client_id = required_field(request, "consumerGroup"), required_field(request, "clientId")
     member = _member(context, group, client_id)
     # Without the signature: whoever receives a signed request could send it again.
     ext = {name: value for name, value in request.ext.items() if name not in SIGNED_BY}
+    ext.update(more)
     # A new request id: the tool's may collide with one of the broker's own.
     forwarded = Command.request(request.code, ext, body)
 

@@ -41,7 +41,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
-from ordermq.consumer.queue.receiver import Flow, flow_by_fill_and_span
+from ordermq.consumer.queue.receiver import DirectResult, Flow, flow_by_fill_and_span
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
@@ -95,22 +95,18 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     def _running_calls(self, assigned: Sequence[AssignedQueue]) -> list[RunningCall]:
         return [call for call, _ in self._running.copy().values()]
 
-    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
+    async def consume_directly(
+        self, batch: MessageBatch, assigned: AssignedQueue | None
+    ) -> DirectResult:
         # A queue and a claim of its own: whoever holds the real queue must not see this call, and
         # no offset moves.
         callbacks = QueueCallbacks(lambda *_: None, lambda _: None, lambda _: None)
         alone = AssignedQueue(batch.queue, self._group, UNLOCKED, batch.offset_at(0), callbacks)
         run = MessageRun([(batch, 0, 1)])
         claim = BatchClaim(run, UNLOCKED, alone.generation)
-        context = ConcurrentContext(alone, claim, run, run[0].reconsume_times)
-        value, raised = await self._pool.call_alone(self._listener, context)
-        if raised is not None:
-            return "CR_THROW_EXCEPTION", f"{type(raised).__name__}: {raised}"
-        try:
-            verdict = context.judge(value, self._results)
-        except ConfigError as error:
-            return "CR_LATER", str(error)
-        return ("CR_SUCCESS" if verdict.done else "CR_LATER"), None
+        return await self._call_directly(
+            ConcurrentContext(alone, claim, run, run[0].reconsume_times)
+        )
 
     # A run: one batch.
 

@@ -38,7 +38,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
-from ordermq.consumer.queue.receiver import Flow, Loop, Queue
+from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, Queue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError
 from ordermq.events import EventType
@@ -48,6 +48,7 @@ from ordermq.model.status import ConsumeResult
 
 _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
+_DIRECT_RESULTS = {ConsumeResult.COMMIT: "CR_COMMIT", ConsumeResult.ROLLBACK: "CR_ROLLBACK"}
 _CHECKS_PER_TIMEOUT = 10  # so a slow call is found at most a tenth of its time-out late
 _FIRST_DEFECT_DELAY_MS = 1_000
 _MAX_DEFECT_DELAY_MS = 60_000
@@ -336,7 +337,32 @@ class ConsumeLoop(ABC, Generic[Queue]):
         return False  # keys are parked by the key-ordered dispatcher only
 
     @abstractmethod
-    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]: ...
+    async def consume_directly(
+        self, batch: MessageBatch, assigned: Queue | None
+    ) -> DirectResult: ...
+
+    async def _call_directly(self, context: ConsumeContext) -> DirectResult:
+        """Call the listener once, outside of any run; settle nothing."""
+        begun_ms = self._clock.now_ms()
+        outcome = await self._pool.call_alone(self._listener, context)
+        spent_ms = self._clock.now_ms() - begun_ms
+        name, remark = self._direct_result(context, outcome)
+        return DirectResult(name, remark, context.auto_commit, spent_ms)
+
+    def _direct_result(self, context: ConsumeContext, outcome: Outcome) -> tuple[str, str | None]:
+        value, raised = outcome
+        if raised is not None:
+            return "CR_THROW_EXCEPTION", f"{type(raised).__name__}: {raised}"
+        try:
+            verdict = context.judge(value, self._results)
+        except ConfigError as error:
+            return "CR_LATER", str(error)
+        # The names tell what was returned, as in Java, also where a ROLLBACK would commit.
+        if isinstance(value, ConsumeResult) and value in _DIRECT_RESULTS:
+            return _DIRECT_RESULTS[value], None
+        if value is None and self._results.is_strict:
+            return "CR_RETURN_NULL", None
+        return ("CR_LATER" if verdict.settlement is Settlement.RETRY else "CR_SUCCESS"), None
 
     def loops(self, assigned: Callable[[], Sequence[Queue]]) -> Sequence[Loop]:
         watch = SlowListenerWatch(

@@ -33,16 +33,19 @@ from ordermq.consumer.listener import (
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
+    BatchClaim,
     Lease,
     NotClaimed,
+    Pause,
     QueueCallbacks,
+    QueueState,
     RunningCall,
 )
-from ordermq.consumer.queue.receiver import Flow, Queue, flow_by_fill
+from ordermq.consumer.queue.receiver import DirectResult, Flow, Queue, flow_by_fill
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import EventType
-from ordermq.model.message import MessageBatch
+from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 
@@ -54,6 +57,9 @@ _log = logging.getLogger("ordermq.consumer")
 _BURST_MESSAGES = 256
 _QUICK_MS = 1
 _MANUAL_ONLY = (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
+# RocketMQ's broker gives a request to a client up after 10 s: the listener needs the rest of it.
+_DIRECT_WAIT_MS = 5_000
+_DIRECT_CHECK_MS = 20
 _COUNT_MS = 1_000  # a run may last a minute; its statistics must not wait for its end
 
 
@@ -96,6 +102,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         self._max_burst = 1 if is_single else max(1, _BURST_MESSAGES // self._batch_size)
         self._on_start = self._record_start if history.enabled else None
         self._failures = Failures(client, group, config, on_failure, history, statistics)
+        self._direct: set[Queue] = set()  # queues with a message consumed directly; I/O thread
 
     def flow(self, assigned: Queue, config: PullConfig) -> Flow:
         queue = assigned.process_queue
@@ -107,10 +114,56 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
     def _on_slow(self, call: RunningCall) -> None:
         self._statistics.add("slow_listeners")
 
-    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
-        raise StateError(
-            "an orderly listener of ordermq is called for messages of the queues its member holds, "
-            "in their order, and for no other: reset the group's offset, or send the message again",
+    async def consume_directly(self, batch: MessageBatch, assigned: Queue | None) -> DirectResult:
+        if assigned is None:
+            # Java calls its listener even so, beside the one of the member that holds the queue.
+            raise self._not_consumed(
+                batch.queue,
+                "this member does not hold the queue, and the one that does may be consuming it: "
+                "ask the holder, see `ordermq locks` or `mqadmin consumerStatus`",
+            )
+        if assigned in self._direct:
+            raise self._not_consumed(
+                batch.queue, "another message of the queue is being consumed directly: ask again"
+            )
+        self._direct.add(assigned)
+        assigned.pause(Pause.DIRECT)
+        try:
+            run = MessageRun([(batch, 0, 1)])
+            claim = await self._claim_alone(assigned, run)
+            try:
+                attempt = assigned.attempts.get(run.first_offset, 0)
+                assigned.auto_commit = self._config.auto_commit  # as at the start of each claim
+                return await self._call_directly(ConsumeContext(assigned, claim, run, attempt))
+            finally:
+                assigned.end_alone()
+        finally:
+            self._direct.discard(assigned)
+            if assigned.resume(Pause.DIRECT):
+                self.submit(assigned)
+
+    async def _claim_alone(self, assigned: Queue, run: MessageRun) -> BatchClaim:
+        """Wait until no batch of a paused queue runs, and claim it; for a limited time."""
+        last_ms = self._clock.now_ms() + _DIRECT_WAIT_MS
+        while (claim := assigned.begin_alone(run, now_ms := self._clock.now_ms())) is None:
+            if assigned.state is not QueueState.ACTIVE:
+                raise self._not_consumed(
+                    assigned.queue, "the queue moves to another member: ask that one"
+                )
+            if now_ms >= last_ms:
+                reason = "its batch has not ended" if assigned.is_running else "its lease is lost"
+                raise self._not_consumed(
+                    assigned.queue, f"{reason}, waited for {_DIRECT_WAIT_MS} ms: ask again later"
+                )
+            await self._clock.sleep_ms(_DIRECT_CHECK_MS)
+        return claim
+
+    def _not_consumed(self, queue: MessageQueue, reason: str) -> StateError:
+        return StateError(
+            f"message not consumed directly, to keep one listener per queue: {reason}",
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
             group=self._group,
         )
 

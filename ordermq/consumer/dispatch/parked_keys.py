@@ -199,7 +199,7 @@ class ParkedKeys:
             if done:
                 await self._mark(assigned.queue, key, parked[done - 1].queue_offset + 1)
         finally:
-            assigned.end_replay(claim)
+            assigned.end_alone()
         if done < len(parked):
             _log.error(
                 "%s: key %r stays parked: %d of its %d messages were consumed",

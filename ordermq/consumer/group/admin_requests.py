@@ -5,7 +5,7 @@
 | 307 GET_CONSUMER_RUNNING_INFO | queues, subscriptions, counters; stacks if wanted |
 | 221 GET_CONSUMER_STATUS_FROM_CLIENT | the done offset of each held queue of a topic |
 | 220 RESET_CONSUMER_CLIENT_OFFSET | each held queue it names continues from its offset |
-| 309 CONSUME_MESSAGE_DIRECTLY | concurrent: the listener's result; others: refused |
+| 309 CONSUME_MESSAGE_DIRECTLY | the listener's result; refused if a batch of the queue may run |
 """
 
 from __future__ import annotations
@@ -187,20 +187,23 @@ class AdminRequests:
             return self._refuse(request, str(error))
         queue = MessageQueue(record.topic, request.ext.get("brokerName", ""), record.queue_id)
         batch = MessageBatch(queue, bytes(request.body), (), self._client.config.namespace)
-        begun_ms = self._client.clock.now_ms()
+        assigned = next((each for each in self._assigned() if each.queue == queue), None)
         try:
-            result, remark = await self._receiver.consume_directly(batch)
+            result = await self._receiver.consume_directly(batch, assigned)
         except StateError as error:
             return self._refuse(request, str(error))
         _log.warning(
-            "%s: offset %d consumed directly, for an admin tool", queue, record.queue_offset
+            "%s: offset %d consumed directly, for an admin tool: %s",
+            queue,
+            record.queue_offset,
+            result.name,
         )
         body = {
-            "autoCommit": True,
-            "consumeResult": result,
-            "order": False,
-            "remark": remark,
-            "spentTimeMills": self._client.clock.now_ms() - begun_ms,
+            "autoCommit": result.auto_commit,
+            "consumeResult": result.name,
+            "order": self._receiver.is_ordered,
+            "remark": result.remark,
+            "spentTimeMills": result.spent_ms,
         }
         return request.reply(ResponseCode.SUCCESS, body=orjson.dumps(body))
 

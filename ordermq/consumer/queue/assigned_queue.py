@@ -51,6 +51,7 @@ class Pause(Enum):
 
     USER = auto()  # pause(), or a failure policy, until resume()
     SEEK = auto()  # until the running batch has ended and the offset is set
+    DIRECT = auto()  # until a message consumed directly has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +458,33 @@ class AssignedQueue:
         self._generation += 1
         self._done_offset = self._committed_offset
         self.process_queue.clear()
+
+    # A call outside of the order, for an admin tool; on the I/O thread.
+
+    def begin_alone(self, run: MessageRun, now_ms: int) -> BatchClaim | None:
+        """Claim the queue for one call with messages that were not taken from it.
+
+        A revocation, a seek and a regained lease wait for it, as they do for a batch. The caller
+        has paused the queue, so no batch begins beside it.
+
+        Returns: None while a batch runs, or without a valid lease.
+        """
+        with self._lock:
+            lease = self._lease
+            if self._running or lease is None or self._state is not QueueState.ACTIVE:
+                return None
+            if not lease.is_valid(now_ms):
+                return None
+            self._running = 1
+            self.calling, self.worker, self.last_claim_ms = run, 0, now_ms
+            return BatchClaim(run, lease, self._generation)
+
+    def end_alone(self) -> None:
+        """End a call with messages that were not taken from the queue: nothing of it is done."""
+        with self._lock:
+            self.calling = None
+            drained = self._leave_batch()
+        self._notify(False, drained, False)
 
     # Worker of a concurrent group: many claims at once, finished in any order.
 

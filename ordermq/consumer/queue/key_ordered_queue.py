@@ -103,7 +103,8 @@ class KeyOrderedQueue(AssignedQueue):
 
     def running_calls(self) -> list[RunningCall]:
         with self._lock:
-            return list(self._calls.values())
+            # No lane runs beside a message that is consumed directly.
+            return list(self._calls.values()) or super().running_calls()
 
     def request_another(self) -> bool:
         """Set the dispatch flag if another call may run now; True: the caller submits the queue."""
@@ -216,7 +217,8 @@ class KeyOrderedQueue(AssignedQueue):
     def begin_replay(self, now_ms: int) -> BatchClaim | None:
         """Claim the queue while its parked messages are consumed from the parking topic.
 
-        The claim is empty: those messages are in another queue. It makes a revocation wait.
+        The claim is empty: those messages are in another queue. It makes a revocation wait;
+        `end_alone` ends it.
         """
         with self._lock:
             if not self._may_work(now_ms):
@@ -224,12 +226,6 @@ class KeyOrderedQueue(AssignedQueue):
             assert self._lease is not None
             self._running += 1
             return BatchClaim(MessageRun([]), self._lease, self._generation)
-
-    def end_replay(self, claim: BatchClaim) -> None:
-        """End the claim of `begin_replay`."""
-        with self._lock:
-            drained = self._leave_batch()
-        self._notify(False, drained, False)
 
     def restore_parked(self, generation: int, keys: set[bytes]) -> None:
         """Park exactly these keys, before the first pull of a generation."""

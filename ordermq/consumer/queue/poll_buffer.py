@@ -22,7 +22,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     QueueState,
 )
-from ordermq.consumer.queue.receiver import Flow, Loop
+from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
@@ -293,7 +293,9 @@ class PollBuffer:
     def unpark(self, assigned: PolledQueue, key: bytes) -> bool:
         return False
 
-    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
+    async def consume_directly(
+        self, batch: MessageBatch, assigned: PolledQueue | None
+    ) -> DirectResult:
         raise StateError(
             "a lite pull consumer has no listener: seek, or send the message again",
             group=self._group,

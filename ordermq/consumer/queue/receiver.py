@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
@@ -27,6 +27,22 @@ class Flow(Enum):
     WAIT_FOR_COUNT = auto()  # the queue calls `on_room` when its buffer is half empty
     WAIT_FOR_ROOM = auto()  # the receiver calls the queue's `on_room`
     WAIT = auto()  # nothing notifies: look again after a moment
+
+
+class DirectResult(NamedTuple):
+    """The outcome of one message consumed directly, as Java's ConsumeMessageDirectlyResult.
+
+    Args:
+        name: CR_SUCCESS, CR_COMMIT, CR_ROLLBACK, CR_LATER, CR_RETURN_NULL or CR_THROW_EXCEPTION.
+        remark: what the listener raised, or why its result was not understood.
+        auto_commit: as the listener left it.
+        spent_ms: in the listener.
+    """
+
+    name: str
+    remark: str | None
+    auto_commit: bool
+    spent_ms: int
 
 
 class Receiver(Protocol[Queue]):
@@ -62,11 +78,12 @@ class Receiver(Protocol[Queue]):
     def unpark(self, assigned: Queue, key: bytes) -> bool:
         """Continue with a parked key; False if it is not parked here. On the I/O thread."""
 
-    async def consume_directly(self, batch: MessageBatch) -> tuple[str, str | None]:
-        """Consume one message out of any order, for an admin tool.
+    async def consume_directly(self, batch: MessageBatch, assigned: Queue | None) -> DirectResult:
+        """Call the listener with one message, for an admin tool; nothing is committed by it.
 
-        Returns: Java's CMResult, and a remark.
-        Raises: StateError: this receiver cannot, because it keeps an order or calls nobody.
+        Args:
+            assigned: the queue of the message, if this member holds it.
+        Raises: StateError: it cannot be called now beside what runs, or there is no listener.
         """
 
     def loops(self, assigned: Callable[[], Sequence[Queue]]) -> Sequence[Loop]:

@@ -11,9 +11,11 @@ from ordermq.consumer.queue.assigned_queue import (
     BatchClaim,
     Lease,
     NotClaimed,
+    Pause,
     QueueCallbacks,
     QueueState,
 )
+from ordermq.model.message import MessageRun
 
 from .batches import QUEUE, batch
 
@@ -459,3 +461,50 @@ def test_an_acknowledgement_of_another_epoch_is_ignored(orders: Orders) -> None:
     orders.queue.regain(Lease(8, DEADLINE, True), 3)
     orders.queue.committed(5, LEASE)
     assert orders.queue.committed_offset == 3
+
+
+# -- a call outside of the order -------------------------------------------------------------
+
+
+def test_a_call_outside_of_the_order_waits_for_the_running_batch(orders: Orders) -> None:
+    orders.pulled(0, 1, 2)
+    run = MessageRun([(batch([1]), 0, 1)])
+    claim = orders.begin(1)
+    orders.queue.pause(Pause.DIRECT)
+    assert orders.queue.begin_alone(run, NOW) is None
+    assert orders.queue.end_batch(claim, 1, NOW)
+    alone = orders.queue.begin_alone(run, NOW)
+    assert alone is not None
+    assert alone.messages is run
+    assert orders.queue.is_running
+    assert [call.messages for call in orders.queue.running_calls()] == [run], "the watch sees it"
+    assert orders.queue.begin_batch(1, NOW) is NotClaimed.PAUSED
+    assert orders.queue.begin_alone(run, NOW) is None, "one at a time"
+    orders.queue.end_alone()
+    assert orders.queue.resume(Pause.DIRECT), "the next batch must be submitted"
+    assert orders.queue.done_offset == 1, "nothing is done by it"
+    assert offsets(orders.begin()) == [1, 2]
+
+
+def test_a_revocation_and_a_seek_wait_for_a_call_outside_of_the_order(orders: Orders) -> None:
+    run = MessageRun([(batch([1]), 0, 1)])
+    orders.queue.pause(Pause.DIRECT)
+    assert orders.queue.begin_alone(run, NOW) is not None
+    assert not orders.queue.reposition(orders.queue.generation, 5)
+    assert not orders.queue.revoke()
+    assert orders.drained == 0
+    orders.queue.end_alone()
+    assert orders.drained == 1
+    assert not orders.queue.resume(Pause.DIRECT), "nothing of it starts any more"
+    assert orders.queue.begin_alone(run, NOW) is None
+
+
+def test_a_call_outside_of_the_order_needs_a_valid_lease(orders: Orders) -> None:
+    run = MessageRun([(batch([1]), 0, 1)])
+    assert orders.queue.begin_alone(run, DEADLINE) is None
+    assert orders.queue.begin_alone(run, DEADLINE - 1) is not None
+    orders.queue.lose_lease("a test's")
+    assert not orders.queue.regain(LEASE, 0), "not while it runs"
+    orders.queue.end_alone()
+    assert orders.queue.begin_alone(run, NOW) is None
+    assert orders.queue.regain(LEASE, 0)

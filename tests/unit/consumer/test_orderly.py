@@ -24,7 +24,9 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     QueueState,
 )
+from ordermq.consumer.queue.receiver import DirectResult
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.errors import StateError
 from ordermq.events import NoHistory
 from ordermq.model.message import MessageView
 from ordermq.model.status import ConsumeResult
@@ -508,3 +510,124 @@ def test_attempts_of_held_messages_are_kept_for_a_rollback_and_forgotten_by_a_co
     assert consumption.statistics.blocked() == []
     assert consumption.assigned.done_offset == 4
     assert consumption.assigned.attempts == {}
+
+
+class Direct:
+    """Calls with one message each, asked for by an admin tool, and the listener they reach."""
+
+    def __init__(
+        self, result: object = None, auto_commit: bool | None = None, **config: Any
+    ) -> None:
+        self.consumption = Consumption(**config)
+        self.result = result
+        self.auto_commit = auto_commit  # what the listener sets
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.consumption.service._pool = cast(
+            Any,
+            SimpleNamespace(
+                submit=self.consumption.submitted.append, call_alone=self._call, goes_on=bool
+            ),
+        )
+
+    async def _call(self, listener: Listener, context: ConsumeContext) -> Any:
+        self.begun.set()
+        await self.go_on.wait()
+        if self.auto_commit is not None:
+            context.auto_commit = self.auto_commit
+        self.consumption.clock.advance(7)
+        return self.result, None
+
+    def ask(self) -> asyncio.Task[DirectResult]:
+        consumption = self.consumption
+        work = consumption.service.consume_directly(batch([3]), consumption.assigned)
+        return asyncio.ensure_future(work)
+
+
+def test_a_message_is_not_consumed_directly_while_a_batch_does_not_end() -> None:
+    async def work() -> None:
+        direct = Direct()
+        assigned, clock = direct.consumption.assigned, direct.consumption.clock
+        claim = assigned.begin_batch(1, START_MS)
+        assert isinstance(claim, BatchClaim)
+        asked = direct.ask()
+        for _ in range(5_000 // 20 + 2):
+            assert not asked.done() or clock.now_ms() >= START_MS + 5_000
+            await asyncio.sleep(0)
+            clock.advance(20)
+            await asyncio.sleep(0)
+        with pytest.raises(StateError, match=r"its batch has not ended, waited for 5000 ms"):
+            await asked
+        assert not direct.begun.is_set()
+        assert not assigned.is_paused, "its own batches go on"
+        assert assigned.end_batch(claim, 1, clock.now_ms())
+
+    asyncio.run(work())
+
+
+def test_one_message_of_a_queue_is_consumed_directly_at_a_time() -> None:
+    async def work() -> None:
+        direct = Direct()
+        first = direct.ask()
+        await direct.begun.wait()
+        with pytest.raises(StateError, match=r"another message of the queue is being consumed"):
+            await direct.ask()
+        assert direct.consumption.assigned.is_paused, "the first still runs"
+        direct.go_on.set()
+        assert await first == DirectResult("CR_SUCCESS", None, True, 7)
+        assert not direct.consumption.assigned.is_paused
+        assert await direct.ask() == DirectResult("CR_SUCCESS", None, True, 7)
+
+    asyncio.run(work())
+
+
+def test_a_message_of_a_queue_that_moves_is_not_consumed_directly() -> None:
+    async def work() -> None:
+        direct = Direct()
+        assigned = direct.consumption.assigned
+        claim = assigned.begin_batch(1, START_MS)
+        asked = direct.ask()
+        await asyncio.sleep(0)
+        assigned.revoke()
+        direct.consumption.clock.advance(20)
+        with pytest.raises(StateError, match=r"moves to another member"):
+            await asked
+        assert isinstance(claim, BatchClaim)
+        assigned.end_batch(claim, 1, START_MS)
+        assert direct.consumption.drained == [assigned]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("result", "strict", "name"),
+    [
+        (None, False, "CR_SUCCESS"),
+        (None, True, "CR_RETURN_NULL"),
+        (ConsumeResult.SUCCESS, True, "CR_SUCCESS"),
+        (1, True, "CR_SUCCESS"),
+        (0, True, "CR_LATER"),
+        (ConsumeResult.COMMIT, True, "CR_COMMIT"),
+    ],
+)
+def test_a_message_consumed_directly_tells_what_the_listener_returned(
+    result: object, strict: bool, name: str
+) -> None:
+    async def work() -> None:
+        direct = Direct(result, strict_results=strict)
+        direct.go_on.set()
+        assert await direct.ask() == DirectResult(name, None, True, 7)
+
+    asyncio.run(work())
+
+
+def test_auto_commit_set_by_a_message_consumed_directly_holds_for_that_call_alone() -> None:
+    async def work() -> None:
+        direct = Direct(ConsumeResult.SUCCESS, auto_commit=False)
+        direct.go_on.set()
+        assert (await direct.ask()).auto_commit is False
+        direct.auto_commit = None
+        assert (await direct.ask()).auto_commit is True
+        assert direct.consumption.assigned.done_offset == 0
+
+    asyncio.run(work())
