@@ -59,6 +59,7 @@ def audit_command(
                 on_progress=lambda count: progress.update(bar, completed=count),
             )
     except HistoryError as error:
+        # A wrong file, not a failed check: scripts can tell the two apart.
         fail(str(error), ExitCode.USAGE)
     if as_json:
         print_json(report.to_dict())
@@ -86,6 +87,7 @@ def show(report: AuditReport) -> None:
     print_table("messages processed more than once", ["cause", "messages"], duplicates or [none])
     if report.hand_offs:
         print_hand_offs(report.hand_offs)
+    # Without markup: events contain brackets, which Rich would take for styles.
     for violation in report.violations:
         out.print(f"[bold red]{violation.invariant} {violation.title}[/]", highlight=False)
         out.print(f"  {violation.sentence}", markup=False, highlight=False, soft_wrap=True)
@@ -107,6 +109,7 @@ def print_hand_offs(hand_offs: Sequence[HandOff]) -> None:
     rows = []
     for kind in dict.fromkeys(each.kind for each in hand_offs):
         those = [each for each in hand_offs if each.kind is kind]
+        # A queue after a crash was never unlocked, and one that got no more messages has no pause.
         unlocks = [each.unlock_to_lock_ms for each in those if each.unlock_to_lock_ms is not None]
         silences = [each.silence_ms for each in those if each.silence_ms is not None]
         rows.append(
@@ -130,6 +133,7 @@ def _expand(files: Sequence[Path]) -> Sequence[Path]:
     found: list[Path] = []
     for file in files:
         inside = sorted(file.glob("*.jsonl")) if file.is_dir() else [file]
+        # An audit of no events would pass.
         if not inside:
             raise HistoryError(f"{file}: no *.jsonl file in it")
         found += inside
@@ -137,6 +141,7 @@ def _expand(files: Sequence[Path]) -> Sequence[Path]:
 
 
 def _tags(expression: str | None) -> list[str] | None:
+    # "*" selects every message, with or without a tag; the audit then looks at no tags.
     if expression is None or expression.strip() == "*":
         return None
     return [tag.strip() for tag in expression.split("||")]

@@ -217,6 +217,7 @@ def _now() -> int:
 
 
 def _announce(server: EmbeddedBroker, data: Path | None, as_json: bool) -> None:
+    # Printed only now: a script that reads this line connects at once.
     if as_json:
         click.echo(f'{{"name_servers":"{server.name_servers}","pid":{os.getpid()}}}')
         return

@@ -74,12 +74,15 @@ _NAMES = ("access_key", "secret_key", "tls", "tls_ca_file", "tls_verify")
 def client_options(function: _F) -> _F:
     """Add the options of the connection; the command gets them as `servers`."""
 
+    # It also copies the options that decorators nearer to the function have attached already.
     @functools.wraps(function)
     def command(name_servers: str, **arguments: Any) -> Any:
         given = {name: arguments.pop(name) for name in _NAMES}
+        # Options that were not given are left out, so that the configuration's defaults apply.
         servers = Servers(name_servers, {name: value for name, value in given.items() if value})
         return function(servers=servers, **arguments)
 
+    # The help shows options in the reverse of the order in which they are added.
     for option in reversed(_OPTIONS):
         command = option(command)
     return command  # type: ignore[return-value]
@@ -92,6 +95,7 @@ def exit_on_error() -> Iterator[None]:
         yield
     except ConfigError as error:
         fail(str(error), ExitCode.USAGE)
+    # An exit code of its own: a script may wait and try again.
     except (RouteError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
         fail(str(error), ExitCode.UNREACHABLE)
     except BrokerError as error:

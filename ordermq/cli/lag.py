@@ -52,6 +52,7 @@ def lag(
 
 def require_known(state: GroupState) -> None:
     """End the command if the brokers do not know the group."""
+    # Brokers know a group by its members and its committed offsets; a new group may have neither.
     if not state.progress and not state.members:
         fail(
             f"group {state.group!r} has no member and no offset: check its name, or add the "
@@ -64,6 +65,7 @@ def behind(done: QueueProgress, now_ms: int) -> str | None:
     # Without lag the age only says how old the last message is.
     if not done.lag or not done.last_done_ms:
         return None
+    # The time is the broker's, and its clock may be ahead of this machine's.
     seconds = max(now_ms - done.last_done_ms, 0) / 1000
     if seconds < 120:
         return f"{seconds:.1f} s"

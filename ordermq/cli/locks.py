@@ -61,6 +61,7 @@ def locks(group: str, topics: tuple[str, ...], servers: Servers, as_json: bool) 
     if as_json:
         print_json({"group": group, "queues": rows, "silent": state.silent})
     else:
+        # RocketMQ's brokers do not report locks: columns that are always empty are left out.
         columns = _BY_MEMBERS if state.locks is None else _BY_MEMBERS | _BY_BROKER
         short = short_client_ids(member.client_id for member in state.members)
         cells = [[_cell(row, name, short) for name in columns.values()] for row in rows]
@@ -81,6 +82,7 @@ def locks(group: str, topics: tuple[str, ...], servers: Servers, as_json: bool) 
 
 def _cell(row: dict[str, object], name: str, short: Mapping[str, str]) -> object:
     value = row[name]
+    # The usual case in one short word, so that a row in which both differ stands out.
     if name == "owner" and value is not None and value == row["member"]:
         return "same"
     if name in ("member", "owner") and value is not None:

@@ -117,6 +117,7 @@ class _Tally:
         return {
             "stored": self.stored,
             "seconds": round(self.seconds, 3),
+            # Receipts come in the order of the input, so their number is where to go on.
             "resume_with_skip": None if self.error is None else self.first + self.stored,
             "error": None if self.error is None else str(self.error),
             "queues": [
@@ -171,6 +172,7 @@ def _rows(
             raise ConfigError(
                 f"row {number} has {len(row)} columns, so none with number {place} for the key"
             )
+        # Not strict: rows may be shorter than the header; cells beyond it have no name.
         body = orjson.dumps(row if no_header else dict(zip(header, row, strict=False)))
         yield Message(topic, body, tags=tags), key if place is None else row[place]
 
@@ -217,6 +219,7 @@ def _explain(tally: _Tally, in_flight: int) -> None:
         fail(reason, ExitCode.UNREACHABLE)
     if tally.stored == 0 and isinstance(error, ConfigError | UnicodeDecodeError | csv.Error):
         fail(reason, ExitCode.USAGE)
+    # Messages behind the first one without a receipt were on their way: they may be stored, too.
     fail(
         f"{reason}\nThe first {reached:,} messages are stored, and some of the next "
         f"{in_flight:,} may be. Resume with --skip {reached}."

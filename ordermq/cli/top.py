@@ -87,12 +87,14 @@ class _Samples:
         # A queue without an earlier sample is new: its topic has just got more queues.
         if not seconds or then is None:
             return None
+        # None until the first commit of the group.
         done = (now.committed or 0) - (then.committed or 0)
         return (now.end - then.end) / seconds, done / seconds
 
 
 def _show(samples: _Samples, stop: threading.Event, every: float, count: int | None) -> None:
     left = count
+    # The first table counts, too: with --count 1 it is the only one.
     with Live(_table(samples), console=out, auto_refresh=False, screen=out.is_terminal) as live:
         while (left := None if left is None else left - 1) != 0 and not stop.wait(every):
             samples.refresh()

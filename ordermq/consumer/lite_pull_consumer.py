@@ -365,7 +365,7 @@ class LitePullConsumer(Starting):
         Returns: the batch; an empty one after the deadline, which is looked at behind a last
             take: a message may have come in this very moment.
         """
-        # A generator, so that threads and tasks follow the same course and differ in waiting only.
+        # A generator, so that threads and tasks take the same steps and differ in waiting only.
         buffer = self._buffer
         while True:
             batch = buffer.take(poller, self.config.lite.poll_batch_size)

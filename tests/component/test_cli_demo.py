@@ -18,7 +18,7 @@ from ordermq.audit.report import Cause
 from ordermq.cli.demo.check import check
 from ordermq.cli.demo.flights import read_flights
 from ordermq.cli.demo.logbook import Logbook
-from ordermq.cli.demo.run import Course
+from ordermq.cli.demo.run import Timeline
 from ordermq.cli.main import main
 
 FLIGHTS = 4_000
@@ -59,14 +59,14 @@ def flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def course(flights: Path, tmp_path: Path) -> Course:
+def timeline(flights: Path, tmp_path: Path) -> Timeline:
     """A run that is over: every log right, no history."""
-    course = Course(tmp_path, total=FLIGHTS, seconds=1.0, sent_s=1.0)
-    logbook = Logbook(course.logbook)
+    timeline = Timeline(tmp_path, total=FLIGHTS, seconds=1.0, sent_s=1.0)
+    logbook = Logbook(timeline.logbook)
     every = enumerate(read_flights(flights))
     logbook.apply("q", 1, [(i, one.key, one._asdict()) for i, one in every])
     logbook.close()
-    return course
+    return timeline
 
 
 def quiet(text: str) -> None:
@@ -93,36 +93,36 @@ def test_the_demo_keeps_the_order_while_members_and_the_broker_are_killed(tmp_pa
     assert again.ok, again.violation
 
 
-def test_logs_that_equal_pandas_pass(course: Course) -> None:
-    outcome = check(course, None, quiet)
+def test_logs_that_equal_pandas_pass(timeline: Timeline) -> None:
+    outcome = check(timeline, None, quiet)
     assert outcome.ok, outcome.failures
     assert outcome.logs > 200
 
 
-def test_a_log_that_differs_fails_with_its_aircraft(course: Course) -> None:
-    with sqlite3.connect(course.logbook) as db:
+def test_a_log_that_differs_fails_with_its_aircraft(timeline: Timeline) -> None:
+    with sqlite3.connect(timeline.logbook) as db:
         db.execute("UPDATE logs SET miles = miles + 1 WHERE key = 'N7'")
     db.close()
-    [failure] = check(course, None, quiet).failures
+    [failure] = check(timeline, None, quiet).failures
     assert failure.startswith("the logs differ from pandas: N7: miles ")
 
 
-def test_a_run_with_a_violation_fails_and_names_it(course: Course) -> None:
+def test_a_run_with_a_violation_fails_and_names_it(timeline: Timeline) -> None:
     queue = {"group": "g", "topic": "flights", "broker": "b", "queue": 0, "epoch": 3}
     lines = [
         {"p": "m", "seq": 0, "t": 1, "type": "OPEN"},
         {"p": "m", "seq": 1, "t": 2, "type": "START", **queue, "offs": [0], "keys": ["N1"]},
         {"p": "m", "seq": 2, "t": 3, "type": "END", **queue, "offs": [0], "done": 1},
     ]
-    path = course.folder / "member.jsonl"
+    path = timeline.folder / "member.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    [failure] = check(course, None, quiet).failures
+    [failure] = check(timeline, None, quiet).failures
     assert failure.startswith("the audit found I7 inside the lease")
 
 
-def test_a_flight_that_was_never_written_fails(course: Course) -> None:
-    course.total += 1
-    assert check(course, None, quiet).failures == (
+def test_a_flight_that_was_never_written_fails(timeline: Timeline) -> None:
+    timeline.total += 1
+    assert check(timeline, None, quiet).failures == (
         "4,001 flights sent, but 4,000 written",
         "-1 more messages stored than flights sent, but 0 copies",
     )

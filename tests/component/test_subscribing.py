@@ -16,7 +16,7 @@ from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient, locked, queue_table
 from tests.component.conftest import Seen, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
-from tests.component.test_steering import lock_body
+from tests.component.test_queue_control import lock_body
 
 MakeConsumer = Callable[..., PushConsumer]
 

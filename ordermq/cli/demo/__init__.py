@@ -74,6 +74,7 @@ def demo(folder: Path, seconds: float, limit: int | None, as_json: bool) -> None
       ordermq demo
       ordermq demo --out /tmp/flights --seconds 30 --json
     """
+    # Looked up without importing them, which takes a second.
     missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         fail(
@@ -97,6 +98,8 @@ def demo(folder: Path, seconds: float, limit: int | None, as_json: bool) -> None
 
 def _empty(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    # Only what the demo writes: the folder may hold other files of the user. Messages of an
+    # earlier run must go, or this run's group would consume them first.
     shutil.rmtree(folder / "broker", ignore_errors=True)
     for pattern in _OURS:
         for path in folder.glob(pattern):
@@ -110,25 +113,25 @@ def _run(folder: Path, seconds: float, limit: int | None) -> Outcome:
     from ordermq.cli.demo.run import Run
 
     with progress_bar() as progress:
-        course = Run(folder, seconds, limit, progress).play()
+        timeline = Run(folder, seconds, limit, progress).play()
         last = progress.add_task("checking", total=3, note="")
 
         def say(text: str) -> None:
             progress.update(last, advance=1, note=text)
 
-        outcome = check(course, limit, say)
+        outcome = check(timeline, limit, say)
         say("drawing")
         draw(outcome, folder / "owners.png")
     return outcome
 
 
 def _show(outcome: Outcome, folder: Path) -> None:
-    course, report = outcome.course, outcome.report
+    timeline, report = outcome.timeline, outcome.report
     print_table(
         "messages",
         ["", "count"],
         [
-            ("flights sent", course.total),
+            ("flights sent", timeline.total),
             ("  of these without a tail number (key: flight number)", outcome.unassigned_flights),
             ("sent twice: the broker was killed before its reply", outcome.resent),
             ("stored by the broker (recorded in its history)", report.stored),
@@ -145,11 +148,11 @@ def _show(outcome: Outcome, folder: Path) -> None:
         "time",
         ["", "value"],
         [
-            ("sending, seconds", course.sent_s),
-            ("whole run, seconds", course.seconds),
+            ("sending, seconds", timeline.sent_s),
+            ("whole run, seconds", timeline.seconds),
             (
                 "flights per second (limited by --seconds)",
-                course.total / course.sent_s if course.sent_s else 0.0,
+                timeline.total / timeline.sent_s if timeline.sent_s else 0.0,
             ),
         ],
     )

@@ -12,14 +12,14 @@ from ordermq.cli.demo.expected import differences, expected_logs
 from ordermq.cli.demo.flights import flights_file
 from ordermq.cli.demo.logbook import AircraftLog, Logbook
 from ordermq.cli.demo.member import TOPIC
-from ordermq.cli.demo.run import Course
+from ordermq.cli.demo.run import Timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Result of the demo: its events, the audit, and the failed checks as sentences."""
 
-    course: Course
+    timeline: Timeline
     report: AuditReport
     logs: int
     unassigned_flights: int
@@ -42,53 +42,55 @@ class Outcome:
         return {
             "ok": self.ok,
             "failures": list(self.failures),
-            "flights": self.course.total,
+            "flights": self.timeline.total,
             "logs": self.logs,
             "flights_without_tail_number": self.unassigned_flights,
             "sent_again_by_the_producer": self.resent,
             "redelivered": self.redelivered,
             "refused_batches": self.refused,
-            "send_seconds": round(self.course.sent_s, 3),
-            "seconds": round(self.course.seconds, 3),
+            "send_seconds": round(self.timeline.sent_s, 3),
+            "seconds": round(self.timeline.seconds, 3),
             "audit": self.report.to_dict(),
         }
 
 
-def check(course: Course, limit: int | None, say: Callable[[str], None]) -> Outcome:
+def check(timeline: Timeline, limit: int | None, say: Callable[[str], None]) -> Outcome:
     """Compare the logs with those of pandas, and audit the histories."""
     say("computing the logs with pandas")
     expected = expected_logs(flights_file(), limit)
-    logbook = Logbook(course.logbook)
+    logbook = Logbook(timeline.logbook)
     try:
         logs, totals = logbook.logs(), logbook.totals()
     finally:
         logbook.close()
     wrong = differences(expected, logs)
     say("auditing the histories")
-    report = audit(course.histories, start_offsets=0)
+    # From offset 0: the group consumes from the first message, so none may be missing there.
+    report = audit(timeline.histories, start_offsets=0)
     return Outcome(
-        course=course,
+        timeline=timeline,
         report=report,
         logs=len(logs),
         unassigned_flights=sum(log.events for log in logs if _is_flight_number(log)),
         resent=totals["resent"],
         redelivered=totals["redelivered"],
         refused=totals["refused"],
-        failures=tuple(_failures(course, report, wrong, totals)),
+        failures=tuple(_failures(timeline, report, wrong, totals)),
     )
 
 
 def _failures(
-    course: Course, report: AuditReport, wrong: list[str], totals: dict[str, int]
+    timeline: Timeline, report: AuditReport, wrong: list[str], totals: dict[str, int]
 ) -> list[str]:
     failures = []
     if wrong:
         more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
         failures.append(f"the logs differ from pandas: {wrong[0]}{more}")
     failures += [f"the audit found {violation}" for violation in report.violations]
-    if totals["events"] != course.total:
-        failures.append(f"{course.total:,} flights sent, but {totals['events']:,} written")
-    copies = totals["read"] - course.total
+    if totals["events"] != timeline.total:
+        failures.append(f"{timeline.total:,} flights sent, but {totals['events']:,} written")
+    # A copy was stored because the acknowledgement of the first was lost with the broker.
+    copies = totals["read"] - timeline.total
     if copies != totals["resent"]:
         failures.append(
             f"{copies:,} more messages stored than flights sent, but {totals['resent']:,} copies"
@@ -100,4 +102,5 @@ def _failures(
 
 
 def _is_flight_number(log: AircraftLog) -> bool:
+    # A flight number is "carrier-number"; tail numbers have no hyphen.
     return "-" in log.key

@@ -26,10 +26,10 @@ _FIRST_JOINS_S = 2.0
 
 def draw(outcome: Outcome, path: Path) -> None:
     """Write the PNG."""
-    course = outcome.course
-    names = list(dict.fromkeys(course.names.values()))
+    timeline = outcome.timeline
+    names = list(dict.fromkeys(timeline.names.values()))
     colour_of = dict(zip(names, _COLOURS, strict=False))
-    start = min(mark.t for mark in course.marks)
+    start = min(mark.t for mark in timeline.marks)
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(11, 6.4), dpi=130, layout="constrained")
         owners, rates = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1.5, 1]})
@@ -37,7 +37,7 @@ def draw(outcome: Outcome, path: Path) -> None:
         _draw_rates(rates, outcome, colour_of, start)
         _draw_marks(owners, rates, outcome, start)
         figure.suptitle(
-            f"{course.total:,} flights in 8 queues: each aircraft's events are processed in "
+            f"{timeline.total:,} flights in 8 queues: each aircraft's events are processed in "
             "order, whichever consumer owns its queue",
             fontsize=12,
             x=0.01,
@@ -47,7 +47,7 @@ def draw(outcome: Outcome, path: Path) -> None:
 
 
 def _draw_owners(axes: Axes, outcome: Outcome, colour_of: Mapping[str, str], start: int) -> None:
-    names = outcome.course.names
+    names = outcome.timeline.names
     queues = set()
     for holding in outcome.report.holdings:
         if holding.topic != TOPIC:
@@ -99,12 +99,12 @@ def _draw_rates(axes: Axes, outcome: Outcome, colour_of: Mapping[str, str], star
 def _rates(outcome: Outcome, start: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return messages per second over time: written by each member, and stored."""
     counts: dict[str, dict[int, int]] = {}
-    for t, _, event in Histories(outcome.course.histories):
+    for t, _, event in Histories(outcome.timeline.histories):
         if event.get("topic") != TOPIC:
             continue
         # END counts the messages of a batch that succeeded, redelivered ones among them.
         if event["type"] == EventType.END:
-            name, size = outcome.course.names[event["p"]], event["done"]
+            name, size = outcome.timeline.names[event["p"]], event["done"]
         elif event["type"] == EventType.STORE:
             name, size = "", len(event["offs"])
         else:
@@ -112,6 +112,7 @@ def _rates(outcome: Outcome, start: int) -> tuple[dict[str, np.ndarray], np.ndar
         steps = counts.setdefault(name, {})
         step = max(int((t - start) / _NS / _STEP_S), 0)
         steps[step] = steps.get(step, 0) + size
+    # An empty step at the end brings the curves back to 0.
     length = 2 + max((step for steps in counts.values() for step in steps), default=0)
     rates = {name: np.zeros(length) for name in ["", *counts]}
     for name, steps in counts.items():
@@ -121,7 +122,7 @@ def _rates(outcome: Outcome, start: int) -> tuple[dict[str, np.ndarray], np.ndar
 
 
 def _draw_marks(owners: Axes, rates: Axes, outcome: Outcome, start: int) -> None:
-    for at, text in _labels(outcome.course.marks, start):
+    for at, text in _labels(outcome.timeline.marks, start):
         for axes in (owners, rates):
             axes.axvline(at, color="#333333", linewidth=0.9, linestyle=(0, (3, 2)))
         owners.annotate(

@@ -90,6 +90,7 @@ class Process:
         Raises: DemoFailed: it has.
         """
         code = self._process.poll()
+        # Code 0 is no failure: the producer ends by itself.
         if code and not self._is_end_expected:
             raise DemoFailed(f"{self.name} exited unexpectedly with code {code}; see {self.log}")
 
@@ -124,6 +125,7 @@ class Process:
                 f"{self.name} did not exit within {timeout_s:.0f} s; see {self.log}"
             ) from None
         self._reader.join()
+        # A process that was killed exits with -9.
         if code and not self._killed:
             raise DemoFailed(f"{self.name} exited with code {code}; see {self.log}")
 

@@ -17,6 +17,7 @@ from ordermq.cli.demo.sender import QUEUES
 from ordermq.clock import CLOCK_ID
 from ordermq.events import EventType, History
 
+# Short, so that the queues of a killed member move within the demo; the default is 60 s.
 LEASE_MS = 5_000
 MEMBERS = "Ada", "Blaise", "Carl"
 NEWCOMER = "Dora"
@@ -37,7 +38,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Course:
+class Timeline:
     """Marks, names and times of the run; the rest is in the histories."""
 
     folder: Path
@@ -66,7 +67,7 @@ class Run:
     """
 
     def __init__(self, folder: Path, seconds: float, limit: int | None, progress: Progress) -> None:
-        self.course = Course(folder)
+        self.timeline = Timeline(folder)
         self._folder = folder
         self._seconds = seconds
         self._limit = limit
@@ -79,9 +80,9 @@ class Run:
         self._started = time.monotonic()
         self._written = self._read = 0  # flights in the logs; messages read for them
         self._quiet_since = self._next_look = self._started
-        self._logbook = Logbook(self.course.logbook)
+        self._logbook = Logbook(self.timeline.logbook)
 
-    def play(self) -> Course:
+    def play(self) -> Timeline:
         """Run the demo from start to end.
 
         Raises: DemoFailed: a process exited unexpectedly, or the time limit is reached.
@@ -93,8 +94,8 @@ class Run:
                 process.end()
             self._harness.close()
             self._logbook.close()
-        self.course.seconds = time.monotonic() - self._started
-        return self.course
+        self.timeline.seconds = time.monotonic() - self._started
+        return self.timeline
 
     def _play(self) -> None:
         self._start_broker()
@@ -104,26 +105,28 @@ class Run:
             "the producer", "sender", "--seconds", self._seconds, *self._limit_option()
         )
         try:
-            self.course.total = int(sender.first_line()["total"])
+            self.timeline.total = int(sender.first_line()["total"])
             sending = self._bar("sent by the producer")
             writing = self._bar("written by the consumers")
             steps = self._steps()
             while not (sender.is_over and sender.lines.empty() and self._is_quiet()):
                 self._look_at_sender(sender, sending)
                 self._look_at_logs(writing)
-                done = self._progress.tasks[sending].completed / self.course.total
+                done = self._progress.tasks[sending].completed / self.timeline.total
                 if steps and done >= steps[0][0]:
                     steps.pop(0)[1]()
                 self._check_time(sender)
             sender.wait(5.0)
         finally:
             sender.end()
-        self._progress.update(sending, completed=self.course.total)
-        self._progress.update(writing, completed=self.course.total)
+        self._progress.update(sending, completed=self.timeline.total)
+        self._progress.update(writing, completed=self.timeline.total)
+        # All at once, then wait: one by one, each would first take over the queues of the last.
         for process in self._members.values():
             process.ask_to_leave()
         for process in self._members.values():
             process.wait(20.0)
+        # Last, because members commit and unlock while they leave.
         if self._broker is not None:
             self._broker.ask_to_leave()
             self._broker.wait(20.0)
@@ -156,12 +159,12 @@ class Run:
     def _start_member(self, name: str) -> None:
         path = self._folder / f"{name.lower()}.jsonl"
         member = self._python(
-            f"member {name}", "member", "--logbook", self.course.logbook, "--history", path
+            f"member {name}", "member", "--logbook", self.timeline.logbook, "--history", path
         )
         client = str(member.first_line()["client"])
         self._members[name] = member
         self._clients[name] = client
-        self.course.names[client] = name
+        self.timeline.names[client] = name
         self._mark(f"{name} joins", name)
 
     def _ask_to_leave(self, name: str) -> None:
@@ -182,16 +185,17 @@ class Run:
         self._mark(BROKER_BACK)
 
     def _mark(self, text: str, member: str = "") -> None:
-        self.course.marks.append(Mark(time.clock_gettime_ns(CLOCK_ID), text, member))
+        self.timeline.marks.append(Mark(time.clock_gettime_ns(CLOCK_ID), text, member))
         self._progress.console.print(f"  {time.monotonic() - self._started:5.1f} s  {text}")
 
     def _look_at_sender(self, sender: Process, bar: TaskID) -> None:
         try:
+            # The only wait in the loop of `_play`.
             progress = sender.lines.get(timeout=_LOOK_S)
         except queue.Empty:
             return
         self._progress.update(bar, completed=progress["sent"])
-        self.course.sent_s = float(progress.get("seconds", 0.0))
+        self.timeline.sent_s = float(progress.get("seconds", 0.0))
 
     def _look_at_logs(self, bar: TaskID) -> None:
         now = time.monotonic()
@@ -211,7 +215,7 @@ class Run:
         """Return True if all flights are in the logs, and nothing was read for a second."""
         # A copy that the producer sent again may follow the last flight.
         quiet_s = time.monotonic() - self._quiet_since
-        return self._written >= self.course.total and quiet_s > _QUIET_S
+        return self._written >= self.timeline.total and quiet_s > _QUIET_S
 
     def _check_time(self, sender: Process) -> None:
         for process in (sender, self._broker, *self._members.values()):
@@ -220,11 +224,11 @@ class Run:
         if time.monotonic() - self._started > TIME_LIMIT_S:
             raise DemoFailed(
                 f"not finished after {TIME_LIMIT_S:.0f} s: {self._written:,} of "
-                f"{self.course.total:,} flights are in the logs; see {self._folder}"
+                f"{self.timeline.total:,} flights are in the logs; see {self._folder}"
             )
 
     def _bar(self, text: str) -> TaskID:
-        return self._progress.add_task(text, total=self.course.total, note="")
+        return self._progress.add_task(text, total=self.timeline.total, note="")
 
     def _python(self, name: str, module: str, *arguments: object) -> Process:
         return Process(

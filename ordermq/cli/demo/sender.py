@@ -56,6 +56,7 @@ def _paced(flights: Sequence[Flight], seconds: float) -> Iterator[tuple[Message,
     started = time.monotonic()
     for number, flight in enumerate(flights):
         if number % _TICK == 0:
+            # From the start, so that the sender catches up after the restart of the broker.
             ahead = number / rate - (time.monotonic() - started)
             if ahead > 0:
                 time.sleep(ahead)

@@ -185,6 +185,7 @@ class LaneMap:
         ended = clamped(offset)
         with self._lock:
             flight = lib.omq_lane_map_done(self._map, ended)
+            # Not for an old flight: its message is dropped, and the offset may be buffered again.
             if flight == lib.OMQ_FLIGHT_OWN:
                 self._messages.pop(ended, None)  # columns have none
         return bool(flight != lib.OMQ_FLIGHT_NONE)
@@ -204,6 +205,7 @@ class LaneMap:
             flight = lib.omq_lane_map_failed(self._map, clamped(offset))
         return bool(flight != lib.OMQ_FLIGHT_NONE)
 
+    # No lock for parking: it touches C only, whose mutex makes each call atomic.
     def park(self, key: LaneKey) -> bool:
         name, changed = _Key(key), ffi.new("bool *")
         code = lib.omq_lane_map_park(self._map, name.pointer, changed)
@@ -220,6 +222,7 @@ class LaneMap:
 
     def reset(self, next_offset: int) -> None:
         with self._lock:
+            # C refuses -1; cffi would raise OverflowError, which the other cores do not.
             code = lib.omq_lane_map_reset(
                 self._map, next_offset if 0 <= next_offset <= INT64_MAX else -1
             )

@@ -58,6 +58,7 @@ class LockTable(Generic[Queue]):
 
     def _find(self, name: Hashable) -> int:
         """Return the id of a name, or 0, which no name has and C never knows."""
+        # Asking about a name must not remember it: anybody may send any name.
         return self._ids.get(name, 0)
 
     def intern(self, name: Hashable) -> int:

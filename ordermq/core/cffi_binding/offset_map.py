@@ -110,6 +110,7 @@ class OffsetMap:
         n = at_least_one(n, "offset map", "pop_first")
         with self._lock:
             limit = min(n, lib.omq_offset_map_count(self._map))
+            # Room for what there is: the caller may have asked for any number.
             entries = ffi.new("omq_entry[]", limit)
             count = lib.omq_offset_map_pop_first(self._map, entries, limit)
         return [(entries[i].offset, entries[i].token) for i in range(count)]
@@ -143,6 +144,7 @@ class OffsetMap:
             return int(lib.omq_offset_map_count(self._map))
 
     def __contains__(self, offset: object) -> bool:
+        # Another type is absent, as in a dict, and no error.
         return isinstance(offset, int) and self.get(offset) is not None
 
     def __iter__(self) -> Iterator[int]:

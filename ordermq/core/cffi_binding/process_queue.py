@@ -119,6 +119,7 @@ class ProcessQueue:
 
     def take(self, n: int) -> list[Any]:
         taken: list[Any] = []
+        # Read outside the lock: a batch may be any sequence, and run code of its own.
         for batch, first, count in self.take_segments(n):
             taken.extend(batch[i] for i in range(first, first + count))
         return taken
@@ -212,6 +213,7 @@ class ProcessQueue:
 
     def reset(self, next_offset: int) -> None:
         with self._lock:
+            # C refuses -1; cffi would raise OverflowError, which the other cores do not.
             code = lib.omq_process_queue_reset(
                 self._queue, next_offset if 0 <= next_offset <= INT64_MAX else -1
             )
@@ -250,6 +252,7 @@ class ProcessQueue:
     @property
     def max_span(self) -> int:
         state = self._state()
+        # Both from one snapshot: another thread may take messages between two calls.
         return int(state.last_pending - state.first_pending)
 
     @property

@@ -54,6 +54,7 @@ class LaneMap:
         self.max_in_flight = max_in_flight
         self.max_ahead = max_ahead
         self._has_barriers = keyless == "barrier"
+        # Reentrant, because methods call others that take it, too.
         self._lock = threading.RLock()
         self._messages: dict[int, _Message] = {}  # by offset, ascending: delivered, not done
         self._old: dict[int, bytes | None] = {}  # offset -> key of flights from before a reset
@@ -184,6 +185,7 @@ class LaneMap:
         with self._lock:
             self._need_shape(shape, operation)
             taken: list[tuple[int, Any]] = []
+            # Searched anew each time: what has just started decides what may start next.
             while len(taken) < n and (offset := self._next_to_take()) is not None:
                 taken.append(self._start(offset, "taken"))
             return taken
@@ -240,6 +242,7 @@ class LaneMap:
             message = self._messages.get(offset)
             if message is None or not message.flight:
                 return False
+            # A failed message keeps its place, so it is again the first of its key.
             message.flight = None
             if is_done:
                 del self._messages[offset]
@@ -297,6 +300,7 @@ class LaneMap:
     @property
     def is_full(self) -> bool:
         with self._lock:
+            # The span, not the count: one slow key holds the watermark while the others finish.
             return self._next_offset - 1 - self.watermark >= self.max_ahead
 
     @property
@@ -340,6 +344,7 @@ class LaneMap:
             assert self.in_flight_count <= self.max_in_flight, state
             flights = [m for m in self._messages.values() if m.flight]
             keys = [*(m.key for m in flights), *self._old.values()]
+            # Several diverted messages of a parked key may fly; a taken one is alone.
             assert all(keys.count(m.key) == 1 for m in flights if m.flight == "taken"), state
 
 

@@ -23,6 +23,7 @@ class LockTable(Generic[Queue]):
             raise out_of_range(f"lock table: lease_ms={lease_ms}, first_epoch={first_epoch}")
         self.lease_ms = lease_ms
         self._next_epoch = first_epoch
+        # Reentrant: a batch is locked as a whole, and each of its queues by `try_lock`.
         self._lock = threading.RLock()
         self._entries: dict[tuple[str, Queue], tuple[str, int, int]] = {}
         self._names: dict[int, Hashable] = {}
@@ -92,6 +93,7 @@ class LockTable(Generic[Queue]):
     def unlock(self, group: str, queue: Queue, owner: str, epoch: int = 0) -> bool:
         with self._lock:
             holder, held_epoch, _ = self._entries.get((group, queue), ("", 0, 0))
+            # Epoch 0 is any: members of Java send none.
             if held_epoch == 0 or holder != owner or epoch not in (0, held_epoch):
                 return False
             del self._entries[group, queue]
@@ -131,6 +133,7 @@ class LockTable(Generic[Queue]):
         return self._entries.get((group, queue))
 
     def is_current(self, group: str, queue: Queue, owner: str, epoch: int, now_ms: int) -> bool:
+        # One look-up in a dict is atomic, so the lock is not needed.
         entry = self._entries.get((group, queue))
         return (
             entry is not None and entry[:2] == (owner, epoch) and now_ms - entry[2] <= self.lease_ms
@@ -173,6 +176,7 @@ class LockTable(Generic[Queue]):
         if len(restored) != len(rows):
             raise status.failure(status.DUPLICATE, "restore")
         with self._lock:
+            # Never lowered, or an epoch could be given out twice.
             next_epoch = max(next_epoch, self._next_epoch)
             if not all(1 <= epoch < next_epoch for _, epoch, _ in restored.values()):
                 raise out_of_range("restore: epoch")

@@ -27,6 +27,7 @@ class ProcessQueue:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
+        # Reentrant, because methods call others that take it, too.
         self._lock = threading.RLock()
         self._pending: dict[int, _Entry] = {}
         self._consuming: dict[int, _Entry] = {}
@@ -152,6 +153,7 @@ class ProcessQueue:
 
     def rollback(self) -> None:
         with self._lock:
+            # Behind newer messages in the dict; `take` sorts.
             self._pending.update(self._consuming)
             self._consuming.clear()
 

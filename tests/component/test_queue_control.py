@@ -304,7 +304,7 @@ def test_a_listener_may_seek_before_start_returns(
     assert [int(body) for body in seen.bodies_of("k")] == [0, 1, 2, 1, 2]
 
 
-def test_steering_a_queue_that_is_not_ours_says_so(
+def test_controlling_a_queue_of_another_member_is_refused(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:
     foreign = MessageQueue("orders", "elsewhere", 0)
