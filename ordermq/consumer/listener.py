@@ -1,4 +1,8 @@
-"""Listeners: the context of a call, the results a listener may return, and hooks around it."""
+"""Listeners: the context of a call, the results a listener may return, and hooks around it.
+
+Listeners are called in `ordermq/consumer/dispatch/consume_loop.py`, which also catches what they
+raise; `ordermq/consumer/dispatch/failure_policy.py` decides what follows.
+"""
 
 from __future__ import annotations
 

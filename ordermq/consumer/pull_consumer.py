@@ -279,12 +279,12 @@ class PullConsumer(Starting):
                 dead-letter topic now.
         Raises: RemotingError, RouteError: the broker did not confirm it; it may be stored or not.
         """
-        most = self.config.direct.max_reconsume_times
+        max_retries = self.config.direct.max_reconsume_times
         client = self._live()
 
         async def work() -> None:
             await client.address_of(message.message_queue)
-            await send_back(client, self.group, message, delay_level, most)
+            await send_back(client, self.group, message, delay_level, max_retries)
 
         self._run(work())
 

@@ -59,6 +59,7 @@ _REPLACED_CLASSES = {
     "Bell": "ThreadEvent",
     "Complaints": "WarnOnce",
     "DriverLease": "DriverLocks",
+    "Failures": "FailureHandler",
     "Inquiries": "AdminRequests",
     "Intake": "Accumulator",
     "Introductions": "BrokerRegistration",
@@ -78,8 +79,9 @@ _REPLACED_CLASSES = {
 }
 # Parts of names, wherever they stand in a source file.
 _REPLACED_PARTS = re.compile(
-    r"leave_out|take_all_in|plain_texts|is_sound|told_epoch|inquir(y|ies)|steer(ed|ing)|pull_streak|moves_left|hot_frame|set_aside"
-    r"|sink_places|tenure|ledger|\bParcel\b|QueueLane|LaneService|TurnDriver",
+    r"told_epoch|inquir(y|ies)|steer(ed|ing)|pull_streak|moves_left|hot_frame|set_aside"
+    r"|sink_places|tenure|ledger|\bParcel\b|QueueLane|LaneService|TurnDriver|vouch|ends_claim"
+    r"|running_weight|defect_delay|leave_out|take_all_in|plain_texts|is_sound",
     re.IGNORECASE,
 )
 

@@ -15,7 +15,7 @@ import pytest
 from ordermq import ConsumeResult, DeadLetter, Message, ParkKey, Producer, PushConsumer, Stop
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.consumer.dispatch.failure_policy import Failures
+from ordermq.consumer.dispatch.failure_policy import FailureHandler
 from ordermq.errors import ConfigError
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
@@ -269,7 +269,7 @@ def test_a_queue_continues_after_an_internal_error_while_listeners_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken, released, together = threading.Event(), threading.Event(), threading.Barrier(10)
-    count = Failures.after
+    count = FailureHandler.next_step
 
     def break_once(*arguments: Any) -> Any:
         if broken.is_set():
@@ -285,7 +285,7 @@ def test_a_queue_continues_after_an_internal_error_while_listeners_run(
             assert released.wait(20.0)
         seen.take(messages, context)
 
-    monkeypatch.setattr(Failures, "after", break_once)
+    monkeypatch.setattr(FailureHandler, "next_step", break_once)
     with make_consumer(listen, order_by_key=True):
         send_all(producer, numbered(10))
         assert broken.wait(20.0)

@@ -213,7 +213,7 @@ class PollBufferMachine(RuleBasedStateMachine):
         assert {assigned.queue: offset for assigned, offset in polled.items()} == expected
         for assigned, offset in polled.items():
             held = self.held[assigned.queue]
-            assigned.vouch(assigned.generation, offset)
+            assigned.set_done_offset(assigned.generation, offset)
             assigned.committed(offset, self.lease)
             held.committed = held.done = offset
         self.buffer.finish_up_to(polled)

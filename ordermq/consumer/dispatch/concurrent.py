@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
-    Called,
+    CallOutcome,
     ConsumeLoop,
     ListenerCalls,
     Outcome,
@@ -71,12 +71,12 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         group: str,
         config: ConsumeConfig,
         listener: ConcurrentListener,
-        history: EventRecorder,
+        recorder: EventRecorder,
         statistics: ConsumerStatistics,
         is_broadcasting: bool,
     ) -> None:
         super().__init__(
-            client, group, config, listener, CONCURRENT, history, statistics, limits_tasks=True
+            client, group, config, listener, CONCURRENT, recorder, statistics, limits_tasks=True
         )
         self._is_broadcasting = is_broadcasting
         # Batches with listeners. Two may want to settle one: the worker whose listener returned,
@@ -124,11 +124,11 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             if assigned.queue.topic.startswith(RETRY_PREFIX):
                 attempt += run[0].reconsume_times  # attempts in other processes count, too
             context = ConcurrentContext(assigned, claim, run, attempt)
-            if self._history.enabled:
+            if self._recorder.enabled:
                 self._record_start(context)
             call = RunningCall(assigned, run, now_ms, threading.get_ident())
             self._running[run] = call, context
-            called = yield ListenerCalls((context,), self._history.enabled, self._plain)
+            called = yield ListenerCalls((context,), self._recorder.enabled, self._other_success)
             if self._running.pop(run, None) is not None:
                 self._settle(call, context, called)
             # else the watch was first: the messages are sent back, the result comes too late
@@ -138,7 +138,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             raise
         self._pool.goes_on(1)  # only to report the call; a run is one batch
 
-    def _settle(self, call: RunningCall, context: ConcurrentContext, called: Called) -> None:
+    def _settle(self, call: RunningCall, context: ConcurrentContext, called: CallOutcome) -> None:
         assigned, run = call.assigned, call.messages
         size = done = len(run)
         error: BaseException | None = None
@@ -147,11 +147,11 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             outcome: Outcome = (ConsumeResult.SUCCESS, None) if called is None else called[1]
             verdict = self._judge(context, outcome)
             done, error = verdict.done, verdict.error
-            if self._history.enabled:
+            if self._recorder.enabled:
                 self._record_end(context, verdict)
         spent_ms = self._clock.now_ms() - call.since_ms
         self._statistics.consumed(assigned.queue.topic, done, size - done, 1, spent_ms)
-        assigned.defects = 0
+        assigned.internal_errors = 0
         if done == size:
             assigned.finish(context.claim, run.offsets())
             return
@@ -180,7 +180,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             return  # it has just returned
         _, context = found
         self._statistics.add("timed_out", len(call.messages))
-        if self._history.enabled:
+        if self._recorder.enabled:
             verdict = verdict_of(Settlement.RETRY, 0)
             self._record_end(context, verdict, detail="TIME_OUT")
         self._finish_soon(call, context, 0, _TIMED_OUT_DELAY_LEVEL)
@@ -199,11 +199,11 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         failed = list(run)[done:]
         kept = set(await self._send_back(failed, delay_level))
         finished = [offset for offset in run.offsets() if offset not in kept]
-        if self._history.enabled:
+        if self._recorder.enabled:
             for message in failed:
                 if message.queue_offset not in kept:
                     epoch = claim.lease.epoch
-                    self._history.record_messages(
+                    self._recorder.record_messages(
                         EventType.DIVERT, assigned.queue, epoch, [message]
                     )
         for offset in finished:
@@ -236,9 +236,9 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
 
     async def _send_back_one(self, message: MessageView, delay_level: int) -> bool:
         asked = self._config.max_reconsume_times
-        most = MAX_RECONSUME_TIMES if asked < 0 else asked
+        max_retries = MAX_RECONSUME_TIMES if asked < 0 else asked
         try:
-            await send_back(self._client, self._group, message, delay_level, most)
+            await send_back(self._client, self._group, message, delay_level, max_retries)
         except (RemotingError, RouteError) as error:
             self._statistics.add("send_back_errors")
             _log.warning(

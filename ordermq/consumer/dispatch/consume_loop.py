@@ -11,9 +11,12 @@ dispatchers do differently and yields the steps that wait:
 
 A thread performs the steps for plain listeners and a task performs them for `async def` ones, so
 both follow the same rules. Per message only the middle three run, all of them inside one
-`BatchCalls`: that is the seam for native code. A native twin is a `Step` with the same arguments
+`BatchCalls`: native code can replace this step. The replacement is a `Step` with the same arguments
 and attributes: it takes a claim, calls the listener batch by batch, and returns the first outcome
-that is not plain.
+of a call that does not simply succeed.
+
+An exception of the listener is caught in `ListenerCalls`, `_judge` makes a `Verdict` of it, and the
+dispatcher asks `failure_policy.py` what follows.
 """
 
 from __future__ import annotations
@@ -50,14 +53,14 @@ _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
 _DIRECT_RESULTS = {ConsumeResult.COMMIT: "CR_COMMIT", ConsumeResult.ROLLBACK: "CR_ROLLBACK"}
 _CHECKS_PER_TIMEOUT = 10  # so a slow call is found at most a tenth of its time-out late
-_FIRST_DEFECT_DELAY_MS = 1_000
-_MAX_DEFECT_DELAY_MS = 60_000
+_FIRST_RESTART_MS = 1_000
+_MAX_RESTART_MS = 60_000
 
 AnyListener = Callable[..., Any]
 # What came of a call or of work on the I/O thread: (value, None) or (None, what it raised).
 Outcome = tuple[object, BaseException | None]
-# The first call whose outcome needs a decision; None if every batch is simply done.
-Called = tuple[ConsumeContext, Outcome] | None
+# The first call that did not simply succeed, and its outcome; None if all did.
+CallOutcome = tuple[ConsumeContext, Outcome] | None
 
 
 class Step(Protocol):
@@ -74,43 +77,44 @@ Steps = Generator[Step, Any, None]
 
 
 class ListenerCalls:
-    """Call the listener with each context, until an outcome is not plain.
+    """Call the listener with each context, until a call does not simply succeed.
 
-    The run is sent a `Called`. It may yield the same step again to continue from there.
+    The run is sent a `CallOutcome`. It may yield the same step again to continue from there.
 
     Args:
-        is_judged: no outcome is plain: the run wants to see each one.
-        plain: the value that is plain beside SUCCESS.
+        is_judged: return after each call: the run wants to see every outcome.
+        other_success: the value that means success besides SUCCESS: None, unless Java's results
+            are in use.
     """
 
-    __slots__ = ("contexts", "is_judged", "plain")
+    __slots__ = ("contexts", "is_judged", "other_success")
 
     def __init__(
         self,
         contexts: Iterable[ConsumeContext],
         is_judged: bool,
-        plain: ConsumeResult | None = None,
+        other_success: ConsumeResult | None = None,
     ) -> None:
         self.contexts = contexts
         self.is_judged = is_judged
-        self.plain = plain
+        self.other_success = other_success
 
-    # Plain values are compared by identity, and in each loop anew: this runs per message, and
+    # Both values are compared by identity, and in each loop anew: this runs per message, and
     # a table look-up or a method call would cost as much as a listener that only counts.
 
-    def perform(self, listener: AnyListener, runtime: Runtime) -> Called:
-        is_judged, plain = self.is_judged, self.plain
+    def perform(self, listener: AnyListener, runtime: Runtime) -> CallOutcome:
+        is_judged, other_success = self.is_judged, self.other_success
         for context in self.contexts:
             try:
                 value = listener(context.messages, context)
             # BaseException: a listener's sys.exit() must fail its batch, not end the worker.
             except BaseException as error:  # noqa: BLE001 - judged as the outcome
                 return context, (None, error)
-            if (value is not _SUCCESS and value is not plain) or is_judged:
+            if (value is not _SUCCESS and value is not other_success) or is_judged:
                 return context, (value, None)
         return None
 
-    async def perform_async(self, listener: AnyListener, runtime: Runtime) -> Called:
+    async def perform_async(self, listener: AnyListener, runtime: Runtime) -> CallOutcome:
         for context in self.contexts:
             try:
                 value = listener(context.messages, context)
@@ -120,7 +124,7 @@ class ListenerCalls:
                 raise  # the consumer closes; the batch stays unfinished and is redelivered
             except BaseException as error:  # noqa: BLE001 - judged as the outcome
                 return context, (None, error)
-            if (value is not _SUCCESS and value is not self.plain) or self.is_judged:
+            if (value is not _SUCCESS and value is not self.other_success) or self.is_judged:
                 return context, (value, None)
         return None
 
@@ -149,12 +153,12 @@ class BatchCalls(ListenerCalls):
         until_ms: int,
         clock_ms: Callable[[], int],
         is_judged: bool,
-        plain: ConsumeResult | None,
+        other_success: ConsumeResult | None,
         on_start: Callable[[ConsumeContext], None] | None,
     ) -> None:
         # One generator for the life of the step: performed again, it continues where it was.
         contexts = self._cut(assigned, claim, size, until_ms, clock_ms, on_start)
-        super().__init__(contexts, is_judged, plain)
+        super().__init__(contexts, is_judged, other_success)
         self.batches = self.messages = 0
 
     def _cut(
@@ -171,7 +175,7 @@ class BatchCalls(ListenerCalls):
         # Not after the lease either: each batch must start under a valid one.
         before_ms = min(until_ms + 1, claim.lease.deadline_ms)
         for run in claim.messages.parts(size):
-            if self.batches and (assigned.ends_claim or clock_ms() >= before_ms):
+            if self.batches and (assigned.should_end_claim or clock_ms() >= before_ms):
                 return
             attempt = attempts.get(run.first_offset, 0) if attempts else 0
             context = ConsumeContext(assigned, claim, run, attempt)
@@ -288,7 +292,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         config: ConsumeConfig,
         listener: AnyListener,
         results: ListenerResults,
-        history: EventRecorder,
+        recorder: EventRecorder,
         statistics: ConsumerStatistics,
         *,
         limits_tasks: bool = False,
@@ -300,8 +304,8 @@ class ConsumeLoop(ABC, Generic[Queue]):
         self._listener = listener
         self._results = results = results._replace(is_strict=config.strict_results)
         # Without SUCCESS twice, None would be done before anybody judges it.
-        self._plain = _SUCCESS if results.is_strict else None
-        self._history = history
+        self._other_success = _SUCCESS if results.is_strict else None
+        self._recorder = recorder
         self._statistics = statistics
         self._pool: ListenerPool[Queue] = pool_for(
             listener,
@@ -327,9 +331,9 @@ class ConsumeLoop(ABC, Generic[Queue]):
     def flow(self, assigned: Queue, config: PullConfig) -> Flow: ...
 
     def submit(self, assigned: Queue) -> None:
-        if assigned.defects:
+        if assigned.internal_errors:
             # What broke may break again at once; without the pause it would fill the log.
-            self._submit_after(assigned, defect_delay_ms(assigned.defects), "restart")
+            self._submit_after(assigned, restart_delay_ms(assigned.internal_errors), "restart")
         else:
             self._pool.submit(assigned)
 
@@ -423,13 +427,13 @@ class ConsumeLoop(ABC, Generic[Queue]):
         # An internal error. The dispatch flag would have no run behind it, and the queue would
         # stand still for ever (docs/internals/semantics.md#process-queue, no lost wake-up). So
         # the lease is given up, and once it is regained the queue restarts.
-        assigned.defects += 1
+        assigned.internal_errors += 1
         self._statistics.add("internal_errors")
         _log.exception(
             "%s: internal error while consuming (please report); restarting from the committed "
             "offset in %d ms",
             assigned.queue,
-            defect_delay_ms(assigned.defects),
+            restart_delay_ms(assigned.internal_errors),
         )
         assigned.abandon_batch("internal error while consuming")
 
@@ -467,7 +471,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
     # History. Callers ask `enabled` first: else no message is read for it.
 
     def _record_start(self, context: ConsumeContext, **members: int) -> None:
-        self._history.record_messages(
+        self._recorder.record_messages(
             EventType.START,
             context.message_queue,
             context.claim.lease.epoch,
@@ -477,7 +481,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         )
 
     def _record_end(self, context: ConsumeContext, verdict: Verdict, detail: str = "") -> None:
-        self._history.record_messages(
+        self._recorder.record_messages(
             EventType.END,
             context.message_queue,
             context.claim.lease.epoch,
@@ -487,9 +491,9 @@ class ConsumeLoop(ABC, Generic[Queue]):
         )
 
 
-def defect_delay_ms(defects: int) -> int:
-    """Return the pause after `defects` internal errors in a row, >= 1: 1 s, 2 s, 4 s .. 60 s."""
-    return min(_FIRST_DEFECT_DELAY_MS << min(defects - 1, 10), _MAX_DEFECT_DELAY_MS)
+def restart_delay_ms(count: int) -> int:
+    """Return the pause after `count` internal errors in a row, >= 1: 1 s, 2 s, 4 s .. 60 s."""
+    return min(_FIRST_RESTART_MS << min(count - 1, 10), _MAX_RESTART_MS)
 
 
 def failure_text(error: BaseException) -> str:

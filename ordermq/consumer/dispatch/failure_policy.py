@@ -4,6 +4,9 @@ docs/internals/semantics.md#failure-policies).
 
 Ordered groups retry in place: the queue, or the key, waits. After the policy's `max_attempts` it
 decides. Concurrent groups have the broker store a failed message again for later.
+
+An exception of a listener is caught in `consume_loop.py`. Here is decided what follows; the
+dispatchers carry that out: `orderly.py`, `key_ordered.py`, `concurrent.py`.
 """
 
 from __future__ import annotations
@@ -74,10 +77,12 @@ class ParkKey:
     With `order_by_key=True` only.
 
     Args:
-        topic: where they are moved to, durably and in order, so that the queue's commits
+        topic: where they are held.
+            Set: they are moved to this topic, durably and in order, so that the queue's commits
             continue and every later owner knows. Unparked, they are consumed from there before
             newer ones. One topic may serve many groups; it is read whole when a queue is
-            assigned. "": they stay in the queue, uncommitted, so at most `max_ahead_per_queue`
+            assigned.
+            Empty: they are kept in the queue, uncommitted, so at most `max_ahead_per_queue`
             offsets behind the first of them are consumed meanwhile, and a member that takes the
             queue over tries the key again.
         max_attempts: failed attempts before that.
@@ -153,7 +158,7 @@ class NextStep(Enum):
     PARK = auto()
 
 
-# By type, not by a method of the policies: they are public values, and say nothing but their name.
+# By type, not by a method of the policies: they are public values and contain no behaviour.
 _AT_THE_LIMIT = {
     Retry: NextStep.RETRY,
     DeadLetter: NextStep.DEAD_LETTER,
@@ -182,7 +187,7 @@ def resume_delay_ms(asked_ms: int, default_ms: int) -> int:
     return min(max(default_ms if asked_ms == -1 else asked_ms, _MIN_PAUSE_MS), _MAX_PAUSE_MS)
 
 
-class Failures:
+class FailureHandler:
     """Counts failed attempts of an ordered group and carries its failure policy out."""
 
     def __init__(
@@ -191,7 +196,7 @@ class Failures:
         group: str,
         config: ConsumeConfig,
         policy: FailurePolicy,
-        history: EventRecorder,
+        recorder: EventRecorder,
         statistics: ConsumerStatistics,
     ) -> None:
         self._client = client
@@ -199,7 +204,7 @@ class Failures:
         self._config = config
         self._policy = policy
         self._limit = limit_of(policy)
-        self._history = history
+        self._recorder = recorder
         self._statistics = statistics
         self.parking_topic = policy.topic if isinstance(policy, ParkKey) else ""
 
@@ -207,7 +212,9 @@ class Failures:
         """Return the pause before this call's messages are retried."""
         return resume_delay_ms(context.suspend_ms, self._config.suspend_current_queue_time_ms)
 
-    def after(self, assigned: AssignedQueue, context: ConsumeContext, verdict: Verdict) -> NextStep:
+    def next_step(
+        self, assigned: AssignedQueue, context: ConsumeContext, verdict: Verdict
+    ) -> NextStep:
         """Count and log a failed call; return what follows for its first unfinished message."""
         self._statistics.add("batches_failed")
         done = verdict.done
@@ -219,7 +226,7 @@ class Failures:
         assigned.count_failures(context.messages, places, self._client.clock.now_ms())
         attempts = assigned.attempts[failed[0]]
         if self._limit and len(failed) > 1:
-            # One by one from here on: the policy must hit the message that fails, no neighbour.
+            # One by one from here on: the policy must apply only to the message that fails.
             assigned.isolate_until = failed[-1]
             step = NextStep.RETRY
         else:
@@ -290,7 +297,7 @@ class Failures:
             )
             return False
         self._statistics.add("diverted")
-        self._history.record_messages(
+        self._recorder.record_messages(
             EventType.DIVERT, assigned.queue, claim.lease.epoch, [message]
         )
         _log.warning(
@@ -329,14 +336,14 @@ async def send_dead_letter(
 
 
 async def send_back(
-    client: ClientSession, group: str, message: MessageView, delay_level: int, most: int
+    client: ClientSession, group: str, message: MessageView, delay_level: int, max_retries: int
 ) -> None:
     """Have a failed message of a concurrent group redelivered later
     (docs/internals/semantics.md#concurrent-consumption).
 
     Args:
         delay_level: as in `ConcurrentContext`.
-        most: how often it may be sent back before it goes to the dead-letter topic.
+        max_retries: how often it may be sent back before it goes to the dead-letter topic.
     Raises: RemotingError, RouteError: not stored, or the outcome is unknown; the message must
         stay.
     """
@@ -347,7 +354,7 @@ async def send_back(
         delay_level,
         origin_message_id=message.message_id,
         origin_topic=message.topic,
-        max_reconsume_times=most,
+        max_reconsume_times=max_retries,
         broker_name=queue.broker_name,
     )
     # The broker that has the message copies it, so its body does not travel. If that fails, the
@@ -359,9 +366,9 @@ async def send_back(
     except (RemotingError, RouteError) as error:
         offset = message.queue_offset
         _log.info("%s: broker refused offset %d, sending a copy instead: %s", queue, offset, error)
-    times = most + 1 if delay_level < 0 else message.reconsume_times + 1
+    times = max_retries + 1 if delay_level < 0 else message.reconsume_times + 1
     level = max(delay_level, 0) or _FIRST_RETRY_LEVEL + message.reconsume_times
-    await _store_again(client, group, message, times, most, level)
+    await _store_again(client, group, message, times, max_retries, level)
 
 
 async def _store_again(
@@ -369,10 +376,10 @@ async def _store_again(
     group: str,
     message: MessageView,
     times: int,
-    most: int,
+    max_retries: int,
     delay_level: int = 0,
 ) -> None:
-    """Send a copy to the group's retry topic; `times` above `most` makes it a dead letter."""
+    """Send a copy to the retry topic; `times` above `max_retries` makes it a dead letter."""
     queue = message.message_queue
     # A copy of the properties: a failed send must not leave its marks on the live message
     # (docs/internals/semantics.md#failures-and-dead-letters).
@@ -380,7 +387,7 @@ async def _store_again(
     properties[props.RETRY_TOPIC] = message.topic
     properties.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
     properties[props.RECONSUME_TIME] = str(times)
-    properties[props.MAX_RECONSUME_TIMES] = str(most)
+    properties[props.MAX_RECONSUME_TIMES] = str(max_retries)
     # The broker would take the copy for a half message, or delay it, by what the original was
     # stored with; the offsets were added to the pull reply.
     for name in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
@@ -396,7 +403,7 @@ async def _store_again(
         flag=message.flag,
         properties=props.encode(properties),
         reconsume_times=times,
-        max_reconsume_times=most,
+        max_reconsume_times=max_retries,
         broker_name=queue.broker_name,
     )
     address = client.routes.master_of(queue.broker_name)

@@ -33,14 +33,14 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
     @cached_property
     def _parked(self) -> ParkedKeys | None:
         """The parking topic, if the failure policy has one."""
-        topic = self._failures.parking_topic
+        topic = self._failure_handler.parking_topic
         if not topic:
             return None
         return ParkedKeys(
             self._client,
             self._group,
             topic,
-            self._history,
+            self._recorder,
             self._statistics,
             self._call_parked,
             self.submit,
@@ -98,21 +98,21 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         begun_ms = self._clock.now_ms()
         step = NextStep.RETRY  # what follows if fewer than all are done
         try:
-            if self._history.enabled:
+            if self._recorder.enabled:
                 lane = self._config.max_in_flight_per_queue
                 self._record_start(context, lane=lane)
-            called = yield ListenerCalls((context,), self._judges_all, self._plain)
+            called = yield ListenerCalls((context,), self._judges_all, self._other_success)
             spent_ms = self._clock.now_ms() - begun_ms
             done = succeeded = len(run)
             if called is not None:
                 verdict = self._judge(context, called[1])
-                if self._history.enabled:
+                if self._recorder.enabled:
                     self._record_end(context, verdict)
                 done = succeeded = verdict.done
                 if done < len(run):
-                    step = self._failures.after(assigned, context, verdict)
+                    step = self._failure_handler.next_step(assigned, context, verdict)
                 if step is NextStep.DEAD_LETTER:
-                    done += yield from self._failures.move_to_dead_letters(
+                    done += yield from self._failure_handler.move_to_dead_letters(
                         assigned, claim, run[done]
                     )
         except BaseException:
@@ -124,7 +124,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             raise
         failed = len(run) - succeeded
         self._statistics.consumed(assigned.queue.topic, succeeded, failed, 1, spent_ms)
-        assigned.defects = 0
+        assigned.internal_errors = 0
         if not assigned.end_batch(claim, done, self._clock.now_ms()):
             return
         # After `end_batch`: it suspends the keys that failed, and a release must come later.
@@ -140,7 +140,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         claim = context.claim
         offset = claim.messages[done].queue_offset
         if step is NextStep.STOP:
-            self._failures.stop(assigned, offset)
+            self._failure_handler.stop(assigned, offset)
         elif step is NextStep.PARK and (key := assigned.park(claim, done)) is not None:
             self._statistics.add("parked")
             _log.error(
@@ -159,7 +159,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
             self.submit(assigned)
 
     def _release_later(self, assigned: KeyOrderedQueue, context: ConsumeContext, done: int) -> None:
-        delay_ms = self._failures.delay_ms(context)
+        delay_ms = self._failure_handler.delay_ms(context)
 
         async def release() -> None:
             await self._clock.sleep_ms(delay_ms)
@@ -177,16 +177,16 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         context = ConsumeContext(assigned, claim, run, 0)
         # In the history it keeps the offset it had in its own queue.
         about: dict[str, Any] = {"offs": [offset_of(message)]}
-        record, epoch = self._history.record_messages, claim.lease.epoch
-        if self._history.enabled:
+        record, epoch = self._recorder.record_messages, claim.lease.epoch
+        if self._recorder.enabled:
             lane = self._config.max_in_flight_per_queue
             record(EventType.START, assigned.queue, epoch, run, attempt=1, lane=lane, **about)
         begun_ms = self._clock.now_ms()
         outcome = await self._pool.call_alone(self._listener, context)
         verdict = self._judge(context, outcome)
         if verdict.error is not None:
-            self._failures.log_parked(assigned, offset_of(message), verdict.error)
-        if self._history.enabled:
+            self._failure_handler.log_parked(assigned, offset_of(message), verdict.error)
+        if self._recorder.enabled:
             detail = verdict.settlement.name
             record(
                 EventType.END, assigned.queue, epoch, run, done=verdict.done, detail=detail, **about

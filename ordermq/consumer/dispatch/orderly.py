@@ -11,14 +11,14 @@ from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     BatchCalls,
-    Called,
+    CallOutcome,
     ConsumeLoop,
     OnIoThread,
     Steps,
 )
 from ordermq.consumer.dispatch.failure_policy import (
+    FailureHandler,
     FailurePolicy,
-    Failures,
     NextStep,
     limit_of,
 )
@@ -54,7 +54,7 @@ _log = logging.getLogger("ordermq.consumer")
 # A listener that only counts takes 0.2 us, claiming and settling 6 us. So a claim holds many
 # batches, as long as all of them together take about a millisecond: a claim's messages count as
 # done when it ends, and that must not be late.
-_BURST_MESSAGES = 256
+_MAX_MESSAGES_PER_CLAIM = 256
 _QUICK_MS = 1
 _MANUAL_ONLY = (ConsumeResult.COMMIT, ConsumeResult.ROLLBACK)
 # RocketMQ's broker gives a request to a client up after 10 s: the listener needs the rest of it.
@@ -81,13 +81,13 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         listener: Listener,
         on_failure: FailurePolicy,
         offsets: OffsetStore,
-        history: EventRecorder,
+        recorder: EventRecorder,
         statistics: ConsumerStatistics,
     ) -> None:
         results = AUTO_COMMIT if config.auto_commit else MANUAL_COMMIT
         # Where one attempt is all, a failed batch could not say which of its messages failed.
         self._batch_size = 1 if limit_of(on_failure) == 1 else config.consume_message_batch_max_size
-        super().__init__(client, group, config, listener, results, history, statistics)
+        super().__init__(client, group, config, listener, results, recorder, statistics)
         self._offsets = offsets
         strict = config.strict_results
         self._results_of = {
@@ -95,13 +95,16 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
             False: MANUAL_COMMIT._replace(is_strict=strict),
         }
         # Otherwise None and SUCCESS are done without being judged.
-        self._judges_all = history.enabled or not config.auto_commit
+        self._judges_all = recorder.enabled or not config.auto_commit
         # One batch per claim, where each is committed by itself or by the listener: there it
         # would show that messages count as done only when their claim ends.
         is_single = not config.auto_commit or config.commit_interval_ms == 0
-        self._max_burst = 1 if is_single else max(1, _BURST_MESSAGES // self._batch_size)
-        self._on_start = self._record_start if history.enabled else None
-        self._failures = Failures(client, group, config, on_failure, history, statistics)
+        most = 1 if is_single else _MAX_MESSAGES_PER_CLAIM // self._batch_size
+        self._max_batches_per_claim = max(1, most)
+        self._on_start = self._record_start if recorder.enabled else None
+        self._failure_handler = FailureHandler(
+            client, group, config, on_failure, recorder, statistics
+        )
         self._direct: set[Queue] = set()  # queues with a message consumed directly; I/O thread
 
     def flow(self, assigned: Queue, config: PullConfig) -> Flow:
@@ -192,7 +195,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         try:
             started_ms = counted_ms = now_ms = clock_ms()
             while now_ms - started_ms <= most_ms:
-                claim = assigned.begin_batch(size * assigned.burst, now_ms)
+                claim = assigned.begin_batch(size * assigned.batches_per_claim, now_ms)
                 if isinstance(claim, NotClaimed):
                     return  # the queue cleared its dispatch flag together with the refusal
                 begun_ms, commits = now_ms, False
@@ -204,7 +207,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                     begun_ms + _QUICK_MS,
                     clock_ms,
                     self._judges_all,
-                    self._plain,
+                    self._other_success,
                     self._on_start,
                 )
                 while (called := (yield calls)) is not None:
@@ -222,14 +225,15 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                     # A call without auto commit is the last of its claim, and the only one if the
                     # consumer has none. Its COMMIT commits everything that was held before, too.
                     commits = not assigned.auto_commit and verdict.settlement is Settlement.DONE
-                assigned.defects = 0
+                assigned.internal_errors = 0
                 batches += calls.batches
                 messages += calls.messages
                 now_ms = clock_ms()
                 spent_ms += now_ms - begun_ms
                 # Doubled up to the maximum in eight claims; one slow claim starts over.
                 is_quick = now_ms - begun_ms <= _QUICK_MS
-                assigned.burst = min(2 * assigned.burst, self._max_burst) if is_quick else 1
+                doubled = min(2 * assigned.batches_per_claim, self._max_batches_per_claim)
+                assigned.batches_per_claim = doubled if is_quick else 1
                 held = 0
                 if not assigned.auto_commit and not commits and assigned.calling is not None:
                     held = len(assigned.calling)
@@ -251,7 +255,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
             if batches:
                 self._statistics.consumed(topic, messages, failed, batches, spent_ms)
 
-    def _judged(self, assigned: AssignedQueue, called: Called) -> Verdict:
+    def _judged(self, assigned: AssignedQueue, called: CallOutcome) -> Verdict:
         assert called is not None
         context, outcome = called
         is_auto = assigned.auto_commit
@@ -264,15 +268,15 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 assigned.queue,
                 cast(ConsumeResult, outcome[0]).name,
             )
-        if self._history.enabled:
+        if self._recorder.enabled:
             self._record_end(context, verdict)
         return verdict
 
     def _roll_back(self, assigned: AssignedQueue, context: ConsumeContext, before: int) -> None:
         if assigned.rollback_held(context.claim, before):
             epoch = context.claim.lease.epoch
-            self._history.record(EventType.ROLLBACK, assigned.queue, epoch)
-            self._submit_after(assigned, self._failures.delay_ms(context), "retry")
+            self._recorder.record(EventType.ROLLBACK, assigned.queue, epoch)
+            self._submit_after(assigned, self._failure_handler.delay_ms(context), "retry")
 
     def _retry(
         self, assigned: AssignedQueue, context: ConsumeContext, before: int, verdict: Verdict
@@ -283,17 +287,19 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
             before: messages of the claim that earlier batches have finished.
         """
         claim, run, done = context.claim, context.messages, verdict.done
-        assigned.burst = 1
-        step = self._failures.after(assigned, context, verdict)
+        assigned.batches_per_claim = 1
+        step = self._failure_handler.next_step(assigned, context, verdict)
         # Only ever the first unfinished message: a failed batch is retried one by one.
         if step is NextStep.DEAD_LETTER:
-            done += yield from self._failures.move_to_dead_letters(assigned, claim, run[done])
+            done += yield from self._failure_handler.move_to_dead_letters(
+                assigned, claim, run[done]
+            )
         held = 0 if assigned.auto_commit else done
         if not assigned.end_batch(claim, before + done, self._clock.now_ms(), held=held):
             return
         if step is NextStep.STOP:
-            self._failures.stop(assigned, run[done].queue_offset)
+            self._failure_handler.stop(assigned, run[done].queue_offset)
         elif done == len(run):
             self.submit(assigned)  # nothing left that failed: no reason to pause
         else:
-            self._submit_after(assigned, self._failures.delay_ms(context), "retry")
+            self._submit_after(assigned, self._failure_handler.delay_ms(context), "retry")

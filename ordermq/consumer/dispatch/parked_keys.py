@@ -46,7 +46,7 @@ class ParkedKeys:
         client: ClientSession,
         group: str,
         topic: str,
-        history: EventRecorder,
+        recorder: EventRecorder,
         statistics: ConsumerStatistics,
         call: Callable[[KeyOrderedQueue, BatchClaim, MessageView], Coroutine[Any, Any, bool]],
         submit: Callable[[KeyOrderedQueue], None],
@@ -54,7 +54,7 @@ class ParkedKeys:
         self._client = client
         self._group = group
         self._topic = topic
-        self._history = history
+        self._recorder = recorder
         self._statistics = statistics
         self._call = call
         self._submit = submit
@@ -85,7 +85,7 @@ class ParkedKeys:
             try:
                 for message in claim.messages:
                     await self._store(message, key)
-                    self._history.record_messages(
+                    self._recorder.record_messages(
                         EventType.DIVERT,
                         assigned.queue,
                         claim.lease.epoch,

@@ -239,7 +239,7 @@ class OffsetStore:
                 assigned.queue, offset, lease, reset=offset < assigned.committed_offset
             )
             # Both at once, or the next periodic commit would move the offset back.
-            assigned.vouch(generation, offset)
+            assigned.set_done_offset(generation, offset)
             assigned.committed(offset, lease)
             self._statistics.add("commits")
             return True

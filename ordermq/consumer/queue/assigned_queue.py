@@ -149,7 +149,7 @@ class QueueCallbacks(NamedTuple):
 class AssignedQueue:
     """The state of one queue while this member holds it; each assignment makes a new object."""
 
-    _running_weight = 1  # 0 where a revocation, or a seek, waits for no batch
+    _counts_running_batches = True  # False where a revocation, or a seek, waits for no batch
 
     def __init__(
         self,
@@ -170,9 +170,9 @@ class AssignedQueue:
         # Ends the running claim at its current batch. Written under the lock, read without: a
         # worker that reads it a moment too early starts one batch more, and a revocation waits
         # for that batch anyway.
-        self.ends_claim = False
-        self.burst = 1  # batches to claim at once; worker only
-        self.defects = 0  # internal errors in a row while consuming; worker only
+        self.should_end_claim = False
+        self.batches_per_claim = 1  # batches to claim at once; worker only
+        self.internal_errors = 0  # internal errors in a row while consuming; worker only
         self.calling: MessageRun | None = None  # the listener's current batch; worker only
         self.worker = 0  # the thread of the last claim
         self.last_claim_ms = -1  # time of the last claim, on the monotonic clock
@@ -301,8 +301,9 @@ class AssignedQueue:
                 segments = self.process_queue.take_segments(limit)
                 if not segments:
                     return NotClaimed.EMPTY
-                self._running += self._running_weight
-                self.ends_claim = False
+                if self._counts_running_batches:
+                    self._running += 1
+                self.should_end_claim = False
                 self.last_claim_ms = now_ms
                 self.worker = threading.get_ident()
                 return BatchClaim(MessageRun(segments), lease, self._generation)
@@ -323,7 +324,7 @@ class AssignedQueue:
         self.auto_commit = is_on
         # The call becomes the last of its claim: what is held is told apart by where it ends.
         with self._lock:
-            self.ends_claim = True
+            self.should_end_claim = True
 
     def count_failures(self, run: MessageRun, places: range, now_ms: int) -> None:
         """Count a failed attempt of these messages of a claim, before it is settled."""
@@ -454,7 +455,7 @@ class AssignedQueue:
         # waits or runs clears it itself. Clearing it here would let a second worker run in
         # parallel once the lease is regained.
         self._lease = None
-        self.ends_claim = True
+        self.should_end_claim = True
         self._generation += 1
         self._done_offset = self._committed_offset
         self.process_queue.clear()
@@ -540,7 +541,8 @@ class AssignedQueue:
             # tail is filtered out would show a lag that never shrinks.
             if self.process_queue.message_count == 0:
                 self._done_offset = max(self._done_offset, next_offset)
-                self.process_queue.reset(self._done_offset)  # empty: this only raises its floor
+                # Empty: this only raises its lowest offset.
+                self.process_queue.reset(self._done_offset)
 
     def wait_for_room(self, below: int) -> bool:
         """Request an `on_room` call once fewer than `below` messages are buffered.
@@ -641,7 +643,7 @@ class AssignedQueue:
             if self._lease is not None and self._lease.epoch == lease.epoch:
                 self._committed_offset = offset
 
-    def vouch(self, generation: int, offset: int) -> None:
+    def set_done_offset(self, generation: int, offset: int) -> None:
         """Count everything before `offset`, and nothing behind it, as done: a poller says so."""
         with self._lock:
             if generation == self._generation:
@@ -651,7 +653,7 @@ class AssignedQueue:
         """Start no batch until `resume`; pulling stops by flow control, the lease is kept."""
         with self._lock:
             self._paused.add(by)
-            self.ends_claim = True
+            self.should_end_claim = True
 
     def stop(self) -> None:
         """Pause from within a run that ends here; a later `resume` submits the queue anew."""
@@ -659,7 +661,7 @@ class AssignedQueue:
         # would find it set, submit nothing, and the queue would stand still for ever.
         with self._lock:
             self._paused.add(Pause.USER)
-            self.ends_claim = True
+            self.should_end_claim = True
             self.process_queue.end_dispatch()
 
     def resume(self, by: Pause = Pause.USER) -> bool:
@@ -674,7 +676,7 @@ class AssignedQueue:
         with self._lock:
             if self._state is QueueState.ACTIVE:
                 self._state = QueueState.DRAINING
-                self.ends_claim = True
+                self.should_end_claim = True
             return self._running == 0
 
     def discard(self) -> None:

@@ -56,7 +56,7 @@ class PolledQueue(AssignedQueue):
         on_change: Callable[[PolledQueue], None],
     ) -> None:
         super().__init__(queue, group, lease, start_offset, callbacks)
-        self._running_weight = int(is_ordered)
+        self._counts_running_batches = is_ordered
         self._on_change = on_change
 
     @property
@@ -380,8 +380,8 @@ class PollBuffer:
     def polled(self, poller: Hashable) -> dict[PolledQueue, int]:
         """Return the offsets a commit of everything polled stores, where they are new.
 
-        In order, only the poller itself can tell whether its batch is done. Else whoever commits
-        vouches for what all of them have polled.
+        In order, only the poller itself can tell whether its batch is done. Otherwise a commit
+        counts everything as done that any of them has polled.
         """
         with self._lock:
             offsets = {

@@ -128,7 +128,7 @@ def test_a_quick_listener_is_called_batch_by_batch_from_growing_claims() -> None
 
 def test_a_queue_is_submitted_again_behind_the_others_only_while_it_has_messages() -> None:
     consumption = Consumption()
-    consumption.assigned.burst = consumption.service._max_burst
+    consumption.assigned.batches_per_claim = consumption.service._max_batches_per_claim
     consumption.others_wait = True
     consumption.assigned.accept(0, batch(range(200, 300)), 300)
     consumption.run(lambda messages, context: ConsumeResult.SUCCESS)

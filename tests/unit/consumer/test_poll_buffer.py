@@ -72,7 +72,7 @@ class Held:
         for queue, offset in offsets.items():
             lease = queue.lease
             assert lease is not None
-            queue.vouch(queue.generation, offset)
+            queue.set_done_offset(queue.generation, offset)
             queue.committed(offset, lease)
         self.buffer.finish_up_to(offsets)
         self.buffer._check()
@@ -154,7 +154,7 @@ def test_a_commit_behind_which_a_batch_is_out_leaves_it_out() -> None:
     queue = held.hold(A, 0)
     held.put(queue, range(4), 4)
     held.take(ME, 4)
-    queue.vouch(queue.generation, 2)
+    queue.set_done_offset(queue.generation, 2)
     queue.committed(2, UNLOCKED)
     held.buffer.finish_up_to({queue: 2})
     assert held.done() == {}
