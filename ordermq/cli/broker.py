@@ -113,6 +113,7 @@ def broker(
       ordermq broker --data ./data --retention-ms 259200000 --retention-bytes 10000000000
       ordermq broker --data ./data --accounts accounts.json --tls-certificate server.pem
     """
+    # The configuration checks the ranges, in one place for the command and for programs.
     config = _config(
         durability=Durability(durability),
         lock_max_live_ms=lease_ms,

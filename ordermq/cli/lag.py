@@ -86,6 +86,7 @@ def _document(state: GroupState, now_ms: int) -> dict[str, object]:
                 "committed": done.committed,
                 "end": done.end,
                 "lag": done.lag,
+                # 0 where the broker does not know it.
                 "last_done_ms": done.last_done_ms or None,
             }
             for queue, done in state.progress.items()

@@ -61,6 +61,7 @@ def _choose() -> tuple[str, ModuleType]:
     if forced:
         if forced not in _MODULES:
             raise ConfigError(f"ORDERMQ_CORE={forced!r}: expected one of {', '.join(_MODULES)}")
+        # No fallback: it would hide from a test or a benchmark which core it measures.
         return forced, importlib.import_module(_MODULES[forced])
     reasons = []
     for name in ("cython", "cffi"):

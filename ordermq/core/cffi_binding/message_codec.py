@@ -106,6 +106,7 @@ class MessageIndex:
 
     def _locate(self, row: int) -> Any:
         parts = ffi.new("omq_message_parts *")
+        # Not checked here: a view checks its row once, when it is made.
         lib.omq_message_locate(self._bytes, self._rows, row, parts)
         return parts
 
@@ -138,6 +139,7 @@ class MessageIndex:
         return position_column, size_column
 
     def property_entries(self) -> tuple[memoryview, memoryview, memoryview, memoryview]:
+        # Room for all; of a name that occurs twice in a message only the last is listed.
         room = lib.omq_message_count_properties(self._bytes, self._rows)
         starts = ffi.new("int32_t[]", len(self) + 1)
         positions, name_sizes, value_sizes = (ffi.new("uint32_t[]", room) for _ in range(3))
@@ -226,6 +228,7 @@ class MessageView:
         parts = self._index._locate(self._row)
         if not parts.is_compressed:
             return memoryview(self._index.body)[parts.body_at : parts.body_at + parts.body_size]
+        # Kept, because a listener may read the body more than once.
         if self._decompressed is None:
             self._decompressed = compression.decompress(bytes(self.stored_body), self.sys_flag)
         return memoryview(self._decompressed)
@@ -239,6 +242,7 @@ class MessageView:
         """Return where the properties lie and their size; raise unless they are UTF-8."""
         parts = self._index._locate(self._row)
         text, size = self._index._bytes + parts.property_at, parts.property_size
+        # C only says that it is not; Python's decoder says where and why.
         if not lib.omq_is_utf8(text, size):
             try:
                 bytes(ffi.buffer(text, size)).decode()
@@ -263,6 +267,7 @@ class MessageView:
         encoded = ffi.from_buffer("uint8_t[]", name.encode())
         wanted = ffi.new("omq_text *", (encoded, len(encoded)))
         value = ffi.new("omq_text *")
+        # Most callers read one property: no dict of all is made for it.
         found = lib.omq_property_find(text, size, wanted, value)
         return _decoded(value) if found else None
 

@@ -78,6 +78,7 @@ class RecordWriter:
         head = self._copied(sys_flag, born_ms, stored_ms, reconsume_times)
         texts = _text(body), _text(properties)
         message = ffi.new("omq_outgoing *", (*texts, flag))
+        # 0 if no record can hold them.
         size = lib.omq_record_size(head, len(body), len(properties))
         if size == 0:
             raise status.failure(
@@ -210,6 +211,7 @@ def encode_rows(
         properties = ffi.new("omq_property_column[]", held)
         messages = ffi.new("omq_row_messages *", (texts, count, text, properties, len(held), first))
         fitting, size = ffi.new("size_t *"), ffi.new("size_t *")
+        # A limit below 0 is as 0: one row is encoded in any case.
         code = lib.omq_rows_measure(
             messages, wanted, len(wanted), max(most_bytes, 0), fitting, size
         )

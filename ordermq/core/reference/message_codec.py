@@ -75,8 +75,10 @@ class MessageIndex:
     def __init__(
         self, body: ReadableBuffer, tags: Sequence[bytes] = (), check_crc: bool = False
     ) -> None:
+        # Views that were made before would read the rows of another body.
         if hasattr(self, "_rows"):
             raise StateError("a MessageIndex is made once")
+        # No copy of bytes; anything else could change under the views.
         self.body = bytes(body)
         wanted = _tags(tags)
         self._rows: list[_Row] = []
@@ -177,6 +179,7 @@ class MessageIndex:
         starts, pieces, total = array("i", [0]), [], 0
         for at, size in zip(where, lengths, strict=True):
             total += size
+            # The starts are signed 32-bit numbers, as Arrow wants them.
             if at + size > len(self.body) or total > MAX_SIZE:
                 raise status.failure(status.OUT_OF_RANGE, f"gather of {len(where)} pieces")
             starts.append(total)

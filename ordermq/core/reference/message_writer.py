@@ -106,12 +106,15 @@ class RecordWriter:
         stored_ms: int,
         reconsume_times: int,
     ) -> bytes:
+        # The magic says how many bytes the length of the topic has.
         is_long = len(self._topic) > 127
         magic = 0xDAA320AB if is_long else 0xDAA320A7
         # A producer may have another kind of address than the broker saw: the hosts decide.
         sys_flag = sys_flag & ~(_BORN_HOST_V6 | _STORE_HOST_V6) | self._host_flags
+        # Without the sign bit, as Java stores it.
         crc = zlib.crc32(body) & 0x7FFFFFFF
         fields = (
+            # The two offsets are 0 until `RecordBlock.rows` sets them.
             struct.pack(">IIiiqqi", magic, crc, self._queue_id, flag, 0, 0, sys_flag),
             struct.pack(">q", born_ms) + self._born_host,
             struct.pack(">q", stored_ms) + self._store_host,
