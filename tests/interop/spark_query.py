@@ -62,9 +62,17 @@ def stage(folder: Path) -> Any:
     return called
 
 
+def say_no_rows_until(started: threading.Event) -> None:
+    # Spark takes a minute to start on a busy machine, and a silent program is taken for a hung one.
+    while not started.wait(1):
+        say(rows=0)
+
+
 def main() -> None:
     name_servers, group, source, target, folder = sys.argv[1:]
     say(ready=os.getpid())
+    started = threading.Event()
+    threading.Thread(target=say_no_rows_until, args=(started,), daemon=True).start()
     os.environ["PYTHONPATH"] = str(ROOT)  # of its workers, which start in other folders
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
@@ -104,6 +112,7 @@ def main() -> None:
         .option("checkpointLocation", f"{folder}/checkpoint")
         .start()
     )
+    started.set()
     told = threading.Thread(target=sys.stdin.readline, daemon=True)
     told.start()
     while told.is_alive() and query.isActive:

@@ -24,7 +24,7 @@ from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import lease_client_id
 from ordermq.spark.source.offsets import StreamOffset
 from ordermq.spark.source.stream_driver import StreamDriver
-from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT, eventually
+from tests.interop.cluster import LOCK_INTERVAL_MS, LOCK_MAX_LIVE_MS, ROOT
 from tests.interop.line_process import LineProcess
 from tests.interop.run import Run
 
@@ -266,7 +266,8 @@ def test_an_executor_that_lost_its_lock_stops_calling_and_the_next_run_loses_not
     run.send(400)
     (run.folder / "pause").touch()
     process = program.start()
-    eventually((run.folder / "pausing").exists, "a call that waits", 200)
+    while not (run.folder / "pausing").exists():
+        assert not (line := process.read()).get("failed"), line["failed"]
     before = [call for call in program.calls() if call["queue"] == "broker-a:0"]
     (lease,) = {call["lease"] for call in before}
     program.request_locks(RequestCode.UNLOCK_BATCH_MQ, lease_client_id(run.group, lease))
