@@ -73,12 +73,10 @@ class PolledQueue(AssignedQueue):
                 return
             buffered = self.process_queue
             if buffered.consuming_count == len(claim.messages):
-                buffered.commit()  # no other claim is out: one native call, whatever its size
-                first = buffered.first_pending
-                watermark = first if first >= 0 else self._next_pull_offset
+                watermark = buffered.commit()  # no other claim is out: one native call for all
             else:
-                watermark = self._done_after(buffered.remove(claim.messages.offsets()))
-            self._done_offset = max(self._done_offset, watermark)
+                watermark = buffered.remove(claim.messages.offsets())
+            self._done_offset = max(self._done_offset, self._done_after(watermark))
             room = self._has_room()
         if room:
             self._on_room(self)
@@ -102,8 +100,11 @@ class PolledQueue(AssignedQueue):
         self._on_change(self)
 
     def _done_after(self, watermark: int) -> int:
-        # What the filter left out behind the last message is done with it.
-        return watermark if self.process_queue.message_count else self._next_pull_offset
+        # What the filter left out behind the last message is done with it, up to the next one.
+        if self.process_queue.consuming_count:
+            return watermark
+        first = self.process_queue.first_pending
+        return first if first >= 0 else self._next_pull_offset
 
 
 class PolledBatch(MessageRun):

@@ -111,6 +111,17 @@ def test_several_pulls_are_handed_out_together() -> None:
     assert found.next_offset == 12  # 10 and 11 have other tags
 
 
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_a_finished_batch_covers_what_the_filter_left_out_behind_it(is_ordered: bool) -> None:
+    held = Held(is_ordered=is_ordered)
+    held.put(held.hold(A, 0), (0, 1, 5), 6)  # 2 to 4 have other tags
+    found = held.buffer.take(ME, 2)
+    assert found is not None
+    assert found.next_offset == 5
+    held.buffer.finish(ME)
+    assert held.done() == {A: 5}
+
+
 def test_a_batch_may_end_within_a_pull() -> None:
     held = Held()
     queue = held.hold(A, 0)
