@@ -16,8 +16,7 @@
 | What may a task do after its query has ended? | stages/executor_lease.py |
 | Which plan does an ordered stage get? | stages/apply_in_order.py |
 | Which rows does a call of the user's function get? | stages/stage_invocation.py |
-| How do rows of different keys run concurrently? | stages/concurrent_keys.py |
-| How are sorted rows cut by key? | stages/key_runs.py |
+| How are sorted rows cut by key, and keys processed concurrently? | stages/rows_by_key.py |
 | What may the user's function return? | stages/output.py |
 | What happens to a row on which the function fails? | stages/failure_policy.py |
 | Where is a key's state kept? | stages/apply_with_state.py |

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, ClassVar
 
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig
@@ -39,6 +39,8 @@ _MIN_PAUSE_MS, _MAX_PAUSE_MS = 10, 30_000
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Retry without end, at the head of the queue: order before progress. The default."""
+
+    max_attempts: ClassVar[int] = 0  # never: so that every policy has a limit to ask for
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,6 @@ def _require_limit(policy: DeadLetter | Stop | ParkKey) -> None:
             f"{type(policy).__name__}.max_attempts={limit!r}: expected 1..2^31; for attempts "
             "without end use Retry()"
         )
-
-
-def limit_of(policy: FailurePolicy) -> int:
-    """Return the failed attempts after which a policy acts; 0 = never."""
-    return 0 if isinstance(policy, Retry) else policy.max_attempts
 
 
 def policy_for(given: FailurePolicy | None, config: ConsumeConfig, group: str) -> FailurePolicy:
@@ -203,7 +200,7 @@ class FailureHandler:
         self._group = group
         self._config = config
         self._policy = policy
-        self._limit = limit_of(policy)
+        self._limit = policy.max_attempts
         self._recorder = recorder
         self._statistics = statistics
         self.parking_topic = policy.topic if isinstance(policy, ParkKey) else ""

@@ -20,7 +20,6 @@ from ordermq.consumer.dispatch.failure_policy import (
     FailureHandler,
     FailurePolicy,
     NextStep,
-    limit_of,
 )
 from ordermq.consumer.listener import (
     AUTO_COMMIT,
@@ -86,7 +85,9 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
     ) -> None:
         results = AUTO_COMMIT if config.auto_commit else MANUAL_COMMIT
         # Where one attempt is all, a failed batch could not say which of its messages failed.
-        self._batch_size = 1 if limit_of(on_failure) == 1 else config.consume_message_batch_max_size
+        self._batch_size = (
+            1 if on_failure.max_attempts == 1 else config.consume_message_batch_max_size
+        )
         super().__init__(client, group, config, listener, results, recorder, statistics)
         self._offsets = offsets
         strict = config.strict_results

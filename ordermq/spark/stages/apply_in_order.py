@@ -19,11 +19,16 @@ from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.row_order import ORIGIN_COLUMNS, OrderCheck, RowOrigins, check_columns
 from ordermq.spark.schema import LEASE_COLUMN
-from ordermq.spark.stages.concurrent_keys import ConcurrentKeys, concurrency_key
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
-from ordermq.spark.stages.key_runs import KeyRun, KeyRuns, grouped_by_key
 from ordermq.spark.stages.output import BatchCollector, OutputShape, struct_of
+from ordermq.spark.stages.rows_by_key import (
+    ConcurrentKeys,
+    KeyRun,
+    KeyRuns,
+    concurrency_key,
+    grouped_by_key,
+)
 from ordermq.spark.stages.stage_invocation import (
     Engine,
     StageInvocation,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ordermq.errors import OrderingError
 from ordermq.spark.row_order import OrderCheck
-from ordermq.spark.stages.key_runs import KeyRuns, grouped_by_key, run_ends
+from ordermq.spark.stages.rows_by_key import KeyRuns, grouped_by_key, run_ends
 
 
 def batches_of(keys: list[Any], cuts: list[int]) -> list[Any]:
