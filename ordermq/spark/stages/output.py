@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 # Rows collected before they go to Spark: its cost is per batch, not per row.
 BATCH_ROWS = 10_000
@@ -35,6 +36,9 @@ class OutputShape:
     """
 
     def __init__(self, schema: StructType, time_zone: str) -> None:
+        # Imported here: what is tested without PySpark imports this file, too.
+        from pyspark.sql.pandas.types import to_arrow_schema
+
         plain = to_arrow_schema(schema, timezone="UTC")
         # Rebuilt without Spark's "not null" and metadata: batches are compared with it exactly.
         self.schema = pa.schema([pa.field(one.name, one.type) for one in plain])
