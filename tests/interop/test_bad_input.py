@@ -223,7 +223,7 @@ def test_a_topic_that_may_not_be_written_or_read(
         caplog.clear()
         with consumer:
             eventually(
-                lambda: is_told(caplog, run.topic, "may be read", "updateTopicPerm"),
+                lambda: is_told(caplog, run.topic, "is readable", "updateTopicPerm"),
                 f"{consumer} says why nothing comes",
             )
 

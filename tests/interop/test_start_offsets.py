@@ -95,7 +95,7 @@ def test_an_offset_beyond_the_end_of_a_queue_becomes_its_end(
     assert run.cluster.ask("broker-a", RequestCode.UPDATE_CONSUMER_OFFSET, ext).code == 0
     with consumer_of(run, run.group, way, bodies, **settings):
         eventually(
-            lambda: any("offsets 0..3, not 500" in text for text in caplog.messages),
+            lambda: any("offsets 0-3, not 500" in text for text in caplog.messages),
             "the log says what is there, and what is not",
         )
         send(run, 3, 4)
