@@ -19,6 +19,8 @@ BATCH_ROWS = 10_000
 
 def struct_of(schema: StructType | str) -> StructType:
     """Return a schema that is given as such or as DDL text."""
+    from pyspark.sql.types import StructType
+
     if isinstance(schema, StructType):
         return schema
     return StructType.fromDDL(schema)
