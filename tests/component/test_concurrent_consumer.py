@@ -15,6 +15,7 @@ from ordermq.broker import EmbeddedBroker, message_routing
 from ordermq.client.broker_api import BrokerApi
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.listener import ConcurrentContext
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import BrokerError, ConfigError, RequestTimeout, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import SCHEDULE_TOPIC, dead_letter_topic
@@ -310,6 +311,43 @@ def test_a_queue_restarts_after_an_internal_error_while_other_batches_run(
     with consumer:
         eventually(lambda: committed(broker) == 20, "everything is committed")
         assert consumer.statistics["internal_errors"] == 1
+    assert set(numbers(seen)) == set(each_once(20))
+
+
+def test_a_queue_that_broke_restarts_after_the_last_of_its_running_batches(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A queue restarts only after its batches have ended, and those end after the first try."""
+    broken, let_go, tried = threading.Event(), threading.Event(), threading.Event()
+    settle, regain = ConcurrentDispatcher._settle, AssignedQueue.regain
+
+    def break_once(*arguments: Any) -> None:
+        if not broken.is_set():
+            broken.set()
+            raise TypeError("a defect")
+        settle(*arguments)
+
+    def regain_told(*arguments: Any) -> bool:
+        is_regained = regain(*arguments)
+        tried.set()
+        return is_regained
+
+    def listen(messages: Any, context: Any) -> None:
+        if bytes(messages[0].body) == b"1" and not tried.is_set():
+            assert let_go.wait(DEADLINE_S)
+        seen.take(messages, context)
+
+    monkeypatch.setattr(ConcurrentDispatcher, "_settle", break_once)
+    monkeypatch.setattr(AssignedQueue, "regain", regain_told)
+    send_all(producer, numbered(20, keys=1))
+    with make_consumer(listen, concurrent=True):
+        assert tried.wait(DEADLINE_S)
+        let_go.set()
+        eventually(lambda: committed(broker) == 20, "everything is committed")
     assert set(numbers(seen)) == set(each_once(20))
 
 

@@ -210,7 +210,10 @@ class GroupMember:
             )
         else:
             self._locks = NoLocks(
-                held=lambda: self._rebalancer.assigned(), on_regained=self._fetcher.restart
+                held=lambda: self._rebalancer.assigned(),
+                on_regained=self._fetcher.restart,
+                clock=client.clock,
+                retry_ms=settings.lease.lock_retry_ms,
             )
         self._revocation = Revocation(
             client, self._locks, self.offsets, statistics, settings.drain_timeout_ms

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ordermq.client.broker_api import LockGrant
 from ordermq.client.session import ClientSession
-from ordermq.clock import wait_until_set
+from ordermq.clock import Clock, wait_until_set
 from ordermq.config import LeaseConfig
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
@@ -113,6 +113,7 @@ class NoLocks:
     Args:
         held: returns the queues held at this moment.
         on_regained: called with a queue that starts again, after an internal error.
+        retry_ms: pause until a queue whose batches still run is looked at again.
     """
 
     are_exclusive = False
@@ -121,9 +122,14 @@ class NoLocks:
         self,
         held: Callable[[], Iterable[AssignedQueue]],
         on_regained: Callable[[AssignedQueue], None],
+        clock: Clock,
+        retry_ms: int,
     ) -> None:
         self._held = held
         self._on_regained = on_regained
+        self._clock = clock
+        self._retry_ms = retry_ms
+        self._wake = asyncio.Event()
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         return dict.fromkeys(queues, UNLOCKED)
@@ -135,13 +141,29 @@ class NoLocks:
         """Nothing to release."""
 
     def renew_soon(self) -> None:
-        """Restart queues that stopped after an internal error, at their committed offset."""
-        for assigned in self._held():
-            if assigned.lease is None and assigned.regain(UNLOCKED, assigned.committed_offset):
-                self._on_regained(assigned)
+        self._wake.set()
 
     async def run(self) -> None:
-        """Nothing to renew."""
+        """Restart queues that stopped after an internal error, at their committed offset."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            # A queue with batches still running must not start again, or their messages would
+            # run twice at once; nothing wakes this loop when they end.
+            while not self._restart_stopped():
+                await wait_until_set(self._wake, self._clock, self._retry_ms)
+                self._wake.clear()
+
+    def _restart_stopped(self) -> bool:
+        """Restart what can be; return True if no stopped queue is left."""
+        left = False
+        for assigned in self._held():
+            if assigned.lease is None and assigned.state is QueueState.ACTIVE:
+                if assigned.regain(UNLOCKED, assigned.committed_offset):
+                    self._on_regained(assigned)
+                else:
+                    left = True
+        return not left
 
 
 class QueueLocks:
