@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ordermq.client.name_server_api import NameServerApi
-from ordermq.errors import OrderMQError, RouteError
+from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, TopicRoute
+from ordermq.remoting.connection import split_address
 
 _log = logging.getLogger("ordermq.client")
 MASTER_ID = 0
@@ -61,6 +63,29 @@ def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
     )
 
 
+def without_malformed_addresses(route: TopicRoute) -> tuple[TopicRoute, list[str]]:
+    """Return the route with the addresses that a client can connect to, and the others."""
+    malformed: list[str] = []
+    brokers = []
+    for broker in route.brokers:
+        kept = {number: text for number, text in broker.addresses.items() if _is_address(text)}
+        malformed += [
+            f"{broker.broker_name} ({number}) {text!r}"
+            for number, text in broker.addresses.items()
+            if number not in kept
+        ]
+        brokers.append(replace(broker, addresses=kept))
+    return (replace(route, brokers=tuple(brokers)) if malformed else route), malformed
+
+
+def _is_address(text: str) -> bool:
+    try:
+        split_address(text)
+    except ConfigError:
+        return False
+    return True
+
+
 class Routes:
     """Routes of the topics that this client uses; on the I/O thread.
 
@@ -77,6 +102,7 @@ class Routes:
         self._masters: dict[str, str] = {}
         self._replicas: dict[str, Mapping[int, str]] = {}
         self._watched: set[str] = set()
+        self._malformed: dict[str, list[str]] = {}  # by topic, as they were logged last
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
 
     async def get(self, topic: str) -> TopicRoute | None:
@@ -104,6 +130,7 @@ class Routes:
             # The name server forgets a topic when its last broker is gone. The last known route
             # stays in use, or a restart of that broker would revoke every queue.
             return self._routes.get(topic)
+        route = self._usable(topic, route)
         before = self._routes.get(topic)
         if before == route:
             return before  # the same object: callers cache by identity what they computed from it
@@ -115,6 +142,21 @@ class Routes:
         if before is not None:
             _log.info("topic %s: route changed", topic)
             self._on_change(topic)
+        return route
+
+    def _usable(self, topic: str, route: TopicRoute) -> TopicRoute:
+        # One broker that registered with a wrong `brokerIP1` must not keep a client from all the
+        # others: the route is used without its address.
+        route, malformed = without_malformed_addresses(route)
+        if malformed != self._malformed.get(topic, []):
+            self._malformed[topic] = malformed
+            if malformed:
+                _log.warning(
+                    "topic %s: skipped addresses of brokers that are not host:port: %s; check "
+                    "brokerIP1 and listenPort of these brokers",
+                    topic,
+                    ", ".join(malformed),
+                )
         return route
 
     async def refresh_soon(self, topic: str) -> None:

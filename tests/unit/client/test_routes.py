@@ -115,6 +115,38 @@ def test_a_refresh_reports_changes_only_and_keeps_an_unchanged_route() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("text", ["", ":10911", "host", "host:0", "host:99999", "[::1:1", "null:x"])
+def test_a_malformed_address_is_skipped_with_one_warning_a_route(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        server, changes = FakeNameServer(), list[str]()
+        bad, slave = BrokerData("bad", {0: text}), BrokerData("b", {0: "127.0.0.1:1", 1: text})
+        counts = (QueueData("b", 2, 2), QueueData("bad", 2, 2))
+        server.routes["T"] = TopicRoute((slave, bad), counts)
+        server.routes["U"] = TopicRoute((bad,), counts[1:])
+        routes = Routes(server, changes.append)  # type: ignore[arg-type]
+        found = await routes.get("T")
+        await routes.get("U")
+        for _ in range(3):
+            await routes.refresh_all()
+        assert found is not None
+        assert publish_queues("T", found) == queues("b/0", "b/1")
+        assert routes.masters() == ["127.0.0.1:1"]
+        assert routes.slaves() == []
+        assert changes == [], "a skipped address is no change of the route"
+        # Another route of the topic is another warning; one that is well has none.
+        server.routes["T"] = TopicRoute((MASTER, bad), counts)
+        await routes.refresh_all()
+        server.routes["T"] = TopicRoute((MASTER,), counts)
+        await routes.refresh_all()
+
+    asyncio.run(work())
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [each.partition(":")[0] for each in warned] == ["topic T", "topic U", "topic T"]
+    assert f"b (1) {text!r}, bad (0) {text!r}" in warned[0]
+
+
 def test_an_unreachable_or_empty_name_server_changes_no_route() -> None:
     async def work() -> None:
         server = FakeNameServer()

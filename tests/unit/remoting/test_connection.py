@@ -414,6 +414,8 @@ def test_a_refused_connect_names_the_address_and_the_remedy() -> None:
     [
         ("127.0.0.1:9876", "127.0.0.1", 9876),
         ("[::1]:1", "::1", 1),
+        ("::1:10911", "::1", 10911),  # as Java prints it
+        ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
         (" broker-a:65535 ", "broker-a", 65535),
     ],
 )
@@ -421,7 +423,30 @@ def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> Non
     assert split_address(text) == (host, port)
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":9876", "host:0", "host:65536", "host:x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host",
+        "host:",
+        ":9876",
+        "host:0",
+        "host:-1",
+        "host:65536",
+        "host:x",
+        f"host:{'9' * 5_000}",
+        "null:null",
+        "[]:1",
+        "[::1:1",
+        "fe80::1",
+        "[host:1",
+        "a b:1",
+        "a..b:1",
+        f"{'a' * 64}:1",
+        "a\0b:1",
+        "http://host:1",
+    ],
+)
 def test_any_other_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):
         split_address(text)
