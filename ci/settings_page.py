@@ -135,6 +135,7 @@ JAVA: Final = {
     "BrokerConfig.transaction_timeout_ms": "transactionTimeOut",
     "BrokerConfig.transaction_check_interval_ms": "transactionCheckInterval",
     "BrokerConfig.transaction_check_max": "transactionCheckMax",
+    "BrokerConfig.idle_close_ms": "serverChannelMaxIdleTimeSeconds",
     "BrokerConfig.max_frame_bytes": "-Dcom.rocketmq.remoting.frameMaxLength",
     "BrokerConfig.tls_certificate": "tls.server.certPath",
     "BrokerConfig.tls_key": "tls.server.keyPath",

@@ -4,6 +4,8 @@
 |---|---|
 | start, stop, the broker's thread and port | embedded_broker.py |
 | request code -> handler, connections, background jobs | server.py |
+| accepting connections, TLS handshakes | listener.py |
+| number of connections, unfinished frames, silent clients | connection_limits.py |
 | the bytes of one client, backpressure | connection.py |
 | the handler of a request | processors/ (its `__init__.py` lists the codes) |
 | the parts that handlers use, replies after a write | context.py |

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from ordermq import core
+from ordermq.broker.connection_limits import ConnectionLimits
 from ordermq.broker.statistics import BrokerStatistics
+from ordermq.config import BrokerConfig
 from ordermq.errors import ProtocolError
 from ordermq.model.stored_message import host_bytes
 from ordermq.remoting.codes import ResponseCode
@@ -42,13 +44,22 @@ class BrokerConnection(asyncio.Protocol):
 
     def __init__(
         self,
-        max_frame_bytes: int,
+        config: BrokerConfig,
+        limits: ConnectionLimits,
         statistics: BrokerStatistics,
         handle: Callable[[BrokerConnection, Command], None],
         opened: Callable[[BrokerConnection], None],
         closed: Callable[[BrokerConnection], None],
     ) -> None:
-        self._framer = Framer(max_frame_bytes)
+        self._config = config
+        self._limits = limits
+        # Without accounts no request is ever signed, and no client is trusted less than another.
+        self.is_signed = not config.accounts
+        self._framer = Framer(
+            config.max_frame_bytes
+            if self.is_signed
+            else min(config.max_unsigned_frame_bytes, config.max_frame_bytes)
+        )
         self._statistics = statistics
         self._handle = handle
         self._opened = opened
@@ -60,6 +71,9 @@ class BrokerConnection(asyncio.Protocol):
         self._backlog: list[Command] = []  # received while the transport's buffer was full
         self._is_paused = False
         self._is_working = False
+        self.unfinished_bytes = 0
+        self.idle_checks = self.frame_checks = self.stalled_checks = 0
+        self._unsent_bytes = 0  # at the last check
         # Requests of the broker to this client, by opaque.
         self._response_callbacks: dict[int, Callable[[Command | None], None]] = {}
         # Per connection, because a record holds its producer's address.
@@ -90,11 +104,18 @@ class BrokerConnection(asyncio.Protocol):
         self._closed(self)
 
     def data_received(self, data: bytes) -> None:
+        self.idle_checks = 0
         broken: ProtocolError | None = None
         try:
             commands = self._framer.feed(data)
         except ProtocolError as error:
             commands, broken = self._framer.completed, error
+        if commands:
+            self.frame_checks = 0  # what is unfinished now is another frame
+        unfinished = self._framer.buffered_bytes
+        if unfinished != self.unfinished_bytes:
+            self.unfinished_bytes = unfinished
+            self._limits.note_unfinished(self, unfinished)
         # Behind a backlog, new requests queue up: a connection's requests stay in order.
         if self._backlog:
             self._backlog += commands
@@ -117,6 +138,24 @@ class BrokerConnection(asyncio.Protocol):
         self._work()
         if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()
+
+    def note_signed(self) -> None:
+        """Note a request with a good signature: the client may send frames of full size."""
+        self.is_signed = True
+        self._framer.max_frame_bytes = self._config.max_frame_bytes
+
+    def note_stalled(self) -> None:
+        """Count a check of the limits if answers wait, and none has left since the last one."""
+        # While the buffer is full no request is handled, so only the client can make it shrink.
+        unsent = self._transport_bytes() if self._is_paused else 0
+        if unsent and unsent >= self._unsent_bytes:
+            self.stalled_checks += 1
+        else:
+            self.stalled_checks = 0
+        self._unsent_bytes = unsent
+
+    def _transport_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _work(self) -> None:
         """Handle received requests until the transport's buffer is full."""
@@ -195,6 +234,11 @@ class BrokerConnection(asyncio.Protocol):
                 self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
             self._out.clear()
             self._out_bytes = 0
+            # Answers to held pulls and notices come although no request is read any more.
+            if self._is_paused and self._transport_bytes() > self._config.max_unsent_bytes:
+                self._limits.close_slow_reader(
+                    self, "it does not read answers, and too many wait (max_unsent_bytes)"
+                )
 
     def close(self) -> None:
         """Close after everything written was sent."""

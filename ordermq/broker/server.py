@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 
 from ordermq.broker.connection import BrokerConnection, RequestRefused
+from ordermq.broker.connection_limits import ConnectionLimits
 from ordermq.broker.context import BrokerContext, Handler
+from ordermq.broker.listener import Listener
 from ordermq.broker.long_polling import HeldPull
 from ordermq.broker.processors import (
     client_requests,
@@ -28,7 +29,7 @@ from ordermq.events import Recorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import refusal_reason
-from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S, server_context
+from ordermq.remoting.tls import server_context
 
 log = logging.getLogger("ordermq.broker")
 
@@ -59,7 +60,8 @@ class BrokerServer:
         self._config = config
         self._statistics = statistics
         self._connections: set[BrokerConnection] = set()
-        self._server: asyncio.Server | None = None
+        self._limits = ConnectionLimits(config, clock, statistics)
+        self._listener: Listener | None = None
         self._jobs: list[asyncio.Task[None]] = []
         self._context = BrokerContext(store, config, clock, history, statistics, self._answer_held)
 
@@ -71,20 +73,17 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         self._context.store.start(loop, self._statistics)
         tls = server_context(self._config)
-        self._server = await loop.create_server(
-            self._new_connection,
-            host,
-            port,
-            backlog=1024,  # a whole cluster of clients reconnects at once after a restart
-            ssl=tls,
-            ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
-        )
-        jobs = [*self._context.background_jobs(), self._expire_members_and_locks()]
+        self._listener = Listener(self._limits, self._new_connection, tls)
+        bound = await self._listener.open(host, port)
+        jobs = [
+            *self._context.background_jobs(),
+            self._expire_members_and_locks(),
+            self._check_connections(),
+        ]
         self._jobs = [loop.create_task(job) for job in jobs]
         for job in self._jobs:
             job.add_done_callback(_log_crash)
-        first: socket.socket = self._server.sockets[0]
-        return int(first.getsockname()[1])
+        return bound
 
     async def stop(self) -> None:
         """Accept no more requests, finish the writes, answer them, close the connections."""
@@ -92,8 +91,8 @@ class BrokerServer:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
         await self._context.cancel_spawned()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            await self._listener.close()
         self._context.store.stop_writing()
         # The writer thread's last call_soon_threadsafe: it sends the last replies.
         await asyncio.sleep(0)
@@ -111,7 +110,8 @@ class BrokerServer:
 
     def _new_connection(self) -> BrokerConnection:
         return BrokerConnection(
-            self._config.max_frame_bytes,
+            self._config,
+            self._limits,
             self._statistics,
             self._handle,
             self._opened,
@@ -124,6 +124,7 @@ class BrokerServer:
 
     def _closed(self, connection: BrokerConnection) -> None:
         self._connections.discard(connection)
+        self._limits.release(connection)
         self._statistics.connections -= 1
         self._context.long_polling.disconnect(connection)
         self._context.locks.disconnect(connection)
@@ -141,6 +142,8 @@ class BrokerServer:
             if refusal is not None:
                 connection.reply(request, ResponseCode.NO_PERMISSION, remark=refusal)
                 return
+            if not connection.is_signed:
+                connection.note_signed()
         handler = HANDLERS.get(request.code)
         if handler is None:
             # The text of Java's broker, with its leading blank.
@@ -179,6 +182,12 @@ class BrokerServer:
                     exc_info=error,
                 )  # fmt: skip
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+    async def _check_connections(self) -> None:
+        """Close connections that are beyond a limit of time, until cancelled."""
+        while True:
+            await self._context.clock.sleep_ms(self._limits.interval_ms)
+            self._limits.check()
 
     async def _expire_members_and_locks(self) -> None:
         """Drop members without heartbeats and expired locks, until cancelled."""

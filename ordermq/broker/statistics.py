@@ -22,6 +22,11 @@ class BrokerStatistics:
     locks_expired: int = 0
     members_expired: int = 0  # dropped for missing heartbeats
     frames_refused: int = 0  # connections closed because of a malformed frame
+    connections_refused: int = 0  # one too many, in total or of their address
+    connections_idle: int = 0  # closed after a long silence
+    frames_expired: int = 0  # connections closed because a frame was not completed in time
+    frames_over_budget: int = 0  # the same, because unfinished frames took too much memory
+    slow_readers: int = 0  # the same, because their answers were not read
     requests_failed: int = 0  # answered with code 1 after an exception
     writes_failed: int = 0  # answered with an error because the store could not write
     messages_trimmed: int = 0  # deleted by retention

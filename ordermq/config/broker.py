@@ -45,6 +45,25 @@ class BrokerConfig:
     max_message_bytes: int = 4_194_304
     # Longest frame in bytes; a longer one closes the connection. 1024..2^30.
     max_frame_bytes: int = 16_777_216
+    # Most connections at the same time; fewer if `ulimit -n` allows fewer. 1..2^20.
+    max_connections: int = 4_096
+    # Most connections of one IP address. 1..2^20.
+    max_connections_per_address: int = 1_024
+    # Silence of a client after which its connection is closed; 0: never. 0 ms..1 day.
+    idle_close_ms: int = 120_000
+    # Time in which a frame must be complete once it has begun. 10 ms..1 day.
+    frame_timeout_ms: int = 60_000
+    # Bytes of unfinished frames of all connections together, at least one frame; beyond it the
+    # connection with most of them is closed. 0..2^40.
+    max_unfinished_bytes: int = 134_217_728
+    # With accounts: longest frame of a connection before its first good signature; the largest
+    # message should fit, because a producer's first request may be a send. 1024..2^30.
+    max_unsigned_frame_bytes: int = 4_259_840
+    # Bytes of answers that wait for one client to read them; beyond it the connection is closed.
+    # 4194304..2^40.
+    max_unsent_bytes: int = 67_108_864
+    # Time in which a client must read something of its answers. 10 ms..1 day.
+    reader_timeout_ms: int = 60_000
     # Most messages in one pull response, whatever the client asks for. 1..65535.
     max_pull_messages: int = 1_024
     # Most bytes in one pull response, likewise. 1..16000000.
@@ -113,6 +132,14 @@ class BrokerConfig:
             pull_recheck_interval_ms=(10, DAY_MS),
             max_message_bytes=(1, 16_000_000),
             max_frame_bytes=(1_024, 1 << 30),
+            max_connections=(1, 1 << 20),
+            max_connections_per_address=(1, 1 << 20),
+            idle_close_ms=(0, DAY_MS),
+            frame_timeout_ms=(10, DAY_MS),
+            max_unfinished_bytes=(0, 1 << 40),
+            max_unsigned_frame_bytes=(1_024, 1 << 30),
+            max_unsent_bytes=(4_194_304, 1 << 40),
+            reader_timeout_ms=(10, DAY_MS),
             max_pull_messages=(1, 65_535),
             max_pull_bytes=(1, 16_000_000),
             group_commit_max=(1, 1 << 20),

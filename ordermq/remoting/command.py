@@ -115,14 +115,15 @@ class Framer:
     Args:
         max_frame_bytes: a longer frame is refused as soon as its length is read.
     Attributes:
+        max_frame_bytes: may be changed between two frames.
         completed: after a `feed` that raised, the commands before the malformed bytes; they
             are valid.
     """
 
-    __slots__ = ("_buffer", "_max_frame_bytes", "completed")
+    __slots__ = ("_buffer", "completed", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
         self.completed: list[Command] = []
 
@@ -154,9 +155,9 @@ class Framer:
                 length, mark = _WORDS.unpack_from(source, at)
                 header_size = mark & 0xFFFFFF
                 # Before the bytes are awaited: a wrong length would be waited for forever.
-                if length < 4 or length + 4 > self._max_frame_bytes:
+                if length < 4 or length + 4 > self.max_frame_bytes:
                     raise ProtocolError(
-                        f"frame of {length + 4} bytes: expected 8..{self._max_frame_bytes}"
+                        f"frame of {length + 4} bytes: expected 8..{self.max_frame_bytes}"
                     )
                 if header_size > length - 4:
                     raise ProtocolError(
@@ -181,7 +182,7 @@ class Framer:
         if len(self._buffer) < 8:
             return False
         length: int = _WORDS.unpack_from(self._buffer)[0]
-        return len(self._buffer) + more < 4 + length <= self._max_frame_bytes
+        return len(self._buffer) + more < 4 + length <= self.max_frame_bytes
 
 
 def _decode(serialization: int, header: bytes, body: bytes) -> Command:

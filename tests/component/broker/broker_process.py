@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 _SCRIPT = """
-import sys
+import json, sys
 from ordermq.broker import EmbeddedBroker
-with EmbeddedBroker(sys.argv[1]) as broker:
+from ordermq.config import BrokerConfig
+with EmbeddedBroker(sys.argv[1], config=BrokerConfig(**json.loads(sys.argv[2]))) as broker:
     print(broker.port, flush=True)
     sys.stdin.read()
 """
 
 
 class BrokerProcess:
-    """Runs until killed, or until the block ends in order."""
+    """Runs until killed, or until the block ends in order.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        settings: of its `BrokerConfig`.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, object] | None = None) -> None:
         self._log = open(path.with_suffix(".log"), "ab")  # noqa: SIM115 - closed below
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", _SCRIPT, str(path)],
+            [sys.executable, "-W", "error", "-c", _SCRIPT, str(path), json.dumps(settings or {})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -34,6 +41,7 @@ class BrokerProcess:
         line = self._process.stdout.readline()
         assert line, path.with_suffix(".log").read_text()
         self.port = int(line)
+        self.pid = self._process.pid
 
     def __enter__(self) -> Self:
         return self

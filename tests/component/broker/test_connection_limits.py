@@ -1,0 +1,273 @@
+"""Limits of connections (docs/embedded-broker.md#limits)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ordermq.broker import EmbeddedBroker
+from ordermq.clock import ManualClock
+from ordermq.config import BrokerConfig
+from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.command import Command, encode
+from ordermq.remoting.headers import SendHeader
+from ordermq.remoting.signing import Credentials
+from tests.component.broker.wire_client import DEADLINE_S, WireClient
+from tests.component.certificates import Authority
+
+MIB = 1 << 20
+Start = Callable[..., EmbeddedBroker]
+
+
+@pytest.fixture
+def start(clock: ManualClock) -> Iterator[Start]:
+    """Starts brokers in memory with the given settings."""
+    with ExitStack() as stack:
+
+        def make(**settings: object) -> EmbeddedBroker:
+            config = BrokerConfig(**settings)  # type: ignore[arg-type]
+            return stack.enter_context(EmbeddedBroker(config=config, clock=clock))
+
+        yield make
+
+
+def half_frame(size: int, received: int) -> bytes:
+    """The first bytes of a frame that says a greater size."""
+    return struct.pack(">iI", size - 4, 100) + bytes(received - 8)
+
+
+def tick_until(clock: ManualClock, step_ms: int, is_over: Callable[[], bool]) -> None:
+    """Advance the clock until something has happened; each step is one check of the limits."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_over():
+        assert time.monotonic() < deadline
+        clock.advance(step_ms)
+        time.sleep(0.001)  # the broker's thread has to see this step before the next
+
+
+def wait_until(is_over: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_over():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_unfinished_frames_of_all_connections_have_one_budget(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = start(max_frame_bytes=MIB, max_unfinished_bytes=4 * MIB)
+    with ExitStack() as stack:
+        senders = [stack.enter_context(WireClient(broker.port)) for _ in range(20)]
+        small = senders.pop()
+        small.socket.sendall(half_frame(MIB, 10_000))
+        for sender in senders:
+            sender.socket.sendall(half_frame(MIB, 900_000))
+            sender.socket.settimeout(0.05)
+        # 4 of 900,000 bytes fit into 4 MiB, and the small one: 15 are closed.
+        wait_until(lambda: broker.statistics.frames_over_budget == 15)
+        bystander = stack.enter_context(WireClient(broker.port))
+        assert bystander.send("orders").code == 0
+        # The small one was never the largest, and its frame may still end.
+        assert broker.statistics.connections == 6
+    assert caplog.text.count("max_unfinished_bytes") == 1
+
+
+def test_memory_grows_with_what_is_received_and_not_with_what_is_announced(start: Start) -> None:
+    broker = start()
+    before = resident_bytes()
+    with ExitStack() as stack:
+        for _ in range(200):
+            sender = stack.enter_context(WireClient(broker.port))
+            sender.socket.sendall(half_frame(16 * MIB, 100))
+        stack.enter_context(WireClient(broker.port)).round_trip()
+        assert resident_bytes() - before < 32 * MIB
+
+
+def test_a_frame_must_be_complete_in_time(start: Start, clock: ManualClock) -> None:
+    broker = start(frame_timeout_ms=1_000)
+    with WireClient(broker.port) as slow, WireClient(broker.port) as idle:
+        idle.round_trip()
+        slow.socket.sendall(half_frame(1_000, 10))
+
+        def is_over() -> bool:
+            if not broker.statistics.frames_expired:
+                slow.socket.sendall(b"x")  # a byte now and then is no progress
+            return broker.statistics.frames_expired > 0
+
+        tick_until(clock, 250, is_over)
+        assert slow.is_closed()
+        idle.round_trip()
+
+
+def test_complete_frames_in_many_pieces_may_go_on_for_ever(
+    start: Start, clock: ManualClock
+) -> None:
+    broker = start(frame_timeout_ms=400)
+    with WireClient(broker.port) as client:
+        # Each piece ends one frame and begins the next: the connection always has half of one.
+        header = SendHeader("producers", "orders", 0)
+        frame = encode(Command.request(RequestCode.SEND_MESSAGE_V2, header.to_ext(), bytes(100)))
+        client.socket.sendall(frame[:50])
+        for sent in range(1, 31):
+            client.socket.sendall(frame[50:] + frame[:50])
+            wait_until(lambda sent=sent: broker.statistics.messages_stored == sent)
+            clock.advance(100)
+        assert broker.statistics.frames_expired == 0
+
+
+def test_a_silent_connection_is_closed(start: Start, clock: ManualClock) -> None:
+    broker = start(idle_close_ms=1_000)
+    with WireClient(broker.port) as silent, WireClient(broker.port) as talking:
+        silent.round_trip()
+
+        def is_over() -> bool:
+            talking.round_trip()
+            return broker.statistics.connections_idle > 0
+
+        tick_until(clock, 250, is_over)
+        assert silent.is_closed()
+        talking.round_trip()
+
+
+def test_connections_have_a_limit_in_total_and_per_address(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = start(max_connections=5, max_connections_per_address=3)
+    with ExitStack() as stack:
+
+        def connect(source: str) -> socket.socket:
+            made = socket.create_connection(
+                ("127.0.0.1", broker.port), timeout=DEADLINE_S, source_address=(source, 0)
+            )
+            return stack.enter_context(made)
+
+        def is_refused(made: socket.socket) -> bool:
+            try:
+                made.sendall(encode(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)))
+                return made.recv(1) == b""
+            except ConnectionError:
+                return True
+
+        first = [connect("127.0.0.1") for _ in range(5)]
+        assert [is_refused(each) for each in first] == [False] * 3 + [True] * 2
+        others = [connect("127.0.0.2") for _ in range(3)]
+        assert [is_refused(each) for each in others] == [False] * 2 + [True]
+        assert broker.statistics.connections_refused == 3
+        # A place that becomes free is given again.
+        first[0].close()
+        wait_until(lambda: broker.statistics.connections == 4)
+        assert not is_refused(connect("127.0.0.2"))
+    assert caplog.text.count("refusing connection") == 2
+    assert "address=127.0.0.1" in caplog.text
+    assert "address=127.0.0.2" in caplog.text
+
+
+def test_before_the_first_good_signature_frames_are_smaller(start: Start) -> None:
+    account = Credentials("shop", "secret")
+    broker = start(accounts={"shop": "secret"}, max_unsigned_frame_bytes=10_000)
+    large = Command.request(
+        RequestCode.SEND_MESSAGE_V2, SendHeader("p", "orders", 0).to_ext(), bytes(20_000)
+    )
+    account.sign(large)
+    with WireClient(broker.port) as unknown:
+        unknown.socket.sendall(encode(large))
+        assert unknown.is_closed()
+    with WireClient(broker.port) as known:
+        small = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        account.sign(small)
+        known.socket.sendall(encode(small))
+        assert known.wait(small).code == 0
+        known.socket.sendall(encode(large))
+        assert known.wait(large).code == 0
+    with WireClient(broker.port) as other:
+        assert other.call(RequestCode.GET_BROKER_CLUSTER_INFO).code == ResponseCode.NO_PERMISSION
+        other.socket.sendall(half_frame(20_000, 100))
+        assert other.is_closed()
+
+
+def fill(broker: EmbeddedBroker, queues: int) -> None:
+    """One message of nearly a MiB in each queue."""
+    with WireClient(broker.port) as producer:
+        for queue_id in range(queues):
+            assert producer.send("orders", bytes(MIB - 10_000), queue_id).code == 0
+
+
+def test_a_client_that_never_reads_is_closed(start: Start, clock: ManualClock) -> None:
+    broker = start(reader_timeout_ms=1_000)
+    fill(broker, 1)
+    with WireClient(broker.port) as deaf:
+        for _ in range(30):
+            deaf.start_pull("orders", 0)
+        tick_until(clock, 250, lambda: broker.statistics.slow_readers > 0)
+        wait_until(lambda: broker.statistics.connections == 0)
+
+
+def test_answers_that_wait_for_one_client_are_bounded(start: Start) -> None:
+    broker = start(max_unsent_bytes=4 * MIB, default_queue_count=64)
+    with WireClient(broker.port) as deaf:
+        with WireClient(broker.port) as producer:
+            assert producer.send("orders", b"", 63, default_topic_queue_nums=64).code == 0
+        # Held pulls are answered also while no more requests of the client are read.
+        for queue_id in range(60):
+            deaf.start_pull("orders", 0, queue_id, suspend_ms=60_000)
+        wait_until(lambda: broker.statistics.held_pulls == 60)
+        fill(broker, 60)
+        wait_until(lambda: broker.statistics.slow_readers == 1)
+        wait_until(lambda: broker.statistics.connections == 0)
+
+
+def test_a_reader_that_reads_slowly_is_kept(start: Start, clock: ManualClock) -> None:
+    broker = start(reader_timeout_ms=1_000)
+    fill(broker, 1)
+    with WireClient(broker.port) as slow:
+        pulls = [slow.start_pull("orders", 0) for _ in range(30)]
+        for pull in pulls:
+            clock.advance(250)
+            assert slow.wait(pull).code == 0
+    assert broker.statistics.slow_readers == 0
+
+
+def test_without_free_descriptors_the_broker_goes_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (66, 66))
+    broker = start()
+    with WireClient(broker.port) as first, WireClient(broker.port) as second:
+        first.round_trip()
+        second.round_trip()
+        with WireClient(broker.port) as third:
+            assert third.is_closed()
+        assert first.send("orders").code == 0
+    assert "ulimit -n" in caplog.text
+
+
+def test_a_connection_counts_before_its_tls_handshake(start: Start, tmp_path: Path) -> None:
+    server = Authority(tmp_path, "authority").sign("server")
+    broker = start(tls_certificate=server.certificate, tls_key=server.key, max_connections=2)
+    with ExitStack() as stack:
+        # They say nothing at all, not even hello.
+        silent = [stack.enter_context(WireClient(broker.port)) for _ in range(3)]
+        assert silent[2].is_closed()
+        assert broker.statistics.connections_refused == 1
+        silent[0].close()
+
+        # The end of a handshake gives its place back.
+        def is_admitted() -> bool:
+            with socket.create_connection(("127.0.0.1", broker.port), timeout=0.2) as tried:
+                try:
+                    return tried.recv(1) != b""
+                except TimeoutError:
+                    return True
+
+        wait_until(is_admitted)
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4_096
