@@ -1,7 +1,7 @@
 """Ordered sends to a RocketMQ broker: ordermq and Java's producer, alternating.
 
 One message at a time; eight keys in flight, each with one unacknowledged message (Java needs a
-thread a key for that, ours takes them from one `send_many`, and is measured with threads, too);
+thread a key for that, ours takes them from one `send_stream`, and is measured with threads, too);
 batches of 100 to two queues. Every row checks at the broker what it stored. Writes
 bench/results/send_rocketmq.json.
 """

@@ -21,7 +21,7 @@ def keyed(producer: Producer, topic: str, body: bytes, keys: int, count: int) ->
         for message, key in events:
             check(producer.send(message, sharding_key=key))
         return
-    for receipt in producer.send_many(events, max_in_flight=keys):
+    for receipt in producer.send_stream(events, max_in_flight=keys):
         check(receipt)
 
 

@@ -361,9 +361,9 @@ def send_section(result: dict[str, Any]) -> str:
         "## Ordered sends to a RocketMQ broker, compared with Java's producer\n\n"
         f"RocketMQ {work['rocketmq']}, bodies of {work['body_bytes']} bytes, {work['queues']} "
         "queues. Each key has one unacknowledged message. Java needs one thread per key for that; "
-        "ordermq sends eight keys from one `send_many`, and was also measured with one thread per "
-        "key. The clock starts after a warm-up, and the broker is asked what it stored; ratios are "
-        "medians of the ratios of each round.\n\n"
+        "ordermq sends eight keys from one `send_stream`, and was also measured with one thread "
+        "per key. The clock starts after a warm-up, and the broker is asked what it stored; ratios "
+        "are medians of the ratios of each round.\n\n"
         + table(
             ["mode", "client", "ordermq, messages/s", "Java", "ratio", "target", "met",
              "ordermq, CPU us per message", "Java", "ratio"],

@@ -100,7 +100,7 @@ def fill(name_servers: str, rows: int) -> None:
         for n in range(rows)
     )
     with Producer("bench", name_servers=name_servers, default_topic_queue_nums=QUEUES) as sender:
-        for _ in sender.send_many(events, max_in_flight=4_096):
+        for _ in sender.send_stream(events, max_in_flight=4_096):
             pass
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
@@ -38,6 +39,7 @@ Pair = tuple[Message, str | None]
 @click.option("--csv", "is_csv", is_flag=True, help="Send each row of a CSV file as JSON.")
 @click.option("--no-header", is_flag=True, help="The CSV has no header; send rows as JSON lists.")
 @click.option("--key-column", help="CSV column of the sharding key: its name, or number from 0.")
+@click.option("--lenient", is_flag=True, help="Send CSV rows with missing or surplus fields, too.")
 @click.option("--key", help="Sharding key of all messages.")
 @click.option("--tags", help="Tag of all messages.")
 @click.option("--rate", type=click.FloatRange(min=0.001), help="Maximum messages per second.")
@@ -57,6 +59,7 @@ def produce(
     is_csv: bool,
     no_header: bool,
     key_column: str | None,
+    lenient: bool,
     key: str | None,
     tags: str | None,
     rate: float | None,
@@ -69,15 +72,18 @@ def produce(
     FILE defaults to stdin. Messages of one sharding key are stored in the order of the file. If
     sending fails, the error says where to resume.
 
+    A CSV row must have as many fields as the header. With --lenient missing fields are left out of
+    the JSON, and surplus ones are dropped.
+
     \b
     Example:
       ordermq produce orders events.txt --key o-17
       ordermq produce orders orders.csv --csv --key-column order_id --rate 500
     """
-    if (key_column is not None or no_header) and not is_csv:
-        raise click.UsageError("--key-column and --no-header need --csv")
+    if (key_column is not None or no_header or lenient) and not is_csv:
+        raise click.UsageError("--key-column, --no-header and --lenient need --csv")
     if is_csv:
-        pairs = _rows(topic, file, no_header, key_column, key, tags)
+        pairs = _rows(topic, file, no_header, lenient, key_column, key, tags)
     else:
         pairs = _lines(topic, file, key, tags)
     # Skipped messages are still read and checked, so the numbers are those of the first run.
@@ -137,7 +143,7 @@ def _send(servers: Servers, events: Iterable[Pair], in_flight: int) -> _Tally:
     ):
         bar = progress.add_task("stored", total=None, note="")
         try:
-            for receipt in producer.send_many(events, max_in_flight=in_flight):
+            for receipt in producer.send_stream(events, max_in_flight=in_flight):
                 tally.add(receipt)
                 progress.update(bar, completed=tally.stored)
         # Kept, not raised: the user first sees what was stored, and then where to resume.
@@ -158,12 +164,19 @@ def _rows(
     topic: str,
     file: IO[str],
     no_header: bool,
+    lenient: bool,
     key_column: str | None,
     key: str | None,
     tags: str | None,
 ) -> Iterator[Pair]:
     rows = csv.reader(file)
     header = [] if no_header else next(rows, [])
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice and not lenient:
+        raise ConfigError(
+            f"the header has {twice[0]!r} twice, and a JSON object has each name once: rename one, "
+            "or go on with --lenient, which keeps the last"
+        )
     place = _place(header, key_column)
     for number, row in enumerate(rows, start=1):
         if not row:
@@ -172,7 +185,12 @@ def _rows(
             raise ConfigError(
                 f"row {number} has {len(row)} columns, so none with number {place} for the key"
             )
-        # Not strict: rows may be shorter than the header; cells beyond it have no name.
+        if header and len(row) != len(header) and not lenient:
+            raise ConfigError(
+                f"row {number} (line {rows.line_num}) has {len(row)} fields, the header has "
+                f"{len(header)}: correct it, or go on with --lenient"
+            )
+        # Not strict, for --lenient: rows may be shorter; cells beyond the header have no name.
         body = orjson.dumps(row if no_header else dict(zip(header, row, strict=False)))
         yield Message(topic, body, tags=tags), key if place is None else row[place]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -58,6 +59,8 @@ from ordermq.remoting.response_futures import ResponseFuture
 # The broker gives the member it asks 10 s; less here would report a slow member as a lost one.
 _RELAY_TIMEOUT_MS = 10_000
 # All of them mean stored; the last three only less durable than the broker's settings ask for.
+# "msg body length limit 4194304B" of RocketMQ, "message body of 9 bytes" of the embedded broker.
+_BODY_SIZE = re.compile(r"body (?:length limit (\d+)B|of \d+ bytes)")
 _STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -187,7 +190,7 @@ class BrokerApi:
         if answer.code not in _STORED:
             # Java's remarks name the check that failed, but not what a sender can change.
             why = answer.remark or "broker refused the message"
-            if answer.code == ResponseCode.MESSAGE_ILLEGAL:
+            if answer.code == ResponseCode.MESSAGE_ILLEGAL and _is_about_size(why, body_bytes):
                 why += (
                     f"; the request has {body_bytes} bytes: send less per request, compress it, "
                     "or raise the broker's maxMessageSize"
@@ -596,3 +599,10 @@ class BrokerApi:
             group=group,
             address=address,
         )
+
+
+def _is_about_size(remark: str, body_bytes: int) -> bool:
+    # RocketMQ has one code, and one remark, for a body that is too long and for other faults of a
+    # message; only the number in it tells them apart.
+    found = _BODY_SIZE.search(remark)
+    return found is not None and body_bytes > int(found[1] or 0)

@@ -22,7 +22,21 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     is_list = isinstance(text, Sequence) and all(isinstance(part, str) for part in text)
     if not is_list:
         raise ConfigError(
-            f"name_servers={text!r}: expected host:port, as 127.0.0.1:9876, or a list of them"
+            f"name_servers is a {type(text).__name__}: expected host:port, as 127.0.0.1:9876, or "
+            "a list of them"
+        )
+    # Looked at before it is cut, and not shown: whatever stands here may be a secret, and a
+    # secret may hold any separator.
+    whole = text if isinstance(text, str) else ";".join(text)
+    if "@" in whole:
+        raise ConfigError(
+            "name_servers has a user or a secret before an '@': expected host:port alone; give "
+            "access_key= and secret_key="
+        )
+    if "://" in whole:
+        raise ConfigError(
+            "name_servers has a scheme before '://': expected host:port alone, as 127.0.0.1:9876; "
+            "tls=True asks for TLS"
         )
     # RocketMQ separates by `;`. Users of other systems write a comma, which no host contains.
     parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)

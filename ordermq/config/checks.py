@@ -17,7 +17,12 @@ def require_range(config: object, **ranges: tuple[int, int]) -> None:
     """Raise ConfigError unless each of these fields is a number within its range."""
     for name, (low, high) in ranges.items():
         value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError(
+                f"{type(config).__name__}.{name}={value!r}: expected an int, {low}..{high}, "
+                f"not a {type(value).__name__}"
+            )
+        if not low <= value <= high:
             raise ConfigError(f"{type(config).__name__}.{name}={value!r}: expected {low}..{high}")
 
 
@@ -28,7 +33,8 @@ def require_flags(config: object) -> None:
         value = getattr(config, each.name)
         if each.type == "bool" and not isinstance(value, bool):
             raise ConfigError(
-                f"{type(config).__name__}.{each.name}={value!r}: expected True or False"
+                f"{type(config).__name__}.{each.name}={value!r}: expected True or False, not a "
+                f"{type(value).__name__}"
             )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from ordermq.clock import require_wall_ms
 from ordermq.config.checks import DAY_MS, Flat, require_choice, require_flags, require_range
 from ordermq.config.remoting import RemotingConfig
 from ordermq.config.trace import TraceConfig
@@ -246,6 +247,7 @@ class RebalanceConfig:
             rebalance_interval_ms=(10, DAY_MS),
             rebalance_min_interval_ms=(1, DAY_MS),
         )
+        require_wall_ms("RebalanceConfig.consume_timestamp_ms", self.consume_timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ class SendConfig:
     retry_delay_ms: int = 100
     # Largest body in bytes, before compression. 1..16000000.
     max_message_bytes: int = 4_194_304
-    # Bytes of bodies that `send_many` joins into one request per queue. 1..16000000.
+    # Bytes of bodies that are joined into one request per queue, as by `send_many`. 1..16000000.
     max_batch_bytes: int = 262_144
     # Queues to ask for when a send creates its topic. 1..65535.
     default_topic_queue_nums: int = 4

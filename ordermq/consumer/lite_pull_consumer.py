@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, cast
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
-from ordermq.clock import Clock, SystemClock
+from ordermq.clock import Clock, SystemClock, require_wall_ms
 from ordermq.closing import Starting
 from ordermq.config import LitePullConsumerConfig, MessageModel
 from ordermq.consumer.group.group_member import (
@@ -534,6 +534,7 @@ class LitePullConsumer(Starting):
         Args:
             timestamp_ms: ms since 1970.
         """
+        require_wall_ms("timestamp_ms", timestamp_ms)
 
         async def ask() -> int:
             client = self._live().client

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.session import ClientSession, new_client_id
-from ordermq.clock import Clock, SystemClock
+from ordermq.clock import Clock, SystemClock, require_wall_ms
 from ordermq.closing import Starting
 from ordermq.config import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
@@ -323,6 +323,7 @@ class PullConsumer(Starting):
         Args:
             timestamp_ms: ms since 1970.
         """
+        require_wall_ms("timestamp_ms", timestamp_ms)
         client = self._live()
 
         async def ask() -> int:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import new_client_id
 from ordermq.client.trace import TraceDispatcher
-from ordermq.clock import Clock, SystemClock
+from ordermq.clock import Clock, SystemClock, require_wall_ms
 from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
@@ -532,6 +532,7 @@ class PushConsumer(Starting):
 
         Returns and raises as `seek`.
         """
+        require_wall_ms("timestamp_ms", timestamp_ms)
         return self._live().control.seek_to_time(message_queue, timestamp_ms)
 
     def resize(self, threads: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import overload
 
 from ordermq import core
+from ordermq.clock import require_wall_ms
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.identifiers import offset_message_id
@@ -92,6 +93,8 @@ class Message:
                 "delay_ms",
                 topic=self.topic,
             )
+        # A time in the past: a broker would deliver it at once.
+        require_wall_ms("Message.deliver_at_ms", self.deliver_at_ms)
 
     @property
     def is_timed(self) -> bool:

@@ -122,7 +122,11 @@ def _without_prefix(name: str) -> tuple[str, str]:
 
 
 def _check(name: str, kind: str, longest: int) -> str:
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"{kind} name {name!r}: expected one {kind} as a str, not a {type(name).__name__}"
+        )
+    if not name:
         raise ConfigError(f"{kind} name {name!r}: expected 1..{longest} characters")
     if len(name) > longest:
         raise ConfigError(f"{kind} name of {len(name)} characters: expected 1..{longest}")

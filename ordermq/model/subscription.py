@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ordermq.errors import ConfigError
@@ -11,6 +12,24 @@ from ordermq.model.names import check_topic
 EVERYTHING = "*"
 TAG = "TAG"
 SQL92 = "SQL92"
+_OTHER_SEPARATORS = re.compile(r"[,|&]+")
+
+
+def split_tags(topic: str, expression: str | None) -> tuple[str, ...]:
+    """Return the tags of an expression, each once; () for every message.
+
+    As brokers read it: whatever is not `||` belongs to a tag.
+
+    Raises: ConfigError: no tag in it.
+    """
+    text = (expression or "").strip() or EVERYTHING
+    tags = tuple(dict.fromkeys(tag for part in text.split("||") if (tag := part.strip())))
+    if not tags:
+        raise ConfigError(
+            f"tag expression {expression!r} of topic {topic!r} contains no tag: "
+            "write '*' or tags joined by '||'"
+        )
+    return () if EVERYTHING in tags else tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +50,23 @@ class Subscription:
     def parse(cls, topic: str, expression: str | None, version: int) -> Subscription:
         """Parse a tag expression: `*`, or tags as `a || b`.
 
-        Raises: ConfigError: not a str, or no tag in it.
+        Raises: ConfigError: not a str, no tag in it, or tags joined otherwise.
         """
         if not isinstance(expression, str | None):
             raise ConfigError(
                 f"tag expression {expression!r} of topic {topic!r}: expected a str, '*' or tags "
-                "joined by '||'"
+                f"joined by '||', not a {type(expression).__name__}"
             )
-        text = (expression or EVERYTHING).strip()
-        if text in ("", EVERYTHING):
-            return cls(topic, EVERYTHING, (), version)
-        tags = tuple(dict.fromkeys(tag for part in text.split("||") if (tag := part.strip())))
-        if not tags:
+        tags = split_tags(topic, expression)
+        if any(_OTHER_SEPARATORS.search(tag) for tag in tags):
+            # A broker would look for one tag of this very name, and find no message, for ever.
+            parts = (part.strip() for tag in tags for part in _OTHER_SEPARATORS.split(tag))
+            meant = " || ".join(dict.fromkeys(part for part in parts if part))
             raise ConfigError(
-                f"tag expression {expression!r} of topic {topic!r} contains no tag: "
-                "write '*' or tags joined by '||'"
+                f"tag expression {expression!r} of topic {topic!r}: write {meant!r}; a message "
+                "has one tag, and '||' is the only operator"
             )
-        if EVERYTHING in tags:
-            return cls(topic, EVERYTHING, (), version)
+        text = (expression or "").strip() if tags else EVERYTHING
         return cls(topic, text, tags, version)
 
     @classmethod
@@ -57,6 +75,11 @@ class Subscription:
 
         Raises: ConfigError: the condition is empty.
         """
+        if not isinstance(condition, str):
+            raise ConfigError(
+                f"the SQL condition on topic {topic!r} is a {type(condition).__name__}: expected "
+                "a str"
+            )
         if not condition.strip():
             raise ConfigError(f"the SQL condition on topic {topic!r} is empty")
         return cls(topic, condition, (), version, SQL92)

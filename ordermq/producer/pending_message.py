@@ -11,8 +11,10 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
@@ -192,7 +194,7 @@ os.register_at_fork(after_in_child=_forget)  # else parent and child would wake 
 
 
 class SendWindow:
-    """Lets `send_many` wait for its oldest message in flight.
+    """Lets `send_many` and `send_stream` wait for their oldest message in flight.
 
     With a `threading.Event` instead of a `ThreadEvent`: whoever takes many receipts should find
     the next messages done, too. Woken in the middle of the answers of one read, it handed in one
@@ -217,6 +219,38 @@ class SendWindow:
         return message.receipt()
 
 
+class SendStream:
+    """The receipts of `Producer.send_stream`, an iterator: reading it sends.
+
+    Args:
+        receipts: sends, as it is read.
+    """
+
+    __slots__ = ("_is_read", "_receipts")
+
+    def __init__(self, receipts: Iterator[SendReceipt]) -> None:
+        self._receipts = receipts
+        self._is_read = False
+
+    def __iter__(self) -> Iterator[SendReceipt]:
+        # The inner iterator: a `for` loop then pays for no call of this class per message.
+        self._is_read = True
+        return self._receipts
+
+    def __next__(self) -> SendReceipt:
+        self._is_read = True
+        return next(self._receipts)
+
+    def __del__(self) -> None:
+        if not self._is_read:
+            warnings.warn(
+                "send_stream() was never read, so nothing was sent: iterate over it, or call "
+                "send_many()",
+                RuntimeWarning,  # as for a coroutine that was never awaited: shown by default
+                stacklevel=2,
+            )
+
+
 class BatchWaiter:
     """Lets a thread wait until all `count` messages of one call are done."""
 
@@ -233,6 +267,21 @@ class BatchWaiter:
         self._event.wait()
         while self._left:  # an earlier, interrupted call had left the event set
             self._event.wait()
+
+
+class FutureWaiter:
+    """Lets any thread wait for one message's receipt, later or not at all."""
+
+    def __init__(self) -> None:
+        self.receipt: Future[SendReceipt] = Future()
+        # Running: a message that is handed in is sent, so `cancel` has to say no.
+        self.receipt.set_running_or_notify_cancel()
+
+    def on_done(self, message: PendingMessage) -> None:
+        if message.error is not None:
+            self.receipt.set_exception(message.error)
+        else:
+            self.receipt.set_result(message.receipt())
 
 
 class AsyncWaiter:

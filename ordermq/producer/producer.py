@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
-from ordermq.errors import ConfigError, OrderMQError, StateError
+from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
@@ -25,7 +26,14 @@ from ordermq.model.recall_handle import RecallHandle
 from ordermq.model.status import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
-from ordermq.producer.pending_message import AsyncWaiter, BatchWaiter, PendingMessage, SendWindow
+from ordermq.producer.pending_message import (
+    AsyncWaiter,
+    BatchWaiter,
+    FutureWaiter,
+    PendingMessage,
+    SendStream,
+    SendWindow,
+)
 from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, QueueSelector, ShardingKey
 from ordermq.producer.queue_sender import FailedKeys, QueueSender
 from ordermq.producer.request_reply import (
@@ -246,26 +254,57 @@ class Producer(Starting):
 
     def send_many(
         self, events: Iterable[tuple[Message, ShardingKey | None]], *, max_in_flight: int = 256
-    ) -> Iterator[SendReceipt]:
+    ) -> list[SendReceipt]:
         """Send (message, sharding key) pairs, in order within a key, pipelined across keys.
 
+        Returns when all of them are stored; `send_stream` hands the receipts out as they come.
+
         Args:
-            max_in_flight: messages sent ahead of the receipts yielded, 2..1000000.
-        Yields: one receipt per message, in the order of `events`. It must be exhausted.
+            events: read no further ahead than `max_in_flight`.
+            max_in_flight: messages sent ahead of the oldest one without receipt, 2..1000000.
+        Returns: one receipt per message, in the order of `events`.
         Raises: as `send`, for the first message that failed; later ones may be stored, but
             none of the failed one's key after an unknown outcome.
         """
+        return list(self._send_all(events, max_in_flight))
+
+    def send_stream(
+        self, events: Iterable[tuple[Message, ShardingKey | None]], *, max_in_flight: int = 256
+    ) -> SendStream:
+        """`send_many` for long or endless streams: receipts are read as the messages are sent.
+
+        Returns: an iterator. Reading it sends: what is not read on stays in `events`, except the
+            `max_in_flight` messages that are sent ahead. One that is dropped before its first
+            receipt was read has sent nothing, and warns.
+        Raises: reading raises as `send_many`; the receipts before it were read already.
+        """
+        return SendStream(self._send_all(events, max_in_flight))
+
+    def _send_all(
+        self, events: Iterable[tuple[Message, ShardingKey | None]], max_in_flight: int
+    ) -> Iterator[SendReceipt]:
+        # The checks here and not in the generator: the caller's line is where they should raise.
         if not 2 <= max_in_flight <= 1_000_000:
             raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
-        self._live()
+        self._live_for_blocking()
+        return self._pipelined(events, max_in_flight)
+
+    def _pipelined(
+        self, events: Iterable[tuple[Message, ShardingKey | None]], max_in_flight: int
+    ) -> Iterator[SendReceipt]:
         window = SendWindow()
         in_flight: deque[PendingMessage] = deque()
         refused: Exception | None = None
-        for message, key in events:
+        source = iter(events)
+        while True:
             try:
+                message, key = next(source)
                 pending = self._preparation.one(message, key, window.on_done)
+            except StopIteration:
+                break
             except Exception as error:  # noqa: BLE001 - raised below
-                refused = error  # after the receipts of those before it
+                # The source's error, too: what was sent before it has receipts, which come first.
+                refused = error
                 break
             in_flight.append(pending)
             self._hand_in(message, key, None, [pending], is_awaited=False)
@@ -275,6 +314,44 @@ class Producer(Starting):
             yield window.receipt(in_flight.popleft())
         if refused is not None:
             raise refused
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> Future[SendReceipt]:
+        """Send without waiting, and return a future of the receipt.
+
+        Messages of one key are stored in the order of the calls; `flush` waits for all of them.
+        Nothing bounds how many wait in memory.
+
+        Returns: a future that cannot be cancelled. Its `result()` returns or raises as `send`.
+            Its callbacks run on the I/O thread: they must be quick, and `send` raises there.
+        Raises: ConfigError, StateError: as `send`, if that is known at once.
+        """
+        waiter = FutureWaiter()
+        pending = self._preparation.one(message, sharding_key, waiter.on_done)
+        self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
+        return waiter.receipt
+
+    def flush(self, timeout_s: float = 30.0) -> None:
+        """Wait until no message waits for its receipt: all are stored, or have failed.
+
+        A failure is raised where its own receipt is read, not here.
+
+        Raises: RequestTimeout: some still wait after `timeout_s`; they are sent all the same.
+        """
+        client = self._live_for_blocking()
+        try:
+            client.runtime.call(self._flush(), timeout_s)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"messages still wait for their receipts after {timeout_s:g} s; they are sent all "
+                "the same",
+                group=self.group,
+            ) from None
 
     def send_oneway(
         self,

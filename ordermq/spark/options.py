@@ -85,7 +85,9 @@ def read_options(settings: Iterable[Setting], given: Mapping[str, str]) -> dict[
         try:
             values[setting.name] = setting.read(text.strip())
         except ValueError:
-            shown = "(not shown)" if setting.name in _SECRET else repr(text)
+            # An address with an '@' holds a secret, as https://user:secret@host.
+            is_secret = setting.name in _SECRET or (setting.name == "name_servers" and "@" in text)
+            shown = "(not shown)" if is_secret else repr(text)
             faults.append(f"option {setting.name}={shown}: expected {setting.allowed}")
     if faults:
         raise ConfigError("; ".join(faults))

@@ -101,7 +101,7 @@ class Stage:
             (Message("orders", str(n).encode()), f"k{n % keys}")
             for n in range(self.sent, self.sent + count)
         )
-        for _ in self.producer.send_many(events):
+        for _ in self.producer.send_stream(events):
             self.sent += 1
 
     @contextlib.contextmanager

@@ -94,6 +94,35 @@ def test_a_key_column_that_is_not_there_is_a_wrong_usage(name_servers: str) -> N
     assert "no column 'order': the file has id, what" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("o-2,b,surplus", "row 2 (line 3) has 3 fields, the header has 2"),
+        ("o-2", "row 2 (line 3) has 1 fields, the header has 2"),
+    ],
+)
+def test_a_row_that_does_not_fit_the_header_is_an_error_unless_lenient(
+    name_servers: str, row: str, fault: str
+) -> None:
+    rows = f"id,what\no-1,a\n{row}\no-3,c\n"
+    result = produce(name_servers, "--csv", "--json", text=rows)
+    assert result.exit_code == 1
+    assert fault in result.stderr
+    assert json.loads(result.stdout)["resume_with_skip"] == 1
+    lenient = produce(name_servers, "--csv", "--lenient", "--json", text=rows)
+    assert lenient.exit_code == 0, lenient.output
+    assert json.loads(lenient.stdout)["stored"] == 3
+
+
+def test_a_header_with_one_name_twice_is_an_error_unless_lenient(name_servers: str) -> None:
+    rows = "id,what,id\n1,a,2\n"
+    result = produce(name_servers, "--csv", text=rows)
+    assert result.exit_code == 2
+    assert "the header has 'id' twice" in result.stderr
+    assert produce(name_servers, "--csv", "--lenient", text=rows).exit_code == 0
+    assert "need --csv" in produce(name_servers, "--lenient").stderr
+
+
 def test_a_row_that_is_too_short_says_where_to_resume(name_servers: str) -> None:
     rows = "o-1,a\n" * 3 + "short\n"
     options = ("--csv", "--no-header", "--key-column", "1", "--in-flight", "2")

@@ -33,8 +33,7 @@ MakeConsumer = Callable[..., PushConsumer]
 
 
 def send_all(producer: Producer, events: list[tuple[Message, str]]) -> None:
-    for _ in producer.send_many(events):
-        pass
+    producer.send_many(events)
 
 
 def committed(broker: EmbeddedBroker, topic: str = "orders", group: str = "g") -> int:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import sys
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -27,7 +29,7 @@ from ordermq.model.message import MessageView
 from ordermq.producer.queue_selector import java_index
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
-from tests.component.conftest import Seen, assert_in_order, eventually, numbered
+from tests.component.conftest import DEADLINE_S, Seen, assert_in_order, eventually, numbered
 
 
 def orders(body: object = "x", topic: str = "orders") -> Message:
@@ -118,7 +120,7 @@ def test_send_many_keeps_the_order_of_each_key_and_hands_receipts_out_in_order(
     make_consumer: Callable[..., PushConsumer],
 ) -> None:
     events = numbered(3_000, keys=20)
-    receipts = list(producer.send_many(events, max_in_flight=64))
+    receipts = producer.send_many(events, max_in_flight=64)
     assert len(receipts) == 3_000
     by_key: dict[str, list[SendReceipt]] = defaultdict(list)
     for (_, key), receipt in zip(events, receipts, strict=True):
@@ -136,19 +138,19 @@ def test_send_many_keeps_the_order_while_its_topics_are_still_unknown(
 ) -> None:
     # Each message then waits for a route, and whoever is answered first would go first.
     events = [(orders(n, topic=f"t{n % 3}"), "k") for n in range(300)]
-    receipts = list(producer.send_many(events, max_in_flight=8))
+    receipts = producer.send_many(events, max_in_flight=8)
     for offsets in places(receipts).values():
         assert offsets == list(range(100))
 
 
 def test_messages_in_flight_are_pipelined_into_batches(producer: Producer) -> None:
     producer.send(orders())
-    receipts = list(producer.send_many([(orders(n), "k") for n in range(500)]))
+    receipts = producer.send_many([(orders(n), "k") for n in range(500)])
     (offsets,) = places(receipts).values()
     assert offsets == list(range(offsets[0], offsets[0] + 500))
 
 
-def test_send_many_takes_an_endless_source_no_further_than_in_flight(producer: Producer) -> None:
+def test_send_stream_takes_an_endless_source_no_further_than_in_flight(producer: Producer) -> None:
     taken = 0
 
     def endless() -> object:
@@ -157,11 +159,74 @@ def test_send_many_takes_an_endless_source_no_further_than_in_flight(producer: P
             taken += 1
             yield orders(taken), "k"
 
-    receipts = producer.send_many(endless(), max_in_flight=10)  # type: ignore[arg-type]
+    receipts = producer.send_stream(endless(), max_in_flight=10)  # type: ignore[arg-type]
     for _ in range(10):
         next(receipts)
     assert taken <= 20
-    receipts.close()  # type: ignore[attr-defined]
+
+
+def test_send_many_has_sent_when_it_returns(producer: Producer) -> None:
+    receipts = producer.send_many((orders(n), "k") for n in range(10))
+    assert [receipt.queue_offset for receipt in receipts] == list(range(10))
+    producer.send_many([(orders(10), "k")])  # nobody reads the receipts
+    assert producer.send(orders(11), sharding_key="k").queue_offset == 11
+
+
+def test_a_stream_that_is_dropped_unread_warns_and_has_sent_nothing(
+    producer: Producer, broker: EmbeddedBroker
+) -> None:
+    with pytest.warns(RuntimeWarning, match=r"send_stream\(\) was never read, so nothing was sent"):
+        producer.send_stream([(orders(), "k")])  # no name holds it, so it is dropped here
+    producer.flush()
+    assert broker.statistics.messages_stored == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in producer.send_stream((orders(n), "k") for n in range(10)):
+            break  # read, if only once
+        gc.collect()
+
+
+def test_arguments_of_a_stream_are_checked_in_the_call(broker: EmbeddedBroker) -> None:
+    with Producer("p", name_servers=broker.name_servers) as producer:
+        with pytest.raises(ConfigError, match=r"max_in_flight=1: expected 2\.\.1000000"):
+            producer.send_stream([], max_in_flight=1)
+        with pytest.raises(ConfigError, match=r"max_in_flight=1: expected 2\.\.1000000"):
+            producer.send_many([], max_in_flight=1)
+    with pytest.raises(StateError, match="not running"):
+        producer.send_stream([])
+
+
+def test_send_nowait_keeps_the_order_and_its_futures_tell_the_outcome(producer: Producer) -> None:
+    futures = [producer.send_nowait(orders(n), sharding_key="k") for n in range(200)]
+    producer.flush()
+    assert all(future.done() for future in futures)
+    assert [future.result().queue_offset for future in futures] == list(range(200))
+    assert not futures[0].cancel()
+    late = producer.send_nowait(orders(200), sharding_key="k")
+    assert not late.cancel()  # it is sent, whatever its caller thinks of it later
+    assert late.result(DEADLINE_S).queue_offset == 200
+
+
+def test_a_failed_send_nowait_raises_where_its_result_is_read(broker: EmbeddedBroker) -> None:
+    with Producer("p", name_servers=broker.name_servers, selector=lambda *_: None) as producer:  # type: ignore[arg-type, return-value]
+        future = producer.send_nowait(orders(), sharding_key="k")
+        producer.flush()
+        with pytest.raises(ConfigError, match="expected one of the queues it was given"):
+            future.result(DEADLINE_S)
+
+
+def test_flush_waits_no_longer_than_it_was_told() -> None:
+    with EmbeddedBroker() as broker:
+        producer = Producer("p", name_servers=broker.name_servers, send_timeout_ms=60_000)
+        producer.start()
+        producer.send(orders(), sharding_key="k")
+        producer.queues("orders")  # the route is known: only the send itself is left to fail
+    future = producer.send_nowait(orders(), sharding_key="k")
+    with pytest.raises(RequestTimeout, match=r"wait for their receipts after 0\.05 s"):
+        producer.flush(0.05)
+    producer.close(0.05)
+    with pytest.raises((StateError, RequestTimeout)):
+        future.result(DEADLINE_S)
 
 
 def test_a_batch_lies_back_to_back_in_one_queue(producer: Producer) -> None:
@@ -237,12 +302,12 @@ def test_an_illegal_group_is_refused(group: str) -> None:
         Producer(group, name_servers="127.0.0.1:9876")
 
 
-def test_a_message_that_fails_in_send_many_raises_where_its_receipt_is_read(
+def test_a_message_that_fails_in_send_stream_raises_where_its_receipt_is_read(
     producer: Producer,
 ) -> None:
     events = [(orders(n), "k") for n in range(5)]
     events[3] = (Message("orders", b"x", properties={"TAGS": "mine"}), "k")
-    receipts = producer.send_many(events)
+    receipts = producer.send_stream(events)
     assert [next(receipts).queue_offset for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ConfigError, match="is reserved by the protocol"):
         next(receipts)
@@ -317,7 +382,7 @@ def test_send_many_goes_on_when_two_threads_hand_in_at_once(producer: Producer) 
 
     def send(key: str) -> None:
         events = [(orders(n), key) for n in range(2_000)]
-        counts.append(sum(1 for _ in producer.send_many(events, max_in_flight=4)))
+        counts.append(len(producer.send_many(events, max_in_flight=4)))
 
     threads = [threading.Thread(target=send, args=(f"k{n}",), daemon=True) for n in range(4)]
     for thread in threads:
@@ -335,7 +400,7 @@ def test_a_wake_up_that_finds_nothing_does_not_put_send_many_to_sleep(
     accumulator = producer._accumulator
     assert accumulator is not None
     producer._live().runtime.post(accumulator._drain)
-    assert len(list(producer.send_many([(orders(), "k")]))) == 1
+    assert len(producer.send_many([(orders(), "k")])) == 1
 
 
 def test_a_message_handed_in_while_the_producer_closes_is_turned_away(
@@ -349,9 +414,9 @@ def test_a_message_handed_in_while_the_producer_closes_is_turned_away(
         producer.send(orders())
 
 
-def test_send_many_read_on_after_the_close_says_so(broker: EmbeddedBroker) -> None:
+def test_send_stream_read_on_after_the_close_says_so(broker: EmbeddedBroker) -> None:
     with Producer("p", name_servers=broker.name_servers) as producer:
-        receipts = producer.send_many(((orders(n), "k") for n in range(100)), max_in_flight=2)
+        receipts = producer.send_stream(((orders(n), "k") for n in range(100)), max_in_flight=2)
         next(receipts)
     with pytest.raises(StateError, match="not running"):
         list(receipts)

@@ -24,7 +24,7 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout.splitlines() == [
-        "0 2 100", "0 one-way messages failed",
+        "2 100 67 69", "0 one-way messages failed",
         "30 COMMIT", "50 UNKNOWN", "300 ROLLBACK", "2 committed",
         "12.50 EUR", "ReplyTimeout",
         "True",

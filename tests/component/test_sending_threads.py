@@ -71,7 +71,7 @@ def test_what_was_handed_in_before_is_stored_before_however_it_was_handed_in(
             yield message(number), "k"
 
     for first in range(0, 4 * ROUNDS, 4):
-        ahead = producer.send_many(events(first), max_in_flight=2)
+        ahead = producer.send_stream(events(first), max_in_flight=2)
         offsets[first] = next(ahead).queue_offset  # mostly the second is on its way now
         handed_in.append(first + 3)
         offsets[first + 3] = producer.send(message(first + 3), sharding_key="k").queue_offset

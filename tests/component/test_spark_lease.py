@@ -85,7 +85,7 @@ def whole(driver: StreamDriver, start: StreamOffset) -> StreamOffset:
 
 
 def test_a_run_holds_every_queue_as_a_member_of_its_group(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run()
     start = driver.initial()
     assert owners(broker) == {holder(driver)}
@@ -101,7 +101,7 @@ def test_a_run_holds_every_queue_as_a_member_of_its_group(broker, producer, run)
 
 
 def test_the_first_driver_call_takes_the_locks_whichever_it_is(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     first = run()
     start = first.initial()
     end = whole(first, start)
@@ -121,7 +121,7 @@ def test_the_first_driver_call_takes_the_locks_whichever_it_is(broker, producer,
 
 
 def test_a_second_query_waits_until_the_first_releases_its_locks(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     first, second = run(), run(lock_wait_ms="20000")
     end = whole(first, first.initial())
     with ThreadPoolExecutor(1) as pool:
@@ -135,7 +135,7 @@ def test_a_second_query_waits_until_the_first_releases_its_locks(broker, produce
 
 
 def test_the_error_of_a_query_that_waited_too_long_names_the_reason(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     first, second = run(), run(lock_wait_ms="300")
     first.initial()
     with pytest.raises(LockRefused, match=r"8 of 8 queues cannot be locked.*another member"):
@@ -144,7 +144,7 @@ def test_the_error_of_a_query_that_waited_too_long_names_the_reason(broker, prod
 
 
 def test_a_query_stopped_while_it_waits_leaves_no_lock(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     first, second = run(), run(lock_wait_ms="20000")
     first.initial()
     with ThreadPoolExecutor(1) as pool:
@@ -160,11 +160,11 @@ def test_a_query_stopped_while_it_waits_leaves_no_lock(broker, producer, run):
 
 
 def test_all_queues_are_locked_or_none(broker, producer, run, make_consumer, seen):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     first = run()
     first.initial()
     wide = run(topic="orders,bills", lock_wait_ms="500")
-    list(producer.send_many([(m.__class__("bills", m.body), k) for m, k in numbered(10)]))
+    producer.send_many([(m.__class__("bills", m.body), k) for m, k in numbered(10)])
     with pytest.raises(LockRefused, match=r"of 1[26] queues"):
         wide.initial()
     with GroupInspector(name_servers=broker.name_servers) as inspector:
@@ -175,14 +175,14 @@ def test_all_queues_are_locked_or_none(broker, producer, run, make_consumer, see
 def test_a_push_consumer_gets_nothing_while_a_query_runs_and_continues_after_it(
     broker, producer, run, make_consumer, seen: Seen
 ):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run()
     start = driver.initial()
     make_consumer(seen.take).start()
     end = whole(driver, start)
     driver.begin_batch(start, end)
     driver.next_end(end, None)
-    list(producer.send_many(numbered(50, start=100)))
+    producer.send_many(numbered(50, start=100))
     assert seen.deliveries == []
     assert owners(broker) == {holder(driver)}
     driver.close()
@@ -193,7 +193,7 @@ def test_a_push_consumer_gets_nothing_while_a_query_runs_and_continues_after_it(
 def test_a_query_waits_for_a_push_consumers_running_batch(
     broker, producer, run, make_consumer, seen: Seen
 ):
-    list(producer.send_many(numbered(8)))
+    producer.send_many(numbered(8))
     running, may_end = threading.Event(), threading.Event()
 
     def listener(messages: Any, context: Any) -> None:
@@ -218,7 +218,7 @@ def test_a_query_waits_for_a_push_consumers_running_batch(
 
 
 def test_a_run_stopped_between_batches_commits_then_unlocks(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run()
     start = driver.initial()
     end = whole(driver, start)
@@ -231,7 +231,7 @@ def test_a_run_stopped_between_batches_commits_then_unlocks(broker, producer, ru
 
 
 def test_a_run_stopped_in_a_batch_leaves_its_locks_to_expire(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run()
     start = driver.initial()
     end = whole(driver, start)
@@ -246,7 +246,7 @@ def test_a_run_stopped_in_a_batch_leaves_its_locks_to_expire(broker, producer, r
 
 
 def test_after_pause_a_run_stopped_in_a_batch_unlocks(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run(release_in_flight="afterPause", release_pause_ms="300")
     start = driver.initial()
     driver.begin_batch(start, whole(driver, start))
@@ -257,7 +257,7 @@ def test_after_pause_a_run_stopped_in_a_batch_unlocks(broker, producer, run):
 def test_after_pause_a_new_run_takes_over_from_a_dead_one_by_its_checkpoint(
     broker, producer, options, run
 ):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     dead = StreamDriver(options())
     start = dead.initial()
     end = whole(dead, start)
@@ -288,7 +288,7 @@ def abandon(driver: StreamDriver) -> None:
 
 
 def test_a_pause_longer_than_the_lease_fails_the_run(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     clock = JumpingClock()
     driver = run(clock)
     start = driver.initial()
@@ -303,7 +303,7 @@ def test_a_pause_longer_than_the_lease_fails_the_run(broker, producer, run):
 
 
 def test_a_run_that_lost_a_lock_fails_and_commits_no_more(broker, producer, run, options):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run()
     start = driver.initial()
     end = whole(driver, start)
@@ -330,7 +330,7 @@ def test_locks_outlive_a_restart_of_the_broker(tmp_path: Path, broker_config, op
     broker = EmbeddedBroker(path, config=broker_config).start()
     try:
         with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=8) as sender:
-            list(sender.send_many(numbered(100)))
+            sender.send_many(numbered(100))
         driver = run(name_servers=broker.name_servers)
         start = driver.initial()
         end = whole(driver, start)
@@ -346,7 +346,7 @@ def test_locks_outlive_a_restart_of_the_broker(tmp_path: Path, broker_config, op
 
 
 def test_an_unordered_stream_takes_no_locks_but_commits(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run(ordered="false")
     start = driver.initial()
     assert start.run_id is None
@@ -359,7 +359,7 @@ def test_an_unordered_stream_takes_no_locks_but_commits(broker, producer, run):
 
 
 def test_idle_calls_are_answered_from_memory(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run()
     end = whole(driver, driver.initial())
     asked = broker.statistics.requests
@@ -367,12 +367,12 @@ def test_idle_calls_are_answered_from_memory(broker, producer, run):
         assert driver.next_end(end, None) is None
     # Eight queues are asked for every 25 ms, not at each call.
     assert broker.statistics.requests - asked < 2_000
-    list(producer.send_many(numbered(8, start=100)))
+    producer.send_many(numbered(8, start=100))
     eventually(lambda: driver.next_end(end, None) is not None, "the new messages are seen")
 
 
 def test_a_queue_that_ends_before_the_checkpoint_is_data_loss(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run()
     ahead = StreamOffset(dict.fromkeys(driver.initial().queues, 1_000))
     with pytest.raises(DataLoss, match="before the stream's offset in it"):
@@ -382,7 +382,7 @@ def test_a_queue_that_ends_before_the_checkpoint_is_data_loss(broker, producer, 
 
 
 def test_a_checkpoint_that_goes_back_is_refused(broker, producer, run):
-    list(producer.send_many(numbered(100)))
+    producer.send_many(numbered(100))
     driver = run()
     start = driver.initial()
     end = whole(driver, start)
@@ -404,7 +404,7 @@ class TestAnAccountIsAskedFor:
 
     def test_a_query_signs_with_its_options(self, broker, run):
         with Producer("p", name_servers=broker.name_servers, **ACCOUNT) as producer:
-            list(producer.send_many(numbered(20)))
+            producer.send_many(numbered(20))
         driver = run(**ACCOUNT)
         assert sum(whole(driver, driver.initial()).queues.values()) == 20
 

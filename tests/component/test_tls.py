@@ -60,7 +60,7 @@ def test_messages_pass_and_a_consumer_leaves_in_order(
     tls = {"tls": True, "tls_ca_file": authority.file}
     large = bytes(range(256)) * 8_000
     with Producer("p", name_servers=broker.name_servers, **tls) as producer:
-        receipts = list(producer.send_many((Message("orders", b"%d" % n), "k") for n in range(500)))
+        receipts = producer.send_many((Message("orders", b"%d" % n), "k") for n in range(500))
         producer.send(Message("orders", large), sharding_key="k")
     assert [receipt.queue_offset for receipt in receipts] == list(range(500))
     consumer = PushConsumer(

@@ -77,7 +77,7 @@ def test_a_send_hook_sees_each_message_before_and_what_became_of_it_after(
     with producer:
         one = producer.send(orders(), sharding_key="k")
         batch = producer.send_batch([orders(b"1"), orders(b"2")])
-        many = list(producer.send_many([(orders(b"3"), "a"), (orders(b"4"), None)]))
+        many = producer.send_many([(orders(b"3"), "a"), (orders(b"4"), None)])
         with pytest.raises(StateError, match="add_hook"):
             producer.add_hook(hook)
     receipts = [one, *batch, *many]
@@ -141,7 +141,9 @@ def test_what_a_check_raises_is_raised_by_every_way_of_sending_and_nothing_is_se
         for send in (
             lambda: producer.send(forbidden),
             lambda: producer.send_batch([orders(), forbidden]),
-            lambda: list(producer.send_many([(forbidden, None)])),
+            lambda: producer.send_many([(forbidden, None)]),
+            lambda: list(producer.send_stream([(forbidden, None)])),
+            lambda: producer.send_nowait(forbidden),
             lambda: producer.send_oneway(forbidden),
             lambda: producer.send_in_transaction(forbidden, execute=lambda *_: None),
         ):
@@ -275,7 +277,7 @@ def test_thousands_of_traces_go_in_messages_brokers_take(broker: EmbeddedBroker)
         events = [
             (orders(keys=["key-of-forty-characters-" + str(n) * 4]), f"k{n}") for n in range(3_000)
         ]
-        receipts = list(producer.send_many(events))
+        receipts = producer.send_many(events)
         assert producer.traces_dropped == 0
     found = {record.message_id for record in of_kind(broker, Published, 3_000)}
     assert found == {receipt.message_id for receipt in receipts}

@@ -93,7 +93,7 @@ class Run:
             for number in numbers
         ]
         keys_of = iter(key for _, key in events)
-        for receipt in self.producer.send_many(events):
+        for receipt in self.producer.send_stream(events):
             self.sent += 1
             self.stored(receipt.message_queue, receipt.queue_offset, next(keys_of))
 

@@ -226,7 +226,7 @@ def send(producer: Producer, count: int, *, first: int = 0, topic: str = "orders
         (Message(topic, b"%d" % n, tags="ba"[n % 2], keys=[f"n{n}"]), f"k{n % 10}")
         for n in range(first, first + count)
     )
-    sent = list(producer.send_many(events, max_in_flight=64))
+    sent = producer.send_many(events, max_in_flight=64)
     assert len(sent) == count
 
 

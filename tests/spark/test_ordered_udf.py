@@ -316,7 +316,7 @@ def test_the_example_totals_amounts_per_queue(
     from examples.pandas_udf_on_spark import with_totals
 
     events = ((Message("amounts", b"%d" % number), f"k{number % 10}") for number in range(300))
-    assert len(list(producer.send_many(events, max_in_flight=64))) == 300
+    assert len(producer.send_many(events, max_in_flight=64)) == 300
     ordermq.spark.register(spark)
     options = {"name_servers": broker.name_servers, "topic": "amounts", "pull_batch_size": "10"}
     rows = with_totals(spark.read.format("ordermq").options(**options).load()).collect()

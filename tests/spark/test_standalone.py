@@ -29,7 +29,7 @@ def send_flights(broker: Broker) -> None:
         for flight in read_flights(flights_file(), FLIGHTS)
     )
     with Producer("p", name_servers=broker.name_servers, default_topic_queue_nums=4) as producer:
-        assert sum(1 for _ in producer.send_many(events)) == FLIGHTS
+        assert len(producer.send_many(events)) == FLIGHTS
 
 
 def run_example(broker: Broker, folder: Path) -> list[dict[str, Any]]:

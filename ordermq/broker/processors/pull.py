@@ -17,7 +17,8 @@ from ordermq.broker.processors.fast_path import pull_reply_head, read_pull_heade
 from ordermq.broker.store import QueueLog
 from ordermq.errors import ConfigError, StoreError
 from ordermq.events import EventType
-from ordermq.model.subscription import Subscription
+from ordermq.model.hashing import string_hash
+from ordermq.model.subscription import split_tags
 from ordermq.remoting.codes import OFFSET_RESET, PullFlag, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
@@ -96,7 +97,7 @@ def _check(context: BrokerContext, header: PullHeader) -> tuple[int, ...]:
 # A consumer sends the same expression with every pull.
 @lru_cache(maxsize=1024)
 def _tag_hashes(expression: str | None) -> tuple[int, ...]:
-    return Subscription.parse("", expression, 0).tag_hashes
+    return tuple(string_hash(tag) for tag in split_tags("", expression))
 
 
 def _commit(context: BrokerContext, header: PullHeader) -> None:

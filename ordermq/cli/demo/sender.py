@@ -44,7 +44,7 @@ def main() -> None:
     ) as producer:
         sent = 0
         events = _paced(flights, given.seconds)
-        for _ in producer.send_many(events, max_in_flight=IN_FLIGHT):
+        for _ in producer.send_stream(events, max_in_flight=IN_FLIGHT):
             sent += 1
             if sent % 1_000 == 0:
                 _report(sent=sent)

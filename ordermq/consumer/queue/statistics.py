@@ -7,6 +7,7 @@ Each part of a consumer is given both. Counters and throughput answer metrics an
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -108,6 +109,8 @@ _COUNTS = tuple(part.name for part in fields(Step) if part.name != "number")
 class ConsumerStatistics:
     """Counters of one consumer and throughput of each of its topics; any thread.
 
+    `statistics["pulls"]` is 0 before the first one; a name that is no counter raises KeyError.
+
     Names: messages_done, batches, batches_failed, listener_errors, pulls, pulls_from_slaves,
     pull_errors, commits, commit_errors, fenced_commits, lock_errors, leases_lost, hand_offs,
     diverted, parked, skipped, filtered, slow_listeners, hook_errors, callback_errors,
@@ -182,6 +185,10 @@ class ConsumerStatistics:
         if (state := _STATES.get(name)) is not None:
             return state(self)
         # Without the lock: a single read, and a Counter answers 0 for a name never counted.
+        if name not in COUNTERS:
+            near = difflib.get_close_matches(name, [*COUNTERS, *_STATES], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise KeyError(f"no counter {name!r}{hint}")
         return self._counts[name]
 
     def as_dict(self) -> dict[str, int]:
@@ -204,6 +211,14 @@ class ConsumerStatistics:
         return found.step(now_ms)
 
 
+# Every counter, also one that has not counted yet, so that a misspelt name is told from a zero.
+COUNTERS = frozenset({
+    "batches", "batches_failed", "callback_errors", "commit_errors", "commits", "diverted",
+    "dropped", "fenced_commits", "filtered", "hand_offs", "hook_errors", "internal_errors",
+    "leases_lost", "listener_errors", "lock_errors", "messages_done", "parked", "polled",
+    "pull_errors", "pulls", "pulls_from_slaves", "send_back_errors", "sent_back", "skipped",
+    "slow_listeners", "timed_out", "unpark_errors",
+})  # fmt: skip
 _STATES: dict[str, Callable[[ConsumerStatistics], int]] = {
     "behind": ConsumerStatistics._behind,
     "oldest_blocked_ms": ConsumerStatistics._oldest_blocked_ms,

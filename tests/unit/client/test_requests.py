@@ -236,6 +236,26 @@ def test_name_servers_are_a_list_or_a_string(text: Any, addresses: tuple[str, ..
     assert parse_name_servers(text) == addresses
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("http://127.0.0.1:9876", "a scheme before '://'"),
+        (["127.0.0.1:9876", "rocketmq://127.0.0.1:9876"], "a scheme before '://'"),
+        ("rocketmq://user:hidden@127.0.0.1:9876", "a user or a secret before an '@'"),
+        ("user:hid,den@127.0.0.1:9876", "a user or a secret before an '@'"),
+        (["user:hid;den@127.0.0.1:9876"], "a user or a secret before an '@'"),
+        (b"127.0.0.1:9876", "name_servers is a bytes: expected host:port"),
+        ({"user:hidden@h": 1}, "name_servers is a dict: expected host:port"),
+    ],
+)
+def test_name_servers_with_a_scheme_or_a_secret_are_refused_and_not_shown(
+    text: Any, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        parse_name_servers(text)
+    assert "hid" not in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["", ";", [], "host", "host:0"])
 def test_invalid_name_servers_are_refused(text: Any) -> None:
     with pytest.raises(ConfigError, match="host:port"):

@@ -20,6 +20,7 @@ from ordermq.remoting.codes import ResponseCode
 
 from .batches import QUEUE, batch
 
+NOON_MS = 1_700_000_000_077
 LEASE = Lease(7, 2_000_000, True)
 PLAIN = Lease(7, 2_000_000, False)  # of a broker without lock epochs
 
@@ -174,10 +175,10 @@ def test_without_one_the_setting_decides_and_its_answer_is_committed_at_once() -
         for where, expected in (
             (ConsumeFromWhere.LAST_OFFSET, 9),
             (ConsumeFromWhere.FIRST_OFFSET, 3),
-            (ConsumeFromWhere.TIMESTAMP, 77),
+            (ConsumeFromWhere.TIMESTAMP, NOON_MS),
         ):
             api = FakeApi()
-            offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=77)
+            offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=NOON_MS)
             assert await offsets.start_offset(QUEUE, LEASE) == expected
             assert api.calls == [("query",), ("commit", expected, 7)]
 
@@ -202,7 +203,7 @@ def test_a_retry_topic_begins_at_its_beginning_but_for_a_time_at_its_end(
     where: ConsumeFromWhere, expected: int
 ) -> None:
     retry = MessageQueue("%RETRY%G", "broker-a", 0)
-    offsets = offsets_of(FakeApi(), consume_from_where=where, consume_timestamp_ms=77)
+    offsets = offsets_of(FakeApi(), consume_from_where=where, consume_timestamp_ms=NOON_MS)
     assert asyncio.run(offsets.start_offset(retry, PLAIN)) == expected
 
 

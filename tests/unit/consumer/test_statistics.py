@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import pytest
+
+import ordermq
 from ordermq.clock import ManualClock
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import COUNTERS, ConsumerStatistics
 
 
 def test_throughput_is_averaged_over_at_most_a_minute() -> None:
@@ -39,3 +45,20 @@ def test_topics_are_counted_apart_and_an_unknown_one_is_all_zero() -> None:
     assert statistics.topics() == ["a"]
     assert statistics.rates("b").consume_ok_tps == 0.0
     assert statistics["messages_done"] == statistics["batches"] == 1
+
+
+def test_a_counter_begins_at_zero_and_another_name_raises_with_the_nearest_one() -> None:
+    statistics = ConsumerStatistics(ManualClock())
+    assert statistics["listener_errors"] == 0
+    with pytest.raises(KeyError, match="no counter 'listner_errors'; did you mean 'listener_erro"):
+        statistics["listner_errors"]
+    with pytest.raises(KeyError, match="no counter 'no_such'"):
+        statistics["no_such"]
+
+
+def test_every_name_that_the_code_counts_is_a_counter() -> None:
+    code = "".join(path.read_text() for path in Path(ordermq.__file__).parent.rglob("*.py"))
+    counted = set(re.findall(r'tatistics\.add\(\s*"(\w+)"', code))
+    counted |= set(re.findall(r'_counts\["(\w+)"\]', code))
+    assert len(counted) > 20
+    assert counted <= COUNTERS

@@ -224,6 +224,7 @@ def test_one_key_may_be_given_as_a_str() -> None:
         ({"deliver_at_ms": -1}, "deliver_at_ms=-1"),
         ({"delay_ms": 1, "delay_level": 1}, "one of"),
         ({"delay_ms": 1, "deliver_at_ms": 1}, "one of"),
+        ({"deliver_at_ms": 1_795_333_164}, "looks like seconds: write 1795333164000"),
         ({"flag": 1 << 31}, "flag"),
     ],
 )

@@ -34,6 +34,37 @@ def test_a_subscription_has_the_hashes_of_its_tags() -> None:
     assert Subscription.parse("T", "TagA||TagB", 0).tag_hashes == (2_598_919, 2_598_920)
 
 
+@pytest.mark.parametrize(
+    ("expression", "meant"),
+    [
+        ("a,b", "a || b"),
+        ("a, b ,c", "a || b || c"),
+        ("a && b", "a || b"),
+        ("a|b", "a || b"),
+        ("a || b|c", "a || b || c"),
+    ],
+)
+def test_tags_joined_otherwise_are_refused_with_the_form_that_works(
+    expression: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Subscription.parse("T", expression, 0)
+    assert f"write {meant!r}" in str(caught.value)
+    assert Subscription.parse("T", meant, 0).tags == tuple(meant.split(" || "))
+
+
+@pytest.mark.parametrize("expression", [["a", "b"], 5])
+def test_an_expression_that_is_no_text_is_refused_by_its_type(expression: object) -> None:
+    with pytest.raises(ConfigError, match=f"not a {type(expression).__name__}"):
+        Subscription.parse("T", expression, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topic", [["orders", "bills"], ("orders",), b"orders", None])
+def test_a_topic_that_is_no_text_is_refused_by_its_type(topic: object) -> None:
+    with pytest.raises(ConfigError, match=f"one topic as a str, not a {type(topic).__name__}"):
+        Subscription.of(topic, "*", None, 0)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("expression", ["||", " || || "])
 def test_an_expression_of_nothing_but_separators_is_refused(expression: str) -> None:
     with pytest.raises(ConfigError, match="contains no tag"):

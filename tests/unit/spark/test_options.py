@@ -83,6 +83,11 @@ WRONG = [
     ({"topic": "a b"}, "option topic='a b': expected"),
     ({"group": "a b"}, "option group='a b': expected consumer group name"),
     ({"name_servers": "nowhere"}, "option name_servers='nowhere': expected host:port"),
+    (
+        {"name_servers": "mq://me:hidden@h:1"},
+        r"name_servers=\(not shown\): expected",
+    ),
+    ({"tags": "a,b"}, "option tags='a,b': expected"),
     ({"tags": "||"}, r"option tags='\|\|': expected"),
     ({"ordered": "yes"}, "option ordered='yes': expected true or false"),
     ({"ordered": "true"}, "option ordered='true' needs option group"),
