@@ -232,10 +232,21 @@ class QueueLocks:
 
 
 def _stored(queue: MessageQueue) -> str:
-    # The key of a row in the table `locks`.
-    return f"{queue.topic}@{queue.broker_name}@{queue.queue_id}"
+    # The key of a row in the table `locks`. An `@` inside a name is escaped: a key that is read
+    # back as another queue would let a second owner in after a restart. Names without one, all
+    # that our clients and BrokerConfig accept, are stored as they always were.
+    return f"{_escaped(queue.topic)}@{_escaped(queue.broker_name)}@{queue.queue_id}"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("\\", "\\b").replace("@", "\\a")
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\a", "@").replace("\\b", "\\")
 
 
 def _queue_of(text: str) -> MessageQueue:
-    topic, broker, queue_id = text.rsplit("@", 2)
-    return MessageQueue(topic, broker, int(queue_id))
+    # Rows of an earlier version may hold a broker's name with a bare `@`; topics have none.
+    topic, *broker, queue_id = text.split("@")
+    return MessageQueue(_unescaped(topic), _unescaped("@".join(broker)), int(queue_id))

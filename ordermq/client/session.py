@@ -19,6 +19,7 @@ from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.identifiers import unique_instance
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import check_instance
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import split_address
@@ -260,6 +261,7 @@ def new_client_id(
         instance: default a new unique one, likewise for Java's "DEFAULT".
         is_broadcasting: keep "DEFAULT": a broadcasting member finds its offset file by its id.
         is_producer: make the id unique also if the instance is fixed.
+    Raises: ConfigError: `instance` has a character that no part of an id may have.
     """
     # Two processes with one client id both "own" a queue, see
     # docs/internals/semantics.md#duplicate-client-ids. Hence no instance, and Java's "DEFAULT",
@@ -268,6 +270,8 @@ def new_client_id(
     # A producer's id is always unique: a broker pushes a reply to the connection that sent a
     # heartbeat with this id last, and that must not be another client of the same name.
     # A broadcasting member that got a new id at each start would lose its offsets.
+    if instance is not None:
+        check_instance(instance)
     if is_broadcasting:
         instance = instance or DEFAULT_INSTANCE
     elif instance is None or instance == DEFAULT_INSTANCE:

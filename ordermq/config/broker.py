@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
+from ordermq.config.checks import (
+    DAY_MS,
+    require_choice,
+    require_flags,
+    require_range,
+    require_server_name,
+)
 from ordermq.errors import ConfigError
 
 
@@ -22,9 +28,9 @@ class Durability(StrEnum):
 class BrokerConfig:
     """The embedded broker."""
 
-    # Name of the broker in routes and message queues.
+    # Name of the broker in routes and message queues: 1..100 letters, digits and any of . _ | -
     broker_name: str = "embedded"
-    # Name of its cluster, for admin tools.
+    # Name of its cluster, for admin tools and in the topic of replies; likewise, without a dot.
     cluster_name: str = "DefaultCluster"
     # Acknowledge a write after "fsync", or already when the "os" has it.
     durability: Durability = Durability.FSYNC
@@ -115,6 +121,9 @@ class BrokerConfig:
             # Taken back: else `replace` of this config would warn again, and two configs that
             # mean the same would differ.
             object.__setattr__(self, "young_queues_from_zero", False)
+        require_server_name(self, "broker_name", "._|-")
+        # No dot: it is a part of the topic of replies.
+        require_server_name(self, "cluster_name", "_|-")
         for name in ("tls_key", "tls_client_ca_file"):
             if getattr(self, name) and not self.tls_certificate:
                 raise ConfigError(f"BrokerConfig.{name} is given without tls_certificate")

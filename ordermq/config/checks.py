@@ -62,6 +62,19 @@ def require_names(config: object, *names: str) -> None:
             )
 
 
+def require_server_name(config: object, name: str, characters: str) -> None:
+    """Raise ConfigError unless this field is 1..100 letters, digits and these characters."""
+    # The name goes into the names of topics and files, and into texts joined with `@`.
+    value = getattr(config, name)
+    if not isinstance(value, str) or not re.fullmatch(
+        rf"[a-zA-Z0-9{re.escape(characters)}]{{1,100}}", value
+    ):
+        raise ConfigError(
+            f"{type(config).__name__}.{name}={value!r}: expected 1..100 letters, digits and any of "
+            f"{' '.join(characters)}"
+        )
+
+
 class Flat:
     """Base of configurations whose groups of settings may also be given flat."""
 

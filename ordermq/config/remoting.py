@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -114,7 +115,10 @@ class RemotingConfig(Flat):
         require_flags(self)
         _require_credentials(self)
         require_names(self, "namespace", "namespace_v2", "unit_name")
-        if not isinstance(self.client_ip, str):
+        # Of an address: the client id is split at `@`, and names the folder of an offset file.
+        if not isinstance(self.client_ip, str) or not re.fullmatch(
+            r"[a-zA-Z0-9_.:%-]*", self.client_ip
+        ):
             raise ConfigError(f"RemotingConfig.client_ip={self.client_ip!r}: expected an address")
         require_choice(self, tls_verify=TlsVerify, serialize_type=SerializeType)
         # A file that has no effect is a mistake: its owner believes to be connected by TLS.

@@ -6,6 +6,7 @@ raise; `ordermq/consumer/dispatch/failure_policy.py` decides what follows.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -103,12 +104,13 @@ class ConsumeContext:
         """
         return self.claim.lease.epoch, self.messages.first_offset
 
-    def judge(self, result: object, results: ListenerResults) -> Verdict:
+    def judge(self, result: object, results: ListenerResults, size: int | None = None) -> Verdict:
         """Decide what a listener's result means for this call's batch.
 
+        Args: size: of the part of it that the listener got; default the whole batch.
         Raises: ConfigError: it is none of the results that this kind of listener may return.
         """
-        return judge(result, len(self.messages), results)
+        return judge(result, len(self.messages) if size is None else size, results)
 
     def count_dropped(self, ends: Sequence[int]) -> None:
         """Translate positions the listener has set, after filters dropped messages.
@@ -157,8 +159,8 @@ class ConcurrentContext(ConsumeContext):
             topic=self.message_queue.topic,
         )
 
-    def judge(self, result: object, results: ListenerResults) -> Verdict:
-        verdict = judge(result, len(self.messages), results)
+    def judge(self, result: object, results: ListenerResults, size: int | None = None) -> Verdict:
+        verdict = judge(result, len(self.messages) if size is None else size, results)
         if result is ConsumeResult.SUCCESS or (result is None and not results.is_strict):
             return acknowledge(verdict, self.ack_index)
         return verdict
@@ -330,15 +332,14 @@ class ConsumeCall:
     result: object = None  # what the listener returned
     exception: BaseException | None = None
     outcome: ConsumeReturn | None = None
+    done: int = 0  # messages that are done, from the first on; as counted for the commit
     spent_ms: int = 0
     notes: dict[str, Any] = field(default_factory=dict)  # from a hook's `before` to its `after`
 
     @property
     def is_success(self) -> bool:
         """True if every message of the batch is done."""
-        return self.outcome in (ConsumeReturn.SUCCESS, ConsumeReturn.TIME_OUT) and (
-            not _is_failure(self.result, len(self.messages))
-        )
+        return self.done == len(self.messages)
 
 
 class ConsumeHook(Protocol):
@@ -365,11 +366,13 @@ def wrapped(
     statistics: ConsumerStatistics,
     hooks: Sequence[ConsumeHook],
     filters: Sequence[MessageFilter],
+    results: ListenerResults,
 ) -> Any:
     """Return the listener with hooks and filters around it; plain or `async def` as it was."""
     if not hooks and not filters:
         return listener
-    around = _Around(group, clock, config, statistics, hooks, filters)
+    results = results._replace(is_strict=config.strict_results)
+    around = _Around(group, clock, config, statistics, hooks, filters, results)
 
     # Two wrappers that differ in one `await`: a plain listener cannot be driven by the async
     # one without an event loop per thread.
@@ -384,7 +387,7 @@ def wrapped(
             call.exception = error
             raise
         finally:
-            around.end(call)
+            around.end(call, context)
         return around.result(call, messages, context)
 
     def call_plain(messages: Sequence[MessageView], context: ConsumeContext) -> object:
@@ -398,7 +401,7 @@ def wrapped(
             call.exception = error
             raise
         finally:
-            around.end(call)
+            around.end(call, context)
         return around.result(call, messages, context)
 
     return call_async if inspect.iscoroutinefunction(listener) else call_plain
@@ -414,6 +417,7 @@ class _Around:
     statistics: ConsumerStatistics
     hooks: Sequence[ConsumeHook]
     filters: Sequence[MessageFilter]
+    results: ListenerResults
 
     def filtered(self, messages: Sequence[MessageView]) -> Sequence[MessageView]:
         """Return the messages every filter keeps; a filter that raises fails the call."""
@@ -431,15 +435,20 @@ class _Around:
         call.spent_ms = -self.clock.now_ms()  # after the hooks: their time is not the listener's
         return call
 
-    def end(self, call: ConsumeCall) -> None:
+    def end(self, call: ConsumeCall, context: ConsumeContext) -> None:
         call.spent_ms += self.clock.now_ms()
+        if call.exception is None:
+            # As the dispatcher will judge it: `ack_index` and a result that nobody understands
+            # send messages back, too, and a hook must not be told of success then.
+            with contextlib.suppress(ConfigError):
+                call.done = context.judge(call.result, self.results, len(call.messages)).done
         if call.exception is not None:
             call.outcome = ConsumeReturn.EXCEPTION
         elif call.result is None and self.config.strict_results:
             call.outcome = ConsumeReturn.RETURN_NULL
         elif call.spent_ms >= self.config.consume_timeout_ms:
             call.outcome = ConsumeReturn.TIME_OUT
-        elif _is_failure(call.result, len(call.messages)):
+        elif call.done < len(call.messages):
             call.outcome = ConsumeReturn.FAILED
         else:
             call.outcome = ConsumeReturn.SUCCESS
@@ -471,12 +480,6 @@ class _Around:
         if type(result) is int and 0 <= result <= len(kept):
             return ends[result]
         return result
-
-
-def _is_failure(result: object, size: int) -> bool:
-    if result in (ConsumeResult.SUSPEND, ConsumeResult.ROLLBACK):
-        return True
-    return type(result) is int and result < size
 
 
 # Traces.

@@ -29,9 +29,12 @@ from ordermq.consumer.group.group_member import (
     ReceiverParts,
 )
 from ordermq.consumer.listener import (
+    CONCURRENT,
+    MANUAL_COMMIT,
     ConcurrentListener,
     ConsumeHook,
     Listener,
+    ListenerResults,
     MessageFilter,
     TraceConsumption,
     require_listener,
@@ -264,7 +267,7 @@ class PushConsumer(Starting):
         if self._member is not None or self._closed:
             raise StateError(f"{call} before the consumer starts", group=self.group)
 
-    def _wrapped(self, listener: Any) -> Any:
+    def _wrapped(self, listener: Any, results: ListenerResults) -> Any:
         return wrapped(
             listener,
             self.group,
@@ -273,6 +276,7 @@ class PushConsumer(Starting):
             self.statistics,
             self._hooks,
             self._filters,
+            results,
         )
 
     def _require_no_listener(self) -> None:
@@ -358,7 +362,7 @@ class PushConsumer(Starting):
                 client,
                 self.group,
                 consume,
-                self._wrapped(self._concurrent_listener),
+                self._wrapped(self._concurrent_listener, CONCURRENT),
                 recorder,
                 statistics,
                 is_broadcasting=self._is_broadcasting,
@@ -368,7 +372,8 @@ class PushConsumer(Starting):
             client,
             self.group,
             consume,
-            self._wrapped(self._listener),
+            # With these a ROLLBACK is a failure to hooks, as in Java, also where it commits.
+            self._wrapped(self._listener, MANUAL_COMMIT),
             self._policy,
             offsets,
             recorder,

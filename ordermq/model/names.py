@@ -20,6 +20,7 @@ _REPLY_SUFFIX = "_REPLY_TOPIC"
 MAX_TOPIC_LENGTH = 127
 MAX_GROUP_LENGTH = 120  # with %RETRY% before it, a longer one is no legal topic
 
+_INSTANCE = re.compile(r"[^\s@/\\\x00-\x1f\x7f]{1,120}")
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SEND_FORBIDDEN = frozenset(
     {
@@ -70,6 +71,21 @@ def check_group(name: str) -> str:
     if name in _RESERVED_GROUPS:
         raise ConfigError(f"group {name!r} is reserved: choose another name")
     return _check(name, "group", MAX_GROUP_LENGTH)
+
+
+def check_instance(name: str) -> str:
+    """Return `name` if it may be a part of a client id.
+
+    Raises: ConfigError: empty, longer than 120, or with a blank, `@`, `/`, a backslash or a
+        control character.
+    """
+    # A client id is joined with `@`, and names the folder of a broadcasting member's offsets: a
+    # name with `/` would be a path out of it.
+    if not isinstance(name, str) or not _INSTANCE.fullmatch(name):
+        raise ConfigError(
+            f"instance_name={name!r}: expected 1..120 characters, without blanks, @, / and \\"
+        )
+    return name
 
 
 def retry_topic(group: str) -> str:

@@ -174,6 +174,62 @@ def test_an_ack_index_counts_the_messages_the_listener_got(
     assert not {body for _, _, _, body in seen.deliveries} & {b"0", b"2", b"4", b"6"}
 
 
+ANSWERS: list[tuple[Any, int | None, int]] = [  # result, ack_index, messages done of 8
+    (None, None, 8),
+    (None, 0, 1),
+    (ConsumeResult.SUCCESS, 6, 7),
+    (ConsumeResult.SUCCESS, -1, 0),
+    (ConsumeResult.SUCCESS, 99, 8),
+    (ConsumeResult.SUSPEND, 3, 0),
+    (5, None, 5),
+    (8, None, 8),
+    ("SUCCESS", None, 0),  # nobody understands it
+    (True, None, 0),
+    (9, None, 0),
+    (None, True, 0),  # an `ack_index` that is no number
+]
+
+
+@pytest.mark.parametrize(("result", "ack_index", "done"), ANSWERS)
+def test_hooks_are_told_what_is_sent_back(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    result: Any,
+    ack_index: int | None,
+    done: int,
+) -> None:
+    bodies = [Message("orders", str(number).encode()) for number in range(8)]
+    producer.send_batch(bodies, sharding_key="k")
+
+    def listen(messages: Any, context: Any) -> Any:
+        if context.attempt:
+            return None
+        context.ack_index = ack_index
+        return result
+
+    class Told:
+        def __init__(self) -> None:
+            self.calls: list[ConsumeCall] = []
+
+        def before(self, call: ConsumeCall) -> None: ...
+
+        def after(self, call: ConsumeCall) -> None:
+            self.calls.append(call)
+
+    hook = Told()
+    consumer = make_consumer(listen, concurrent=True, consume_message_batch_max_size=8)
+    consumer.add_hook(hook)
+    with consumer:
+        counts = consumer.statistics
+        eventually(lambda: counts["sent_back"] + counts["messages_done"] >= 8, "all are settled")
+    first = hook.calls[0]
+    assert len(first.messages) == 8
+    assert first.done == done
+    assert first.is_success == (done == 8)
+    wanted = ConsumeReturn.SUCCESS if done == 8 else ConsumeReturn.FAILED
+    assert first.outcome is wanted
+
+
 def test_throughput_of_pulls_and_calls_is_counted_by_topic(
     producer: Producer, make_consumer: MakeConsumer, seen: Seen
 ) -> None:

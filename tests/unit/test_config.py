@@ -355,6 +355,20 @@ def test_the_old_name_of_new_groups_start_at_zero_still_works_and_warns() -> Non
     assert dataclasses.replace(config) == config
 
 
+@pytest.mark.parametrize("name", ["", "a@b", "a b", "a/b", "a\n", "a" * 101, 7])
+def test_a_broker_name_with_odd_characters_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match="broker_name"):
+        BrokerConfig(broker_name=name)
+    with pytest.raises(ConfigError, match="cluster_name"):
+        BrokerConfig(cluster_name=name)
+
+
+def test_a_broker_may_be_named_after_its_host_and_a_cluster_may_not() -> None:
+    assert BrokerConfig(broker_name="mq-1.shop_a|b").broker_name == "mq-1.shop_a|b"
+    with pytest.raises(ConfigError, match="cluster_name"):
+        BrokerConfig(cluster_name="mq-1.shop")  # a part of a topic's name
+
+
 # -- the comments above the fields ---------------------------------------------------------
 
 

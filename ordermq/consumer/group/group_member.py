@@ -57,7 +57,8 @@ QueueCallback = Callable[[MessageQueue], object]
 TopicCallback = Callable[[str, list[MessageQueue]], object]
 
 
-class MemberIdentity(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class MemberIdentity:
     """The identity of a member to its brokers: no other member of this process may have the same.
 
     Both would be granted the same locks and hold the same share
@@ -74,23 +75,28 @@ class MemberIdentity(NamedTuple):
 
         Raises: StateError: another running member has it.
         """
-        with _identities_lock:
-            if self in _identities:
+        with _claims_lock:
+            if _claims.setdefault(self._key, self) is not self:
                 raise StateError(
                     f"another running member of the group has the client id {self.client_id}, and "
                     "both would own its queues: give each an instance_name of its own, or none",
                     group=self.group,
                 )
-            _identities.add(self)
 
     def release(self) -> None:
-        """Let others take it; a second call does nothing."""
-        with _identities_lock:
-            _identities.discard(self)
+        """Let others take it, if it was claimed here; a second call does nothing."""
+        with _claims_lock:
+            # Not whoever has this name: a member that never claimed it would release another's.
+            if _claims.get(self._key) is self:
+                del _claims[self._key]
+
+    @property
+    def _key(self) -> tuple[tuple[str, ...], str, str, str]:
+        return self.name_servers, self.namespace, self.group, self.client_id
 
 
-_identities_lock = threading.Lock()
-_identities: set[MemberIdentity] = set()
+_claims_lock = threading.Lock()
+_claims: dict[tuple[tuple[str, ...], str, str, str], MemberIdentity] = {}
 
 
 class ReceiverParts(NamedTuple):

@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+import pathlib
+import sqlite3
+
+import pytest
+
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
+from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import LockBatch, locked_queues_from_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from tests.component.broker.conftest import Connect
@@ -140,3 +147,47 @@ def test_a_closed_connection_no_longer_waits(connect: Connect, broker: EmbeddedB
         holder.round_trip()
     assert holder.unlock("group", "orders", 0).code == 0
     assert broker.statistics.requests_failed == 0
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        MessageQueue("orders", "b@1", 0),
+        MessageQueue("a@b", "c", 1),
+        MessageQueue("a", "b@c@", 1),
+        MessageQueue("\\a", "\\@\\", 2),
+        MessageQueue("%RETRY%g", "embedded", 3),
+    ],
+)
+def test_a_restart_keeps_the_lock_of_a_queue_with_any_name(
+    tmp_path: pathlib.Path, queue: MessageQueue
+) -> None:
+    def ask(name: str, broker: EmbeddedBroker) -> list[MessageQueue]:
+        with WireClient(broker.port, name) as client:
+            body = LockBatch("g", name, (queue,)).to_body()
+            answer = client.call(RequestCode.LOCK_BATCH_MQ, {"omqEpochs": "1"}, body)
+        return list(locked_queues_from_body(answer.body))
+
+    with EmbeddedBroker(tmp_path) as broker:
+        assert ask("one", broker) == [queue]
+    with EmbeddedBroker(tmp_path) as broker:
+        assert ask("two", broker) == []
+        assert ask("one", broker) == [queue]
+
+
+def test_a_lock_that_an_earlier_version_stored_with_a_bare_sign_is_found(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "broker.db"
+    with EmbeddedBroker(path):
+        pass
+    database = sqlite3.connect(path)
+    database.execute("INSERT INTO locks VALUES ('g', 'orders@b@1@0', 'one', 7)")
+    database.execute("UPDATE meta SET value = 8 WHERE name = 'next_epoch'")
+    database.commit()
+    database.close()
+    queue = MessageQueue("orders", "b@1", 0)
+    with EmbeddedBroker(path) as broker, WireClient(broker.port, "two") as client:
+        body = LockBatch("g", "two", (queue,)).to_body()
+        answer = client.call(RequestCode.LOCK_BATCH_MQ, {"omqEpochs": "1"}, body)
+    assert list(locked_queues_from_body(answer.body)) == []

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from ordermq.client.session import new_client_id
 from ordermq.config import RemotingConfig
+from ordermq.errors import ConfigError
 
 HERE = ("127.0.0.1:9876",)
 
@@ -41,3 +44,17 @@ def test_unit_and_address_are_part_of_it() -> None:
 def test_the_address_is_the_local_one_on_the_way_to_the_name_server() -> None:
     assert new_client_id(RemotingConfig(), ["[::1]:9876"], "a") in {"::1@a", "127.0.0.1@a"}
     assert new_client_id(RemotingConfig(), ["no-such-host.invalid:9876"], "a") == "127.0.0.1@a"
+
+
+@pytest.mark.parametrize("name", ["", "a@b", "../a", "a b", "a\\b", "a\nb", "a" * 121])
+def test_an_instance_name_that_would_make_another_id_or_path_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="instance_name"):
+        new_client_id(RemotingConfig(), HERE, name)
+    with pytest.raises(ConfigError, match="instance_name"):
+        new_client_id(RemotingConfig(), HERE, name, is_broadcasting=True)
+
+
+@pytest.mark.parametrize("address", ["a@b", "10.0.0.7/8", "10.0.0.7 "])
+def test_an_address_that_would_make_another_id_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="client_ip"):
+        RemotingConfig(client_ip=address)
