@@ -38,6 +38,7 @@ from typing import Any, Protocol
 from ordermq.clock import CLOCK_ID
 from ordermq.closing import Closing
 from ordermq.errors import ConfigError
+from ordermq.private_files import open_private
 
 
 class EventType(StrEnum):
@@ -124,7 +125,8 @@ class History(Closing):
         self._lock = threading.Lock()
         self._sequence = 0
         try:
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            # Private, because it has the sharding keys of the messages.
+            self._file = open_private(self.path, os.O_WRONLY | os.O_APPEND)
         except OSError as error:
             raise ConfigError(
                 f"history={str(path)!r} cannot be written ({error.strerror}): give a file in an "

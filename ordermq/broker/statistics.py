@@ -17,6 +17,7 @@ class BrokerStatistics:
     bytes_pulled: int = 0
     commits: int = 0  # consumer offsets acknowledged
     commits_fenced: int = 0  # refused because the lock epoch was not the current one
+    commits_refused: int = 0  # beyond the end of their queue
     locks_granted: int = 0
     locks_refused: int = 0
     locks_expired: int = 0

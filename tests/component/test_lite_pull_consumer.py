@@ -186,11 +186,13 @@ def test_a_revoked_queue_does_not_take_its_new_owners_commit_back(
     one = make(auto_commit_interval_ms=86_400_000)  # only at the release
     assert len(polled(one, 40)) >= 40
     one.poll(0)
+    send(producer, 80, start=80)
     ahead = PullConsumer("g", name_servers=one.name_servers[0])
     with ahead:
-        ahead.update_consume_offset(QUEUES[0], 1_000)
+        end = ahead.max_offset(QUEUES[0])
+        ahead.update_consume_offset(QUEUES[0], end)
         one.close()
-        assert ahead.fetch_consume_offset(QUEUES[0], from_store=True) == 1_000
+        assert ahead.fetch_consume_offset(QUEUES[0], from_store=True) == end
         done = [ahead.fetch_consume_offset(queue, from_store=True) for queue in QUEUES[1:]]
         assert sum(offset or 0 for offset in done) > 0
 

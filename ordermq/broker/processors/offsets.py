@@ -64,6 +64,7 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         )
     if header.epoch is not None:
         _check_epoch(context, header)
+    offset = _in_range(context, header)
     epoch, client = header.epoch or 0, header.client_id or ""
 
     def answer() -> None:
@@ -72,7 +73,7 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
             event = EventType.RESET if header.reset else EventType.COMMIT_ACK
             context.history.record(
                 event, group=group.name, topic=header.topic, broker=context.config.broker_name,
-                queue=header.queue_id, epoch=epoch, off=header.commit_offset, client=client,
+                queue=header.queue_id, epoch=epoch, off=offset, client=client,
             )  # fmt: skip
         connection.reply(request, ResponseCode.SUCCESS)
 
@@ -83,7 +84,7 @@ def update(context: BrokerContext, connection: BrokerConnection, request: Comman
         connection.reply(request, ResponseCode.SUCCESS)
         return
     done = context.when_durable(connection, request, answer)
-    context.offsets.commit(key, header.commit_offset, done)
+    context.offsets.commit(key, offset, done)
 
 
 def _check_epoch(context: BrokerContext, header: UpdateOffsetHeader) -> None:
@@ -99,6 +100,28 @@ def _check_epoch(context: BrokerContext, header: UpdateOffsetHeader) -> None:
             f"it came from {client!r} in epoch {epoch}, but "
             f"{context.locks.describe(header.group, queue)}",
         )
+
+
+def _in_range(context: BrokerContext, header: UpdateOffsetHeader) -> int:
+    """Return the offset to store: the one of the request, or the queue's end for a seek beyond it.
+
+    Raises: RequestRefused: it is beyond the end, and no seek.
+    """
+    # RocketMQ's broker stores any number. One beyond the end would skip messages that are not even
+    # sent yet, and only a defect or a damaged answer makes a client commit it. Below the first
+    # message is allowed: retention may have overtaken a slow consumer.
+    log = context.store.find_log(header.topic, header.queue_id)
+    end = 0 if log is None else log.max_offset
+    if header.commit_offset <= end:
+        return header.commit_offset
+    if header.reset:
+        return end
+    context.statistics.commits_refused += 1
+    raise RequestRefused(
+        ResponseCode.INVALID_PARAMETER,
+        f"offset {header.commit_offset} of queue {header.queue_id} of topic {header.topic!r} "
+        f"for group {header.group!r} is beyond its end: expected at most {end}",
+    )
 
 
 def maximum(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

@@ -115,7 +115,10 @@ def _commit(context: BrokerContext, header: PullHeader) -> None:
             )  # fmt: skip
 
     key = header.group, header.topic, header.queue_id
-    if not context.offsets.has_unseen_reset(key):
+    # As in `offsets.update`, but a pull is answered all the same.
+    if header.commit_offset > context.store.log(header.topic, header.queue_id).max_offset:
+        context.statistics.commits_refused += 1
+    elif not context.offsets.has_unseen_reset(key):
         context.offsets.commit(key, header.commit_offset, finish)
 
 

@@ -26,6 +26,7 @@ from ordermq.broker.store.group_commit import (
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import StoreError
 from ordermq.model.stored_message import stored_at
+from ordermq.private_files import make_private, open_private
 
 FORMAT = 1  # of the schema; a database of another format is refused, never converted silently
 SCAN_LIMIT = 16_000  # rows one filtered pull may scan, so that other requests are not delayed
@@ -63,6 +64,8 @@ class Store:
         self._logs: dict[tuple[str, int], QueueLog] = {}
         self._by_row: dict[int, QueueLog] = {}
         try:
+            if self.path is not None:
+                _make_database_private(self.path)
             self._writer = self._connect(config)
             # A second connection lets the loop read while the writer thread commits. An in-memory
             # database has one connection: two would need shared-cache mode, whose table locks
@@ -78,6 +81,12 @@ class Store:
         except StoreError:
             self._release()
             raise
+        except OSError as error:
+            self._release()
+            raise StoreError(
+                f"{self.path} cannot be opened as the broker's database ({error.strerror}): check "
+                "its owner and permissions"
+            ) from error
 
     def start(self, loop: asyncio.AbstractEventLoop, statistics: BrokerStatistics) -> None:
         """Start the writer thread; `done`s are called on this loop."""
@@ -344,11 +353,19 @@ def _database_path(path: str | os.PathLike[str] | None) -> Path | None:
     return place / "broker.db" if place.is_dir() else place
 
 
+def _make_database_private(path: Path) -> None:
+    # SQLite gives its other two files the mode of the database when it creates them; after a
+    # crash they are there already.
+    os.close(open_private(path, os.O_RDWR))
+    for suffix in ("-wal", "-shm"):
+        make_private(f"{path}{suffix}")
+
+
 def _lock(path: Path) -> int:
     """Lock the path for this process; the kernel releases it however the process ends."""
     # A file of its own: SQLite's locks on the database would allow a second reader and writer.
     try:
-        held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        held = open_private(f"{path}.lock", os.O_RDWR)
     except OSError as error:
         raise StoreError(
             f"{path} cannot be used as the broker's database ({error.strerror}): its directory "

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ordermq.errors import ProtocolError, StateError, StoreError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.private_files import open_private
 from ordermq.remoting.bodies import queue_from_json, queue_table_to_json
 
 _BLANKS = " \t\r\n"
@@ -76,7 +77,7 @@ class OffsetFile:
         self._backup = path.with_name(path.name + ".bak")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT)
+            self._lock = open_private(path.with_name(path.name + ".lock"), os.O_RDWR)
         except OSError as error:
             raise StoreError(f"{path}: no place for offsets: {error}") from error
         try:
@@ -94,7 +95,7 @@ class OffsetFile:
         fresh = self._path.with_name(self._path.name + ".new")
         # Written beside, synced, then renamed: no crash leaves a half-written file behind a name
         # that is read.
-        with open(fresh, "wb") as file:
+        with open(fresh, "wb", opener=open_private) as file:
             file.write(to_text(offsets))
             file.flush()
             os.fsync(file.fileno())

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
@@ -35,7 +37,7 @@ def test_with_new_groups_start_at_zero_a_new_group_gets_offset_zero() -> None:
 
 
 def test_a_committed_offset_is_kept_for_its_group_and_queue(client: WireClient) -> None:
-    client.send("orders")
+    client.send_batch("orders", [b"x"] * 7)
     assert client.commit("group", "orders", 7).code == 0
     assert client.committed("group", "orders") == 7
     assert client.committed("group", "orders", 1) is None
@@ -43,14 +45,14 @@ def test_a_committed_offset_is_kept_for_its_group_and_queue(client: WireClient) 
 
 
 def test_a_query_after_a_oneway_commit_sees_it(client: WireClient) -> None:
-    client.send("orders")
+    client.send_batch("orders", [b"x"] * 50)
     for offset in range(50):
         client.start_commit("group", "orders", offset, oneway=True)
     assert client.committed("group", "orders") == 49
 
 
 def test_an_offset_may_go_backwards(client: WireClient) -> None:
-    client.send("orders")
+    client.send_batch("orders", [b"x"] * 9)
     client.commit("group", "orders", 9)
     client.commit("group", "orders", 3)
     assert client.committed("group", "orders") == 3
@@ -65,8 +67,48 @@ def test_a_commit_of_an_invalid_offset_is_refused(client: WireClient) -> None:
     assert client.committed("group", "orders") is None
 
 
+def test_a_commit_beyond_the_end_of_its_queue_is_refused(
+    client: WireClient, broker: EmbeddedBroker
+) -> None:
+    client.send_batch("orders", [b"x"] * 3)
+    assert client.commit("group", "orders", 3).code == 0
+    for queue_id, offset in ((0, 4), (0, 1_125_899_906_842_626), (1, 1), (1_000_000, 1)):
+        answer = client.commit("group", "orders", offset, queue_id)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert f"offset {offset} of queue {queue_id}" in (answer.remark or "")
+        assert "beyond its end" in (answer.remark or "")
+    assert client.committed("group", "orders") == 3
+    # One-way, as Java commits, and on a pull.
+    client.start_commit("group", "orders", 4, oneway=True)
+    assert client.pull("orders", 0, flag=1, commit_offset=4).code == 0
+    assert client.committed("group", "orders") == 3
+    assert broker.statistics.commits_refused == 6
+    assert client.commit("group", "orders", 0, 1).code == 0
+
+
+def test_a_seek_beyond_the_end_stores_the_end(client: WireClient) -> None:
+    client.send_batch("orders", [b"x"] * 3)
+    assert client.commit("group", "orders", 1_000, reset=True).code == 0
+    assert client.committed("group", "orders") == 3
+
+
+def test_a_commit_below_the_first_message_is_accepted() -> None:
+    # Retention may have overtaken a slow consumer.
+    clock = ManualClock()
+    config = BrokerConfig(retention_ms=1_000, retention_interval_ms=100)
+    with EmbeddedBroker(config=config, clock=clock) as broker, WireClient(broker.port) as client:
+        client.send_batch("orders", [b"x"] * 5)
+        clock.advance(2_000)
+        deadline = time.monotonic() + 10
+        while client.min_offset("orders") == 0:
+            assert time.monotonic() < deadline
+            clock.advance(100)
+        assert client.commit("group", "orders", 1).code == 0
+        assert client.committed("group", "orders") == 1
+
+
 def test_a_commit_of_the_current_epoch_is_accepted(client: WireClient) -> None:
-    client.send("orders")
+    client.send_batch("orders", [b"x"] * 5)
     (epoch,) = epochs(client.lock("group", "orders", 0))
     answer = client.commit("group", "orders", 5, epoch=epoch, client_id=client.name)
     assert answer.code == 0
@@ -106,7 +148,7 @@ def test_the_right_epoch_from_another_client_is_fenced(connect: Connect) -> None
 
 def test_a_client_without_epochs_commits_as_on_a_plain_broker(connect: Connect) -> None:
     owner, plain = connect("owner"), connect("plain")
-    owner.send("orders")
+    owner.send_batch("orders", [b"x"] * 5)
     owner.lock("group", "orders", 0)
     assert plain.commit("group", "orders", 5).code == 0
 
@@ -116,8 +158,7 @@ def test_maximum_and_minimum_of_a_queue(client: WireClient) -> None:
         client.send("orders")
     assert client.max_offset("orders") == 3
     assert client.max_offset("orders", 1) == 0
-    ext = {"topic": "orders", "queueId": "0"}
-    assert client.call(RequestCode.GET_MIN_OFFSET, ext).ext["offset"] == "0"
+    assert client.min_offset("orders") == 0
 
 
 def test_an_offset_is_found_by_time_with_both_boundaries(

@@ -45,8 +45,9 @@ class Load(threading.Thread):
                         assert place not in self.stored
                         self.stored[place] = body
                     number += len(bodies)
-                    assert client.commit(self.name, "orders", number).code == 0
-                    self.committed = number
+                    offset = number // QUEUES
+                    assert client.commit(self.name, "orders", offset).code == 0
+                    self.committed = offset
                     self.epochs.update(epochs(client.lock(self.name, "orders", 0)))
                     client.unlock(self.name, "orders", 0)
                     if number >= 320:

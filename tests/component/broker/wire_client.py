@@ -255,6 +255,10 @@ class WireClient:
         answer = self.call(RequestCode.GET_MAX_OFFSET, QueueHeader(topic, queue_id).to_ext())
         return int(answer.ext["offset"])
 
+    def min_offset(self, topic: str, queue_id: int = 0) -> int:
+        answer = self.call(RequestCode.GET_MIN_OFFSET, QueueHeader(topic, queue_id).to_ext())
+        return int(answer.ext["offset"])
+
 
 def batch_body(bodies: Sequence[bytes], properties: bytes = b"") -> bytes:
     """A batch as clients write it (docs/internals/protocol.md#batch-body)."""
