@@ -121,6 +121,12 @@ class ProtocolError(RemotingError):
     retriable = False
 
 
+class DecodeError(ProtocolError):
+    """The body of a received message cannot be decoded."""
+
+    code = "decode"
+
+
 class BrokerError(RemotingError):
     """A broker or name server answered with a code other than success.
 

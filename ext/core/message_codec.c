@@ -14,6 +14,7 @@ typedef struct {
     size_t size;
     const omq_text *tags;
     size_t tag_count;
+    const omq_pulled *pulled;
     omq_message_rows *rows;
     omq_message_fault *fault;
 } omq_scan;
@@ -21,6 +22,7 @@ typedef struct {
 typedef struct {
     uint32_t size;
     uint32_t sys_flag;
+    int32_t queue_id;
     int64_t offset;
     omq_message_parts parts;
 } omq_record;
@@ -93,7 +95,32 @@ static omq_status read_record(const omq_scan *scan, size_t start, omq_record *re
     }
     record->size = record_size;
     record->sys_flag = flags;
+    record->queue_id = (int32_t)omq_read_u32(at + QUEUE_ID_AT);
     record->offset = (int64_t)offset;
+    return OMQ_OK;
+}
+
+/* Check a record against the pull that it answers; `before` is the offset of the message before
+ * it. The offsets decide what is committed, and no checksum covers them. */
+static omq_status check_pulled(const omq_scan *scan, size_t start, const omq_record *record,
+                               int64_t before) {
+    const omq_pulled *pulled = scan->pulled;
+    if (pulled->queue_id >= 0 && record->queue_id != pulled->queue_id) {
+        return malformed(scan->fault, OMQ_FAULT_QUEUE_ID, start + QUEUE_ID_AT);
+    }
+    if (record->offset <= before) {
+        return malformed(scan->fault, OMQ_FAULT_OFFSET_ORDER, start + QUEUE_OFFSET_AT);
+    }
+    /* Brokers set both marks or none: one alone would hide the messages of an inner batch. */
+    uint32_t marks = record->sys_flag & INNER_BATCH;
+    if (marks != 0 && marks != INNER_BATCH) {
+        return malformed(scan->fault, OMQ_FAULT_INNER_MARKS, start + SYS_FLAG_AT);
+    }
+    /* A pull from the middle of an inner batch is answered with all of it. */
+    bool may_begin_before = omq_is_inner_batch(record->sys_flag);
+    if (record->offset >= pulled->end || (record->offset < pulled->first && !may_begin_before)) {
+        return malformed(scan->fault, OMQ_FAULT_OFFSET_RANGE, start + QUEUE_OFFSET_AT);
+    }
     return OMQ_OK;
 }
 
@@ -167,25 +194,30 @@ static void add_row(const omq_scan *scan, size_t position, const omq_message_par
 static omq_status add_inner(const omq_scan *scan, size_t start, const omq_record *record,
                             int64_t *last_offset) {
     size_t at = record->parts.body_at;
-    size_t end = at + record->parts.body_size;
+    size_t batch_end = at + record->parts.body_size;
+    int64_t first = scan->pulled != NULL ? scan->pulled->first : 0;
+    int64_t end = scan->pulled != NULL ? scan->pulled->end : INT64_MAX;
     uint32_t number = 0;
     if (record->sys_flag & COMPRESSED) {
         return malformed(scan->fault, OMQ_FAULT_INNER_COMPRESSED, start + SYS_FLAG_AT);
     }
-    for (; at < end; number++) {
+    for (; at < batch_end; number++) {
         uint32_t size;
         omq_message_parts parts;
-        if (omq_read_entry(scan->body, at, end, &size, &parts, scan->fault) != OMQ_OK) {
+        if (omq_read_entry(scan->body, at, batch_end, &size, &parts, scan->fault) != OMQ_OK) {
             return OMQ_MALFORMED;
         }
         if (number >= INT64_MAX - record->offset) {
             return malformed(scan->fault, OMQ_FAULT_QUEUE_OFFSET, start + QUEUE_OFFSET_AT);
         }
         *last_offset = record->offset + number;
-        if (is_wanted(scan, &parts)) {
+        if (*last_offset >= first && is_wanted(scan, &parts)) {
             add_row(scan, at, &parts, *last_offset, start, number);
         }
         at += size;
+    }
+    if (*last_offset < first || *last_offset >= end) {
+        return malformed(scan->fault, OMQ_FAULT_OFFSET_RANGE, start + QUEUE_OFFSET_AT);
     }
     return OMQ_OK;
 }
@@ -218,9 +250,10 @@ size_t omq_message_count(const uint8_t *body, size_t size, bool *has_inner) {
 }
 
 omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *tags,
-                             size_t tag_count, bool check_crc, omq_message_rows *rows,
-                             int64_t *last_offset, omq_message_fault *fault) {
-    omq_scan scan = {body, size, tags, tag_count, rows, fault};
+                             size_t tag_count, bool check_crc, const omq_pulled *pulled,
+                             omq_message_rows *rows, int64_t *last_offset,
+                             omq_message_fault *fault) {
+    omq_scan scan = {body, size, tags, tag_count, pulled, rows, fault};
     rows->count = 0;
     rows->size_bytes = 0;
     rows->first_offset = 0;
@@ -233,6 +266,9 @@ omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *t
     for (size_t start = 0; start < size; fault->record++) {
         omq_record record;
         if (read_record(&scan, start, &record) != OMQ_OK) {
+            return OMQ_MALFORMED;
+        }
+        if (pulled != NULL && check_pulled(&scan, start, &record, *last_offset) != OMQ_OK) {
             return OMQ_MALFORMED;
         }
         if (check_crc && !has_its_crc(body, start, &record.parts)) {

@@ -408,7 +408,9 @@ typedef enum {
     OMQ_FAULT_BODY_SIZE = 7, OMQ_FAULT_TOPIC_SIZE = 8, OMQ_FAULT_PROPERTY_SIZE = 9,
     OMQ_FAULT_RECORD_END = 10, OMQ_FAULT_CRC = 11, OMQ_FAULT_INNER_SIZE = 12,
     OMQ_FAULT_INNER_BODY = 13, OMQ_FAULT_INNER_PROPERTIES = 14, OMQ_FAULT_INNER_COMPRESSED = 15,
-    OMQ_FAULT_INNER_DELAYED = 16 /* or transactional; of a batch body, not of stored records */
+    OMQ_FAULT_INNER_DELAYED = 16, /* or transactional; of a batch body, not of stored records */
+    OMQ_FAULT_QUEUE_ID = 17, OMQ_FAULT_OFFSET_ORDER = 18, OMQ_FAULT_OFFSET_RANGE = 19,
+    OMQ_FAULT_INNER_MARKS = 20
 } omq_fault;
 
 typedef struct {
@@ -421,6 +423,13 @@ typedef struct {
     const uint8_t *bytes;
     size_t size;
 } omq_text;
+
+/* The pull that a body answers. */
+typedef struct {
+    int64_t first;    /* the offset that was asked for */
+    int64_t end;      /* the offset to ask for next: every record lies before it */
+    int32_t queue_id; /* -1: any */
+} omq_pulled;
 
 /* An index of a pull body: one row per message that was kept. The caller owns the arrays. */
 typedef struct {
@@ -442,11 +451,14 @@ size_t omq_message_count(const uint8_t *body, size_t size, bool *has_inner);
  * (tag_count > 0) only messages whose TAGS is one of them get a row. The arrays of `rows` have
  * room for omq_message_count rows. Writes the rows, and the offset of the last message scanned
  * (-1: none). check_crc: compare each stored body with its record's checksum (31 bits).
+ * pulled: MALFORMED unless the records are of that queue, with ascending offsets inside the range;
+ * messages of an inner batch before it get no row. NULL: any records.
  * OUT_OF_RANGE: size > UINT32_MAX. MALFORMED: *fault is written and the rows are garbage.
  * O(records); with tags O(property bytes), with check_crc O(size). */
 omq_status omq_message_index(const uint8_t *body, size_t size, const omq_text *tags,
-                             size_t tag_count, bool check_crc, omq_message_rows *rows,
-                             int64_t *last_offset, omq_message_fault *fault);
+                             size_t tag_count, bool check_crc, const omq_pulled *pulled,
+                             omq_message_rows *rows, int64_t *last_offset,
+                             omq_message_fault *fault);
 
 /* The parts of a message in the pull body: positions and sizes in bytes. */
 typedef struct {

@@ -1,3 +1,6 @@
+cdef object _MAX_DECOMPRESSED = _compression.MAX_DECOMPRESSED_BYTES
+
+
 # No garbage collection: an index refers to bytes only, which cannot form a cycle.
 @cython.no_gc
 cdef class MessageIndex:
@@ -5,6 +8,7 @@ cdef class MessageIndex:
 
     cdef readonly bytes body
     cdef readonly int64_t last_offset
+    cdef readonly int64_t max_decompressed_bytes
     cdef omq.omq_message_rows _rows  # its arrays are owned; freed in __dealloc__
     cdef object _view  # a memoryview of the body, once one was asked for
 
@@ -17,12 +21,21 @@ cdef class MessageIndex:
         PyMem_Free(self._rows.outers)
         PyMem_Free(self._rows.numbers)
 
-    def __init__(self, body, tags=(), check_crc=False):
+    def __init__(
+        self, body, tags=(), check_crc=False, pulled=None, max_decompressed_bytes=_MAX_DECOMPRESSED
+    ):
         # Once: views read through the rows without a check, so they must never change.
         if self._rows.positions is not NULL:
             raise _errors.StateError("a MessageIndex is made once")
         cdef bytes held = body if type(body) is bytes else bytes(body)
-        _index(self, held, tuple(tags), check_crc)
+        cdef omq.omq_pulled wanted
+        if pulled is not None:
+            queue_id, first, end = pulled
+            wanted.queue_id = <int32_t>min(max(clamped(queue_id), -1), <int64_t>INT32_MAX)
+            wanted.first = clamped(first)
+            wanted.end = clamped(end)
+        self.max_decompressed_bytes = clamped(max_decompressed_bytes)
+        _index(self, held, tuple(tags), check_crc, NULL if pulled is None else &wanted)
         self.body = held
 
     def __len__(self):
@@ -274,7 +287,9 @@ cdef class MessageView:
         if not parts.is_compressed:
             return self._index._slice(parts.body_at, parts.body_size)
         if self._decompressed is None:
-            self._decompressed = _compression.decompress(bytes(self.stored_body), self.sys_flag)
+            self._decompressed = _compression.decompress(
+                bytes(self.stored_body), self.sys_flag, self._index.max_decompressed_bytes
+            )
         return memoryview(self._decompressed)
 
     @property
@@ -433,7 +448,9 @@ cdef object _column(size_t rows, char format, void **values):
     return PyMemoryView_FromObject(column)
 
 
-cdef int _index(MessageIndex index, bytes held, tuple tags, bint check_crc) except -1:
+cdef int _index(
+    MessageIndex index, bytes held, tuple tags, bint check_crc, const omq.omq_pulled *pulled
+) except -1:
     cdef const uint8_t *body = <const uint8_t *>PyBytes_AS_STRING(held)
     cdef size_t size = PyBytes_GET_SIZE(held)
     cdef size_t tag_count = len(tags)
@@ -458,13 +475,14 @@ cdef int _index(MessageIndex index, bytes held, tuple tags, bint check_crc) exce
             wanted[i].size = PyBytes_GET_SIZE(tags[i])
         if size < GIL_RELEASE_MIN * 64:  # bytes: a record is read in the time that 64 bytes take
             status = omq.omq_message_index(
-                body, size, wanted, tag_count, check_crc, &index._rows, &index.last_offset, &fault
+                body, size, wanted, tag_count, check_crc, pulled, &index._rows, &index.last_offset,
+                &fault,
             )
         else:
             with nogil:
                 status = omq.omq_message_index(
-                    body, size, wanted, tag_count, check_crc, &index._rows, &index.last_offset,
-                    &fault,
+                    body, size, wanted, tag_count, check_crc, pulled, &index._rows,
+                    &index.last_offset, &fault,
                 )
         if status == omq.OMQ_MALFORMED:
             raise _status.malformed(fault.fault, fault.record, fault.position)

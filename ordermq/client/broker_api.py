@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,9 @@ import orjson
 
 from ordermq.client.connections import Connections, is_denied
 from ordermq.config import RemotingConfig
-from ordermq.errors import BrokerError, Fenced
+from ordermq.core import status
+from ordermq.errors import BrokerError, Fenced, ProtocolError
+from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
@@ -32,7 +35,7 @@ from ordermq.remoting.bodies import (
     request_mode_from_body,
     subscription_to_json,
 )
-from ordermq.remoting.codes import RequestCode, ResponseCode
+from ordermq.remoting.codes import OFFSET_RESET, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import (
@@ -78,6 +81,12 @@ _PULLED = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
+
+
+# Java's broker reads the end of a queue before it reads messages, and those that arrive meanwhile
+# are in its answer; where a file of its index is missing it goes on at the next one, of 300,000.
+MAX_PAST_END = 1 << 20
+_QUEUE_ID_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 12, 20, 28  # in a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +288,8 @@ class BrokerApi:
     ) -> tuple[int, PullReplyHeader, bytes]:
         """Pull messages of one queue (docs/internals/protocol.md#pulling).
 
-        Returns: code 0, 19, 20 or 21, the offsets, and the stored records.
-        Raises: BrokerError: any other code.
+        Returns: code 0, 19, 20 or 21, the offsets, and the stored records, which `batch` reads.
+        Raises: BrokerError: any other code. ProtocolError: the offsets cannot be true.
         """
         command = Command.request(RequestCode.PULL_MESSAGE, header.to_ext())
         answer = await self._connections.request(address, command, timeout_ms)
@@ -313,7 +322,35 @@ class BrokerApi:
                 offset=header.queue_offset,
                 address=address,
             )
-        return answer.code, PullReplyHeader.from_ext(answer.ext), answer.body
+        reply, body = PullReplyHeader.from_ext(answer.ext), answer.body
+        _check_offsets(header, answer, reply)
+        if reply.offset_delta is not None:
+            body = _as_logical(body, header.queue_id, reply.offset_delta)
+        return answer.code, reply, body
+
+    def batch(
+        self,
+        queue: MessageQueue,
+        body: bytes,
+        tags: tuple[bytes, ...],
+        offset: int,
+        next_offset: int,
+    ) -> MessageBatch:
+        """Index the records that answered a pull at `offset`, and check that they do.
+
+        Raises: ProtocolError: they are damaged, or not of that queue from `offset` on and below
+            `next_offset`; then none of them may be used.
+        """
+        config = self._config
+        return MessageBatch(
+            queue,
+            body,
+            tags,
+            config.namespace,
+            config.check_crcs,
+            (queue.queue_id, offset, next_offset),
+            config.max_decompressed_bytes,
+        )
 
     async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
         """Return the group's committed offset of a queue, None if it has none
@@ -606,3 +643,38 @@ def _is_about_size(remark: str, body_bytes: int) -> bool:
     # message; only the number in it tells them apart.
     found = _BODY_SIZE.search(remark)
     return found is not None and body_bytes > int(found[1] or 0)
+
+
+def _check_offsets(header: PullHeader, answer: Command, reply: PullReplyHeader) -> None:
+    """Raise ProtocolError if an answer would move the position of a queue to nowhere."""
+    asked, following = header.queue_offset, reply.next_begin_offset
+    is_reset = answer.code == ResponseCode.PULL_OFFSET_MOVED and answer.remark == OFFSET_RESET
+    end = status.MAX_OFFSET if is_reset else max(reply.max_offset, asked) + MAX_PAST_END
+    first = asked + 1 if answer.code == ResponseCode.SUCCESS else 0
+    if not first <= following <= end:
+        raise ProtocolError(
+            f"a pull answered with code {answer.code} continues at {following} in a queue that "
+            f"ends at {reply.max_offset}",
+            topic=header.topic,
+            broker=header.broker_name,
+            queue_id=header.queue_id,
+            offset=asked,
+        )
+
+
+def _as_logical(body: bytes, queue_id: int, delta: int) -> bytes:
+    """Return the records of a static topic with the queue id and offsets that it shows
+    (docs/internals/protocol.md#pulling).
+    """
+    logical = bytearray(body)
+    at = 0
+    while len(logical) - at >= _PHYSICAL_OFFSET_AT:
+        (size,) = struct.unpack_from(">i", logical, at)
+        (offset,) = struct.unpack_from(">q", logical, at + _QUEUE_OFFSET_AT)
+        # A record that makes no sense is left as it is: `BrokerApi.batch` says what is wrong.
+        if size < _PHYSICAL_OFFSET_AT or not 0 <= offset + delta <= status.MAX_OFFSET:
+            break
+        struct.pack_into(">i", logical, at + _QUEUE_ID_AT, queue_id)
+        struct.pack_into(">q", logical, at + _QUEUE_OFFSET_AT, offset + delta)
+        at += size
+    return bytes(logical)

@@ -77,6 +77,11 @@ class RemotingConfig(Flat):
     reconnect_delay_ms: int = 200
     # Longest frame in bytes; a longer one closes the connection. 1024..2^30.
     max_frame_bytes: int = 16_777_216
+    # Compare each received body with the checksum that its broker stored with it.
+    check_crcs: bool = True
+    # Most bytes that a received body may become when it is decompressed; a longer one raises
+    # DecodeError when it is read. 1..2^30.
+    max_decompressed_bytes: int = 4_194_304
     # Time between heartbeats to each broker. 10 ms..1 day.
     heartbeat_interval_ms: int = 30_000
     # Time between refreshes of the routes in use. 10 ms..1 day.
@@ -135,6 +140,7 @@ class RemotingConfig(Flat):
             lock_timeout_ms=(1, DAY_MS),
             reconnect_delay_ms=(1, DAY_MS),
             max_frame_bytes=(1_024, 1 << 30),
+            max_decompressed_bytes=(1, 1 << 30),
             heartbeat_interval_ms=(10, DAY_MS),
             route_interval_ms=(10, DAY_MS),
         )

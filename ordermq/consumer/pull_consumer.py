@@ -101,17 +101,16 @@ async def pull_once(
         broker_name=queue.broker_name,
     )
     _, address = source.choose()
+    wanted = tuple(tag.encode() for tag in subscription.tags)
     try:
         code, reply, body = await client.api.pull(address, header, timeout_ms)
+        status = _STATUS[ResponseCode(code)]
+        records = body if status is PullStatus.FOUND else b""
+        batch = client.api.batch(queue, records, wanted, offset, reply.next_begin_offset)
     except RemotingError:
         # The next pull goes to another replica, if there is one: the caller decides when.
         await source.failed()
         raise
-    status = _STATUS[ResponseCode(code)]
-    wanted = tuple(tag.encode() for tag in subscription.tags)
-    batch = MessageBatch(
-        queue, body if status is PullStatus.FOUND else b"", wanted, client.config.namespace
-    )
     if status is PullStatus.FOUND and len(batch) == 0:
         # The broker compares hashes only: these are other tags with the same one.
         status = PullStatus.NO_MATCHED_MSG

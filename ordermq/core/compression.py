@@ -10,7 +10,10 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from ordermq.errors import ConfigError, ProtocolError
+from ordermq.errors import ConfigError, DecodeError
+
+# The longest body that a broker takes with its usual settings, plain or compressed.
+MAX_DECOMPRESSED_BYTES = 4_194_304
 
 # Bits of sysFlag: whether the body is compressed, and three bits for how.
 COMPRESSED = 0x1
@@ -49,24 +52,77 @@ def require(kind: str) -> None:
         _library(kind)
 
 
-def decompress(body: bytes, sys_flag: int) -> bytes:
+def decompress(
+    body: bytes, sys_flag: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> bytes:
     """Return the body as its producer passed it.
 
     Args:
         sys_flag: of the stored message; it says how the body is compressed.
+        max_decompressed_bytes: a longer body is refused before it takes more memory than that: a
+            thousandth of it may be enough to make it.
     Raises:
-        ProtocolError: the body is damaged, or the kind is unknown.
+        DecodeError: the body is damaged, longer than the limit, or of an unknown kind.
         ConfigError: the kind needs the `compression` extra, which is not installed.
     """
     kind = sys_flag & _TYPE
-    if kind in _ZLIB:
-        return _run(zlib.decompress, body, "zlib")
-    if kind == _LZ4:
-        return _run(_library("lz4").decompress, body, "lz4")
-    if kind == _ZSTD:
-        # As a stream: Java's frames do not contain the size of their content.
-        return _run(_library("zstd").ZstdDecompressor().decompressobj().decompress, body, "zstd")
-    raise ProtocolError(f"message body has an unknown compression type, sysFlag {sys_flag:#x}")
+    if kind not in _DECOMPRESSORS:
+        raise DecodeError(f"message body has an unknown compression type, sysFlag {sys_flag:#x}")
+    name, work = _DECOMPRESSORS[kind]
+    library = zlib if name == "zlib" else _library(name)
+    try:
+        plain = work(library, body, max_decompressed_bytes)
+    # Each library has an error class of its own, and two of them may not be installed.
+    except Exception as error:
+        raise DecodeError(f"message body is damaged: not {name} data ({error})") from error
+    if len(plain) > max_decompressed_bytes:
+        raise DecodeError(
+            f"message body of {len(body)} bytes of {name} data becomes more than "
+            f"{max_decompressed_bytes} bytes: raise max_decompressed_bytes if that is right"
+        )
+    return plain
+
+
+# Each returns the whole body, or more bytes than `most`: by how many is not known then.
+
+
+def _inflate(library: Any, body: bytes, most: int) -> bytes:
+    stream = library.decompressobj()
+    return _whole(stream.decompress(body, most + 1), stream.eof, most)
+
+
+def _from_lz4(library: Any, body: bytes, most: int) -> bytes:
+    stream = library.LZ4FrameDecompressor()
+    return _whole(stream.decompress(body, most + 1), stream.eof, most)
+
+
+def _from_zstd(library: Any, body: bytes, most: int) -> bytes:
+    size = library.get_frame_parameters(body).content_size
+    is_told = size != library.CONTENTSIZE_UNKNOWN  # Java's frames do not tell it
+    if is_told and size > most:
+        return bytes(most + 1)
+    try:
+        return bytes(library.ZstdDecompressor().decompress(body, max_output_size=most))
+    except library.ZstdError:
+        # Too long and damaged are one error here; a reader stops at the limit, and tells them
+        # apart.
+        start: bytes = library.ZstdDecompressor().stream_reader(body).read(most + 1)
+        if len(start) > most:
+            return start
+        raise
+
+
+def _whole(plain: bytes, is_end: bool, most: int) -> bytes:
+    if not is_end and len(plain) <= most:
+        raise ValueError("it is cut off")
+    return plain
+
+
+_DECOMPRESSORS: dict[int, tuple[str, Callable[[Any, bytes, int], bytes]]] = {
+    **dict.fromkeys(_ZLIB, ("zlib", _inflate)),
+    _LZ4: ("lz4", _from_lz4),
+    _ZSTD: ("zstd", _from_zstd),
+}
 
 
 # Imported when first needed: most installations compress with zlib only.
@@ -78,11 +134,3 @@ def _library(kind: str) -> Any:
             f"bodies compressed with {kind} need a library that is not installed: "
             "pip install 'ordermq[compression]'"
         ) from None
-
-
-def _run(work: Callable[[bytes], bytes], body: bytes, kind: str) -> bytes:
-    try:
-        return work(body)
-    # Each library has an error class of its own, and two of them may not be installed.
-    except Exception as error:
-        raise ProtocolError(f"message body is damaged: not {kind} data ({error})") from error

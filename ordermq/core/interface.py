@@ -684,7 +684,12 @@ class MessageIndex(Protocol):
     """
 
     def __init__(
-        self, body: ReadableBuffer, tags: Sequence[bytes] = (), check_crc: bool = False
+        self,
+        body: ReadableBuffer,
+        tags: Sequence[bytes] = (),
+        check_crc: bool = False,
+        pulled: tuple[int, int, int] | None = None,
+        max_decompressed_bytes: int = ...,
     ) -> None:
         """Index a concatenation of stored records (docs/internals/protocol.md#stored-message) in
         one native pass.
@@ -700,8 +705,12 @@ class MessageIndex(Protocol):
             tags: keep only messages whose TAGS property is exactly one of these, UTF-8;
                 () keeps all. The broker compares hashes only (docs/internals/protocol.md#tags).
             check_crc: compare each stored body with its record's checksum.
-        Raises: ProtocolError: a record is malformed, truncated or damaged; the text says which
-            record, at which byte, and why.
+            pulled: the pull that the body answers: (queue id, -1 for any; the offset asked for;
+                the next offset to ask for). Offsets must ascend between the two. Messages of an
+                inner batch before the first are left out. None: any records.
+            max_decompressed_bytes: the most bytes that a compressed body may become; default 4 MiB.
+        Raises: ProtocolError: a record is malformed, truncated, damaged or no answer to the pull;
+            the text says which record, at which byte, and why.
         """
 
     @property
@@ -711,6 +720,10 @@ class MessageIndex(Protocol):
     @property
     def last_offset(self) -> int:
         """Queue offset of the last message scanned, kept or not; -1 if there was none."""
+
+    @property
+    def max_decompressed_bytes(self) -> int:
+        """The most bytes that a compressed body may become."""
 
     def __len__(self) -> int: ...
 

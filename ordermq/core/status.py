@@ -54,6 +54,10 @@ INNER_BODY: Final = 13
 INNER_PROPERTIES: Final = 14
 INNER_COMPRESSED: Final = 15
 INNER_DELAYED: Final = 16
+QUEUE_ID: Final = 17
+OFFSET_ORDER: Final = 18
+OFFSET_RANGE: Final = 19
+INNER_MARKS: Final = 20
 
 # Each text follows "record 3, byte 7: " and says what stands there.
 _FAULTS: Final[dict[int, str]] = {
@@ -73,6 +77,10 @@ _FAULTS: Final[dict[int, str]] = {
     INNER_PROPERTIES: "a message of its inner batch does not end with its properties",
     INNER_COMPRESSED: "its inner batch is compressed as a whole, which no producer does",
     INNER_DELAYED: "a message of its inner batch is delayed or transactional",
+    QUEUE_ID: "its queue id is not that of the queue that was pulled",
+    OFFSET_ORDER: "its queue offset is not greater than that of the message before it",
+    OFFSET_RANGE: "its queue offset is outside of what was asked for",
+    INNER_MARKS: "it has one of the two marks of an inner batch, which no broker does",
 }
 
 # The same for a batch body on its way to the store; the text follows "message 3, byte 7: ".

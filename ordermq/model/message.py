@@ -9,6 +9,7 @@ from typing import overload
 
 from ordermq import core
 from ordermq.clock import require_wall_ms
+from ordermq.core.compression import MAX_DECOMPRESSED_BYTES
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.identifiers import offset_message_id
@@ -232,7 +233,9 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         body: consecutive records (docs/internals/protocol.md#stored-message); kept, not copied.
         tags: keep only messages with one of these tags; empty keeps all.
         namespace: the client's, which `MessageView.topic` removes; empty for none.
-    Raises: ProtocolError: a record is truncated or malformed. O(n) native at construction.
+        check_crc, pulled, max_decompressed_bytes: as of `core.interface.MessageIndex`.
+    Raises: ProtocolError: a record is truncated, malformed, damaged or no answer to the pull.
+        O(n) native at construction.
     """
 
     __slots__ = ("attempts", "namespace", "queue")
@@ -243,8 +246,11 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         body: bytes,
         tags: Sequence[bytes] = (),
         namespace: str = "",
+        check_crc: bool = False,
+        pulled: tuple[int, int, int] | None = None,
+        max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     ) -> None:
-        core.MessageIndex.__init__(self, body, tags)
+        core.MessageIndex.__init__(self, body, tags, check_crc, pulled, max_decompressed_bytes)
         self.queue = queue
         self.namespace = namespace
         # How often an orderly listener of this process has failed, by offset; None until one has.

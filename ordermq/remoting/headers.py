@@ -223,6 +223,8 @@ class PullReplyHeader(Header):
     min_offset: int = _ext("minOffset")
     max_offset: int = _ext("maxOffset")
     suggested_broker_id: int = _ext("suggestWhichBrokerId", default=0)
+    # Of a static topic of RocketMQ 5: what its records' offsets lack.
+    offset_delta: int | None = _ext("offsetDelta", default=None)
 
 
 @dataclass(slots=True)

@@ -347,6 +347,8 @@ CLIENT: Final = (
         lock_timeout_ms="timeout of lock and unlock requests",
         heartbeat_interval_ms="interval between heartbeats of an ordered stream",
         route_interval_ms="interval between route refreshes; a new queue is found at the next one",
+        check_crcs="compare each body with the checksum that the broker stored with it",
+        max_decompressed_bytes="most bytes a body may become when it is decompressed",
     ),
 )
 

@@ -20,7 +20,7 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
 from ordermq.model import properties as props
-from ordermq.model.message import MessageBatch, MessageRun, MessageView
+from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import EVERYTHING
 from ordermq.remoting.codes import PullFlag, ResponseCode
@@ -235,7 +235,8 @@ class ParkedKeys:
             timeout_ms = self._client.config.offset_timeout_ms
             code, reply, body = await self._client.api.pull(address, header, timeout_ms)
             if code == ResponseCode.SUCCESS:
-                for message in MessageBatch(place, body, (), self._client.config.namespace):
+                following = reply.next_begin_offset
+                for message in self._client.api.batch(place, body, (), offset, following):
                     self._fold(log, source, message)
             if reply.next_begin_offset <= offset:
                 break

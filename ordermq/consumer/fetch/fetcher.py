@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
 from ordermq.client.routes import MASTER_ID, PullSource
 from ordermq.client.runtime import cancelled, supervise
 from ordermq.client.session import ClientSession
@@ -24,7 +25,7 @@ from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Flow, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
-from ordermq.errors import OrderMQError, RemotingError, RouteError
+from ordermq.errors import OrderMQError, ProtocolError, RemotingError, RouteError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
@@ -69,6 +70,7 @@ class PullLoop(ResponseFuture):
     Args:
         offset: of the first pull.
         broker_id: the replica that is asked; the loop ends where the broker suggests another.
+        is_filtered: the broker passes messages over.
     Attributes:
         ended: done when the loop is over, with the answer that was no batch of messages, or
             None; or with what `Connection.request` raises. Cancel it to end the loop.
@@ -76,8 +78,10 @@ class PullLoop(ResponseFuture):
     """
 
     __slots__ = (
+        "_api",
         "_connection",
         "_frames",
+        "_is_filtered",
         "_queue",
         "_suggestion",
         "_tags",
@@ -89,6 +93,7 @@ class PullLoop(ResponseFuture):
 
     def __init__(
         self,
+        api: BrokerApi,
         connection: Connection,
         frames: PullFrames,
         timeout_ms: int,
@@ -97,8 +102,11 @@ class PullLoop(ResponseFuture):
         offset: int,
         tags: tuple[bytes, ...],
         broker_id: int,
+        *,
+        is_filtered: bool,
     ) -> None:
         self.code = frames.code
+        self._api = api
         self._connection = connection
         self._frames = frames
         self._timeout_ms = timeout_ms
@@ -106,6 +114,7 @@ class PullLoop(ResponseFuture):
         self._target = target
         self.offset = offset
         self._tags = tags
+        self._is_filtered = is_filtered
         self._suggestion = str(broker_id)
         self.ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
 
@@ -138,22 +147,26 @@ class PullLoop(ResponseFuture):
 
     def _take(self, command: Command) -> None:
         fields = command.ext
-        next_offset = fields.get("nextBeginOffset", "")
         # An answer that is not just more messages ends the loop; `QueueFetcher` handles it in
         # `_handle_unusual_answer`, which may wait.
         if (
             command.code != ResponseCode.SUCCESS
             or fields.get("suggestWhichBrokerId", "0") != self._suggestion
-            or not next_offset.isdecimal()
-            or not len(batch := self._batch(command.body))
+            or "offsetDelta" in fields
+            or (next_offset := offset_of(next_text := fields.get("nextBeginOffset", ""))) < 0
+            or (max_offset := offset_of(fields.get("maxOffset", next_text))) < 0
+            or next_offset > max_offset + MAX_PAST_END
         ):
             self.ended.set_result(command)
             return
-        self.offset = int(next_offset)
-        max_offset = fields.get("maxOffset", "")
-        submit = self._target.accept(
-            batch, self.offset, int(max_offset) if max_offset.isdecimal() else self.offset
-        )
+        batch = self._api.batch(
+            self._queue, command.body, self._tags, self.offset, next_offset
+        )  # raises before anything of a bad answer is buffered
+        if not len(batch):
+            self.ended.set_result(command)
+            return
+        self.offset = next_offset if self._is_filtered else batch.last_offset + 1
+        submit = self._target.accept(batch, self.offset, max_offset)
         if submit is not None:
             # The broker is asked for more before a listener's thread wants the interpreter.
             self._connection.after_read(submit)
@@ -161,9 +174,6 @@ class PullLoop(ResponseFuture):
             self._pull()
         else:
             self.ended.set_result(None)
-
-    def _batch(self, body: bytes) -> MessageBatch:
-        return MessageBatch(self._queue, body, self._tags, self._connection.namespace)
 
     def _pull(self) -> None:
         opaque = next_opaque()
@@ -174,6 +184,12 @@ class PullLoop(ResponseFuture):
         else:
             frame = self._frames.frame(self.offset, opaque)
         self._connection.ask(opaque, frame, self, self._timeout_ms)
+
+
+def offset_of(text: str) -> int:
+    """Return an offset of an answer's header; -1 for anything else, as numbers over 64 bits."""
+    # ASCII first: Java writes no other digits, and `isdecimal` knows hundreds.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
 
 
 class QueueFetcher:
@@ -223,6 +239,7 @@ class QueueFetcher:
         # would compile one that comes with a pull anew each time.
         is_known = subscription.is_sql and is_registered
         self._tags = tuple(tag.encode() for tag in subscription.tags)
+        self._is_filtered = subscription.is_sql or bool(self._tags)
         self._header = PullHeader(
             self._group,
             queue.topic,
@@ -305,6 +322,7 @@ class QueueFetcher:
             connection = await self._client.api.begin_pulls(address)
             self._generation = generation
             self._loop = loop = PullLoop(
+                self._client.api,
                 connection,
                 self._frames,
                 self._config.pull_timeout_ms,
@@ -313,6 +331,7 @@ class QueueFetcher:
                 offset,
                 self._tags,
                 self._source.wanted,
+                is_filtered=self._is_filtered,
             )
             loop.start()
             # Cancelling this task cancels the future, which ends the loop: no answer to a pull from
@@ -329,6 +348,8 @@ class QueueFetcher:
                 )
             if self._config.pull_interval_ms and generation == assigned.generation:
                 await self._client.clock.sleep_ms(self._config.pull_interval_ms)
+        except ProtocolError as error:
+            await self._drop_answer(error)
         except (RemotingError, RouteError) as error:
             await self._pause_after(address, error)
 
@@ -336,6 +357,9 @@ class QueueFetcher:
         """Count a pull with messages, at its answer."""
         assert self._loop is not None
         self._statistics.pulled(self.assigned.queue.topic, messages, self._loop.asked_ms)
+        if self.assigned.bad_answer_at >= 0:
+            _log.info("%s: pulled past offset %d again", self.assigned.queue, self._loop.offset)
+            self.assigned.bad_answer_at = -1
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves")
 
@@ -352,11 +376,17 @@ class QueueFetcher:
         assigned = self.assigned
         assigned.max_offset = max(reply.max_offset, 0)
         if code == ResponseCode.SUCCESS:
-            batch = MessageBatch(assigned.queue, body, self._tags, self._client.config.namespace)
+            next_offset = reply.next_begin_offset
+            batch = self._client.api.batch(assigned.queue, body, self._tags, offset, next_offset)
+            if batch.last_offset < 0:
+                raise ProtocolError("the broker found messages, and sent none")
+            if not self._is_filtered:
+                # Nothing lies between the last record and the next offset, whatever it says.
+                next_offset = batch.last_offset + 1
             self._count(len(batch))
             if len(batch) == 0:
-                assigned.skip_to(generation, reply.next_begin_offset)
-            elif assigned.accept(generation, batch, reply.next_begin_offset):
+                assigned.skip_to(generation, next_offset)
+            elif assigned.accept(generation, batch, next_offset):
                 # Messages, but the broker suggests another replica for the next pull.
                 self._receiver.submit(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
@@ -406,6 +436,26 @@ class QueueFetcher:
             )
             self._statistics.add("skipped", max(target - offset, 0))
         await self._offsets.reset(assigned, generation, target)
+
+    async def _drop_answer(self, error: ProtocolError) -> None:
+        """Wait, to pull again from the same offset: nothing of a bad answer was used."""
+        assert self._loop is not None
+        assigned, offset = self.assigned, self._loop.offset
+        self._statistics.add("bad_answers")
+        self._statistics.add("pull_errors")
+        # Once, not once per attempt. `unreadable_queues` tells that it goes on.
+        if assigned.bad_answer_at != offset:
+            assigned.bad_answer_at = offset
+            _log.error(
+                "%s: dropped a bad answer to the pull at offset %d, and will pull again every %d "
+                "ms: %s",
+                assigned.queue,
+                offset,
+                self._config.pull_delay_on_error_ms,
+                error,
+            )
+        await self._source.failed()
+        await wait_until_set(self._wake, self._client.clock, self._config.pull_delay_on_error_ms)
 
     async def _pause_after(self, address: str, error: OrderMQError) -> None:
         if getattr(error, "response_code", None) == ResponseCode.FLOW_CONTROL:

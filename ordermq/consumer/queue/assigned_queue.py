@@ -177,6 +177,7 @@ class AssignedQueue:
         self.worker = 0  # the thread of the last claim
         self.last_claim_ms = -1  # time of the last claim, on the monotonic clock
         self.max_offset = start_offset  # end of the queue at the broker, as of the last answer
+        self.bad_answer_at = -1  # the offset that is pulled again after a bad answer; -1: none
         self.try_unlock_times = 0  # how often its revocation found a batch still running
         self._on_lease_lost, self._on_drained, self._on_room = callbacks
         self._lock = threading.Lock()

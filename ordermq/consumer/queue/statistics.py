@@ -112,12 +112,13 @@ class ConsumerStatistics:
     `statistics["pulls"]` is 0 before the first one; a name that is no counter raises KeyError.
 
     Names: messages_done, batches, batches_failed, listener_errors, pulls, pulls_from_slaves,
-    pull_errors, commits, commit_errors, fenced_commits, lock_errors, leases_lost, hand_offs,
-    diverted, parked, skipped, filtered, slow_listeners, hook_errors, callback_errors,
+    pull_errors, bad_answers, commits, commit_errors, fenced_commits, lock_errors, leases_lost,
+    hand_offs, diverted, parked, skipped, filtered, slow_listeners, hook_errors, callback_errors,
     unpark_errors, internal_errors; of concurrent groups also sent_back, send_back_errors,
     timed_out, dropped; of lite pull consumers also polled, in messages. Not counters but the state
     at this moment: behind, in messages of all held queues; oldest_blocked_ms, how long the oldest
-    of the `blocked` messages has been failing.
+    of the `blocked` messages has been failing; unreadable_queues, held queues whose last answer was
+    bad.
 
     Args:
         clock: for the throughput.
@@ -200,6 +201,9 @@ class ConsumerStatistics:
     def _behind(self) -> int:
         return sum(self.behind().values())
 
+    def _unreadable_queues(self) -> int:
+        return sum(assigned.bad_answer_at >= 0 for assigned in self._assigned())
+
     def _oldest_blocked_ms(self) -> int:
         blocked = self.blocked()
         return self._clock.now_ms() - blocked[0].since_ms if blocked else 0
@@ -222,6 +226,7 @@ COUNTERS = frozenset({
 _STATES: dict[str, Callable[[ConsumerStatistics], int]] = {
     "behind": ConsumerStatistics._behind,
     "oldest_blocked_ms": ConsumerStatistics._oldest_blocked_ms,
+    "unreadable_queues": ConsumerStatistics._unreadable_queues,
 }
 
 Member = int | str | Sequence[int] | Sequence[str | None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ordermq.core import compression, status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.cffi_binding.arguments import Lent, raise_unless_ok
+from ordermq.core.cffi_binding.arguments import INT32_MAX, Lent, clamped, raise_unless_ok
 from ordermq.errors import StateError
 
 if TYPE_CHECKING:
@@ -21,10 +21,15 @@ _CTYPES: Final = {"q": "int64_t[]", "I": "uint32_t[]", "i": "int32_t[]"}
 class MessageIndex:
     """See interface.MessageIndex."""
 
-    __slots__ = ("_arrays", "_bytes", "_rows", "body", "last_offset")
+    __slots__ = ("_arrays", "_bytes", "_rows", "body", "last_offset", "max_decompressed_bytes")
 
     def __init__(
-        self, body: ReadableBuffer, tags: Sequence[bytes] = (), check_crc: bool = False
+        self,
+        body: ReadableBuffer,
+        tags: Sequence[bytes] = (),
+        check_crc: bool = False,
+        pulled: tuple[int, int, int] | None = None,
+        max_decompressed_bytes: int = compression.MAX_DECOMPRESSED_BYTES,
     ) -> None:
         # Once: views read through the rows without a check, so they must never change.
         if hasattr(self, "_rows"):
@@ -32,6 +37,7 @@ class MessageIndex:
         if not all(isinstance(tag, bytes) for tag in tags):
             raise TypeError("tags: expected a sequence of bytes objects")
         self.body = bytes(body)
+        self.max_decompressed_bytes = max_decompressed_bytes
         self._bytes = ffi.from_buffer("uint8_t[]", self.body)
         tag_bytes = [ffi.from_buffer("uint8_t[]", tag) for tag in tags]  # alive during the call
         wanted = ffi.new("omq_text[]", [(tag, len(tag)) for tag in tag_bytes])
@@ -47,6 +53,7 @@ class MessageIndex:
             wanted,
             len(wanted),
             check_crc,
+            _pulled(pulled),
             self._rows,
             last_offset,
             fault,
@@ -106,8 +113,7 @@ class MessageIndex:
 
     def _locate(self, row: int) -> Any:
         parts = ffi.new("omq_message_parts *")
-        # Not checked here: a view checks its row once, when it is made.
-        lib.omq_message_locate(self._bytes, self._rows, row, parts)
+        lib.omq_message_locate(self._bytes, self._rows, self._checked(row), parts)
         return parts
 
     def _column(self, code: str) -> tuple[Any, memoryview]:
@@ -180,6 +186,15 @@ class MessageIndex:
         return (_view(kind, self, row) for row in range(first, first + count))
 
 
+def _pulled(pulled: tuple[int, int, int] | None) -> Any:
+    """Return the pull that a body answers, for C."""
+    if pulled is None:
+        return ffi.NULL
+    queue_id, first, end = pulled
+    bounded = min(max(queue_id, -1), INT32_MAX)
+    return ffi.new("omq_pulled *", (clamped(first), clamped(end), bounded))
+
+
 def _view_of(values: Any, code: str, count: int) -> memoryview:
     """Return C memory as a read-only column."""
     # The buffer keeps `values`, and so the memory, alive as long as a view of it exists.
@@ -230,7 +245,9 @@ class MessageView:
             return memoryview(self._index.body)[parts.body_at : parts.body_at + parts.body_size]
         # Kept, because a listener may read the body more than once.
         if self._decompressed is None:
-            self._decompressed = compression.decompress(bytes(self.stored_body), self.sys_flag)
+            self._decompressed = compression.decompress(
+                bytes(self.stored_body), self.sys_flag, self._index.max_decompressed_bytes
+            )
         return memoryview(self._decompressed)
 
     @property

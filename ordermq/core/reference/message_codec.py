@@ -23,6 +23,8 @@ _BORN_HOST_V6: Final = 0x10
 _STORE_HOST_V6: Final = 0x20
 _INNER_BATCH: Final = 0x40 | 0x80
 
+_ANY: Final = (-1, 0, status.MAX_OFFSET + 1)  # the pull that every offset answers
+
 
 class _Row(NamedTuple):
     """All fields of one message, decoded at once: the native cores decode them on access."""
@@ -67,30 +69,40 @@ _FIELDS: Final = {
 class MessageIndex:
     """See interface.MessageIndex."""
 
-    __slots__ = ("_rows", "body", "last_offset")
+    __slots__ = ("_rows", "body", "last_offset", "max_decompressed_bytes")
 
     body: bytes
     last_offset: int
 
     def __init__(
-        self, body: ReadableBuffer, tags: Sequence[bytes] = (), check_crc: bool = False
+        self,
+        body: ReadableBuffer,
+        tags: Sequence[bytes] = (),
+        check_crc: bool = False,
+        pulled: tuple[int, int, int] | None = None,
+        max_decompressed_bytes: int = compression.MAX_DECOMPRESSED_BYTES,
     ) -> None:
         # Views that were made before would read the rows of another body.
         if hasattr(self, "_rows"):
             raise StateError("a MessageIndex is made once")
         # No copy of bytes; anything else could change under the views.
         self.body = bytes(body)
+        self.max_decompressed_bytes = max_decompressed_bytes
         wanted = _tags(tags)
+        _, first, _ = pulled or _ANY
         self._rows: list[_Row] = []
         self.last_offset = -1
         position = record = 0
         while position < len(self.body):
-            size, rows = _read_record(self.body, position, record, check_crc)
+            size, rows = _read_record(
+                self.body, position, record, check_crc, pulled, self.last_offset
+            )
             for row in rows:
                 # Filtered messages count, too: the next pull starts behind the last one scanned.
                 self.last_offset = row.queue_offset
                 text = self.body[row.property_position :][: row.property_size]
-                if not wanted or _properties(text).get(b"TAGS") in wanted:
+                is_wanted = not wanted or _properties(text).get(b"TAGS") in wanted
+                if row.queue_offset >= first and is_wanted:
                     self._rows.append(row)
             if not rows:  # an empty inner batch: the record's own offset was scanned
                 (self.last_offset,) = struct.unpack_from(">q", self.body, position + 20)
@@ -231,7 +243,9 @@ class MessageView:
         if not self._row.is_compressed:
             return self.stored_body
         if self._decompressed is None:
-            self._decompressed = compression.decompress(bytes(self.stored_body), self.sys_flag)
+            self._decompressed = compression.decompress(
+                bytes(self.stored_body), self.sys_flag, self._index.max_decompressed_bytes
+            )
         return memoryview(self._decompressed)
 
     @property
@@ -328,9 +342,16 @@ def _tags(tags: Sequence[bytes]) -> set[bytes | None]:
     return set(tags)
 
 
-def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple[int, list[_Row]]:
+def _read_record(
+    data: bytes,
+    start: int,
+    record: int,
+    check_crc: bool,
+    pulled: tuple[int, int, int] | None,
+    before: int,
+) -> tuple[int, list[_Row]]:
     """Return (record size, its messages) of the record at `start`
-    (docs/internals/protocol.md#stored-message)."""
+    (docs/internals/protocol.md#stored-message); `before` is the offset of the message before it."""
 
     def need(holds: bool, fault: int, at: int) -> None:
         if not holds:
@@ -370,6 +391,15 @@ def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple
     (property_size,) = struct.unpack_from(">h", data, at)
     need(0 <= property_size <= end - at - 2, status.PROPERTY_SIZE, at)
     need(at + 2 + property_size == end, status.RECORD_END, at + 2 + property_size)
+    is_inner = flags & _INNER_BATCH == _INNER_BATCH
+    queue_id_asked, first_asked, end_asked = pulled or _ANY
+    if pulled:
+        need(queue_id_asked < 0 or queue_id == queue_id_asked, status.QUEUE_ID, start + 12)
+        need(offset > before, status.OFFSET_ORDER, start + 20)
+        need(is_inner or not flags & _INNER_BATCH, status.INNER_MARKS, start + 36)
+        # A pull from the middle of an inner batch is answered with all of it.
+        is_in_range = offset < end_asked and (offset >= first_asked or is_inner)
+        need(is_in_range, status.OFFSET_RANGE, start + 20)
     if check_crc:
         stored_body = data[body : body + body_size]
         # Java stores 31 bits, for its field is signed.
@@ -379,11 +409,14 @@ def _read_record(data: bytes, start: int, record: int, check_crc: bool) -> tuple
         born, stored, data[born_host:stored_at], data[store_host:tail], times, prepared,
         bool(flags & _COMPRESSED),
     )  # fmt: skip
-    if flags & _INNER_BATCH != _INNER_BATCH:
+    if not is_inner:
         return size, [row]
     # Producers compress the messages of an inner batch one by one, never the batch.
     need(not flags & _COMPRESSED, status.INNER_COMPRESSED, start + 36)
-    return size, _inner_batch(data, row, record)
+    rows = _inner_batch(data, row, record)
+    last = rows[-1].queue_offset if rows else offset
+    need(first_asked <= last < end_asked, status.OFFSET_RANGE, start + 20)
+    return size, rows
 
 
 def _inner_batch(data: bytes, outer: _Row, record: int) -> list[_Row]:

@@ -118,20 +118,35 @@ class QueueReader:
         ahead: Future[_Chunk] | None = self._session.submit(self._pull_chunk(self._range.start))
         try:
             while ahead is not None:
-                chunk = ahead.result()
+                chunk, batch = self._index(ahead.result())
                 # The next chunk is pulled while Spark takes this one: a generator gets control
                 # back only when Spark wants more.
                 ahead = None
                 if chunk.next < end:
                     ahead = self._session.submit(self._pull_chunk(chunk.next))
-                yield from self._decode(chunk)
+                yield from self._decode(chunk, batch)
         finally:
             if ahead is not None:
                 ahead.cancel()  # Spark has enough rows, as with LIMIT, or ended the task
 
-    def _decode(self, chunk: _Chunk) -> Iterator[pa.RecordBatch]:
+    def _index(self, chunk: _Chunk) -> tuple[_Chunk, MessageBatch]:
+        """Index a chunk; one that is damaged is pulled again, for `read_timeout_ms` at most."""
+        session, started_ms = self._session, self._session.clock.now_ms()
+        while True:
+            try:
+                batch = session.api.batch(
+                    self._range.queue, chunk.records, self._tags, chunk.start, chunk.next
+                )
+            except ProtocolError as error:
+                if self._waited_ms(started_ms) > self._options.read_timeout_ms:
+                    raise self._protocol_error(str(error), chunk.start) from error
+                session.call(self._report_bad_chunk(error))
+                chunk = session.call(self._pull_chunk(chunk.start))
+            else:
+                return chunk, batch
+
+    def _decode(self, chunk: _Chunk, batch: MessageBatch) -> Iterator[pa.RecordBatch]:
         options = self._options
-        batch = MessageBatch(self._range.queue, chunk.records, self._tags)
         offsets = np.asarray(batch.offsets)
         # A pull may return messages after the end of the range: a replay must not have them.
         count = int(np.searchsorted(offsets, self._range.end))
@@ -148,11 +163,6 @@ class QueueReader:
     def _check_offsets(
         self, chunk: _Chunk, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
     ) -> None:
-        if len(offsets) and (offsets[0] < chunk.start or (np.diff(offsets) <= 0).any()):
-            raise self._protocol_error(
-                f"the broker returned offsets out of order for a pull at {chunk.start}",
-                chunk.start,
-            )
         # Without a tag filter every offset of the range has a message, so a missing one is lost.
         # Counted here because a broker does not always say that it skipped expired messages.
         expected = min(chunk.next, self._range.end) - chunk.start
@@ -184,6 +194,10 @@ class QueueReader:
         )
 
     # On the I/O thread.
+
+    async def _report_bad_chunk(self, error: ProtocolError) -> None:
+        self._session.report_failure(self._range.broker, "pull", error)
+        await self._session.clock.sleep_ms(_RETRY_MS)
 
     async def _pull_chunk(self, start: int) -> _Chunk:
         """Pull from `start` until the chunk is full or the range ends; raises as `read_range`."""

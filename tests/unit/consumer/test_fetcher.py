@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
+from ordermq.config import RemotingConfig
 from ordermq.consumer.fetch.fetcher import PullLoop
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.errors import ProtocolError, RequestTimeout
@@ -46,7 +48,7 @@ class Line:
 class Pulls:
     """A pull loop from offset 10 on, driven by hand; use within a running event loop."""
 
-    def __init__(self, line: Line | None = None) -> None:
+    def __init__(self, line: Line | None = None, *, is_filtered: bool = False) -> None:
         self.line = line or Line()
         self.frames = PullFrames(HEADER)
         self.pulled: list[int] = []
@@ -64,6 +66,7 @@ class Pulls:
         )
         self.generation = self.assigned.generation
         self.loop = PullLoop(
+            BrokerApi(cast(Any, None), RemotingConfig(), "me"),
             cast(Any, self.line),
             self.frames,
             30_000,
@@ -72,6 +75,7 @@ class Pulls:
             10,
             (),
             broker_id=0,
+            is_filtered=is_filtered,
         )
         self.loop.start()
 
@@ -145,6 +149,19 @@ def test_each_answer_is_buffered_and_the_next_pull_sent_as_it_is_read() -> None:
             {"nextBeginOffset": "20", "suggestWhichBrokerId": "1"},
             bytes(batch(range(10, 20)).body),
         ),
+        Command(
+            ResponseCode.SUCCESS,
+            {"nextBeginOffset": "20", "offsetDelta": "0"},
+            bytes(batch(range(10, 20)).body),
+        ),
+        Command(
+            ResponseCode.SUCCESS,
+            {"nextBeginOffset": str(21 + MAX_PAST_END), "maxOffset": "20"},
+            bytes(batch(range(10, 20)).body),
+        ),
+        Command(ResponseCode.SUCCESS, {"nextBeginOffset": "9" * 19}, b""),
+        Command(ResponseCode.SUCCESS, {"nextBeginOffset": "\u0662\u0660"}, b""),
+        Command(ResponseCode.SUCCESS, {"nextBeginOffset": "20", "maxOffset": "-7"}, b""),
     ],
 )
 def test_an_answer_that_is_more_than_messages_is_left_to_who_awaits_the_end(
@@ -191,6 +208,35 @@ def test_a_torn_body_and_a_failed_request_reach_who_awaits_the_end() -> None:
         late.loop.failed(RequestTimeout("no answer"))
         assert isinstance(late.loop.ended.exception(), RequestTimeout)
         assert torn.assigned.next_pull_offset == late.assigned.next_pull_offset == 10
+
+
+@pytest.mark.parametrize("change", ["offset", "body", "queue id", "crc"])
+def test_nothing_of_an_answer_with_a_flipped_bit_is_buffered(change: str) -> None:
+    @on_a_loop
+    def _() -> None:
+        pulls = Pulls()
+        body = bytearray(batch(range(10, 20)).body)
+        body[{"queue id": 14, "offset": 22, "crc": 9, "body": 88}[change]] ^= 4
+        pulls.loop.answered(Command(0, {"nextBeginOffset": "20", "maxOffset": "20"}, bytes(body)))
+        assert isinstance(pulls.loop.ended.exception(), ProtocolError)
+        assert pulls.assigned.process_queue.message_count == 0
+        assert pulls.assigned.next_pull_offset == pulls.loop.offset == 10
+
+
+def test_without_a_filter_the_next_pull_is_behind_the_last_record() -> None:
+    @on_a_loop
+    def _() -> None:
+        told, filtered = Pulls(), Pulls(is_filtered=True)
+        for pulls in (told, filtered):
+            pulls.loop.answered(
+                Command(
+                    0,
+                    {"nextBeginOffset": "52", "maxOffset": "60"},
+                    bytes(batch(range(10, 20)).body),
+                )
+            )
+        assert told.offsets_asked == [10, 20], "the offset of the header is covered by nothing"
+        assert filtered.offsets_asked == [10, 52]
 
 
 def test_what_comes_after_the_end_changes_nothing() -> None:

@@ -510,8 +510,9 @@ static void index_exactly(const uint8_t *bytes, size_t size) {
     for (size_t tag_count = 0; tag_count <= 2; tag_count++) {
         int64_t last;
         omq_message_fault fault;
-        omq_status status = omq_message_index(body, size, tags, tag_count, tag_count == 1, &rows,
-                                              &last, &fault);
+        omq_pulled pulled = {.first = 3, .end = INT64_MAX - 9, .queue_id = -1};
+        omq_status status = omq_message_index(body, size, tags, tag_count, tag_count == 1,
+                                              tag_count == 2 ? &pulled : NULL, &rows, &last, &fault);
         REQUIRE(status == OMQ_OK || status == OMQ_MALFORMED);
         REQUIRE(status == OMQ_OK || fault.position <= size);
         REQUIRE(rows.count <= room);

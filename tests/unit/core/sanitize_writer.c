@@ -20,7 +20,9 @@ static omq_outgoing *read_again(const uint8_t *records, size_t size, size_t coun
     omq_outgoing *messages = exactly(count * sizeof *messages);
     int64_t last;
     omq_message_fault fault;
-    REQUIRE(omq_message_index(records, size, NULL, 0, true, &rows, &last, &fault) == OMQ_OK);
+    omq_pulled pulled = {.first = first, .end = first + (int64_t)count, .queue_id = -1};
+    REQUIRE(omq_message_index(records, size, NULL, 0, true, &pulled, &rows, &last, &fault) ==
+            OMQ_OK);
     REQUIRE(rows.count == count && (count == 0 || last == first + (int64_t)count - 1));
     for (size_t i = 0; i < count; i++) {
         omq_message_parts parts;
