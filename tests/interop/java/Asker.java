@@ -29,6 +29,7 @@ final class Asker {
         DefaultMQProducer producer = new DefaultMQProducer(given.get("group"), signs(given));
         producer.setInstanceName("java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(given.get("name_servers"));
+        producer.setSendMsgTimeout(Lines.SEND_TIMEOUT_MS);
         if (given.containsKey("namespace")) {
             producer.setNamespace(given.get("namespace"));
         }

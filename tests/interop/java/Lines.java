@@ -10,6 +10,12 @@ final class Lines {
     private static final Pattern OBJECT = Pattern.compile("\\{([^{}]*)\\}");
     private static final Pattern MEMBER = Pattern.compile("\"?(\\w+)\"?:(?:\"([^\"]*)\"|(-?\\d+))");
 
+    /**
+     * For each send. The first one of a process also loads classes and asks for the route: with
+     * both cores busy it exceeds the default of 3 s, which is not what these tests are about.
+     */
+    static final int SEND_TIMEOUT_MS = 30_000;
+
     private Lines() {}
 
     static Map<String, String> arguments(String[] args) {

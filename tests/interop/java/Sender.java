@@ -35,6 +35,7 @@ final class Sender {
         DefaultMQProducer producer = new DefaultMQProducer("java-sender", signs, isTraced, null);
         producer.setInstanceName("java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(given.get("name_servers"));
+        producer.setSendMsgTimeout(Lines.SEND_TIMEOUT_MS);
         if (given.containsKey("namespace")) {
             producer.setNamespace(given.get("namespace"));
         }

@@ -18,6 +18,7 @@ final class TimedSender {
         DefaultMQProducer producer = new DefaultMQProducer("java-timed");
         producer.setInstanceName("java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(given.get("name_servers"));
+        producer.setSendMsgTimeout(Lines.SEND_TIMEOUT_MS);
         producer.start();
         Lines.print("ready", producer.buildMQClientId());
         BufferedReader lines =

@@ -21,6 +21,7 @@ final class Transactor {
         TransactionMQProducer producer = new TransactionMQProducer(given.get("group"));
         producer.setInstanceName("java-" + ProcessHandle.current().pid());
         producer.setNamesrvAddr(given.get("name_servers"));
+        producer.setSendMsgTimeout(Lines.SEND_TIMEOUT_MS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
