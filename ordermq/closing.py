@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from ordermq.forking import ProcessBound
 
-class Closing:
+
+class Closing(ProcessBound):
     """Base of classes whose `close` is called at the end of a `with` block."""
 
     def close(self) -> object:

@@ -80,6 +80,12 @@ class StateError(OrderMQError, RuntimeError):
     code = "state"
 
 
+class UsedAfterFork(StateError):
+    """The object belongs to another process: this one is its forked child."""
+
+    code = "used-after-fork"
+
+
 class RemotingError(OrderMQError):
     """A request to a broker or name server failed."""
 

@@ -164,6 +164,12 @@ class History(Closing):
             return
         self.record(EventType.CLOSE)
         with self._lock:
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
+            self._close_file()
+
+    def _leave_to_parent(self) -> None:
+        self._close_file()  # without a CLOSE: the parent's run goes on
+
+    def _close_file(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

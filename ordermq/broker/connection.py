@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from ordermq import core
+from ordermq import core, forking
 from ordermq.broker.connection_limits import ConnectionLimits
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.config import BrokerConfig
@@ -78,6 +78,7 @@ class BrokerConnection(asyncio.Protocol):
         self._response_callbacks: dict[int, Callable[[Command | None], None]] = {}
         # Per connection, because a record holds its producer's address.
         self._writers: dict[tuple[str, int], core.interface.RecordWriter] = {}
+        self._descriptor = -1
         self.peer = ""
         self.local_address = ""
         self._born_host = b""
@@ -86,6 +87,8 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        forking.keep_from_children(self._descriptor)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         # Formatted once: every stored record and message id contains both addresses.
@@ -96,6 +99,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        forking.closes(self._descriptor)
         self._out.clear()
         self._backlog.clear()
         # Waiting handlers get their answer now, not after a time-out.

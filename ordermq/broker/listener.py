@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from ordermq import forking
 from ordermq.broker.connection import BrokerConnection
 from ordermq.broker.connection_limits import ConnectionLimits
 from ordermq.remoting.tls import SHUTDOWN_TIMEOUT_S
@@ -64,6 +65,8 @@ class Listener:
             for family, address in dict.fromkeys((each[0], each[4]) for each in found):
                 listening = socket.create_server(address, family=family, backlog=_BACKLOG)
                 listening.setblocking(False)
+                # A child that kept it would keep the port after the broker's end.
+                forking.keep_from_children(listening.fileno())
                 self._sockets.append(listening)
         except OSError:
             self._close_sockets()
@@ -87,6 +90,7 @@ class Listener:
 
     def _close_sockets(self) -> None:
         for listening in self._sockets:
+            forking.closes(listening.fileno())
             listening.close()
         self._sockets.clear()
 

@@ -12,6 +12,7 @@ from ordermq.client.outages import Outages
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.errors import ConnectFailed, StateError
+from ordermq.forking import ProcessBound
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
@@ -24,7 +25,7 @@ _MAX_BACKOFF = 16  # times reconnect_delay_ms: 3.2 s with the default, short for
 Answer = Command | asyncio.Task[Command] | None
 
 
-class Connections:
+class Connections(ProcessBound):
     """Connections of one client, by address; used on the I/O thread only.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from ordermq.clock import Clock
 from ordermq.errors import StateError
+from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
 
 _T = TypeVar("_T")
@@ -22,7 +23,7 @@ _log = logging.getLogger("ordermq.client")
 _RESTART_DELAY_MS = 1_000
 
 
-class Runtime:
+class Runtime(ProcessBound):
     """An asyncio loop in a daemon thread, shared by all clients of the process.
 
     `acquire` counts a user and `release` uncounts it; the thread ends with its last user. After
@@ -35,7 +36,6 @@ class Runtime:
     def __init__(self, name: str = "ordermq-io") -> None:
         self.loop = new_event_loop()
         self._users = 0  # under `_shared_lock`
-        self._pid = os.getpid()  # a forked child has this object, but not its thread
         # The loop keeps only weak references: a task nobody holds may be collected while it runs.
         self._tasks: set[asyncio.Task[Any]] = set()
         # The constructor returns with a running loop, so that nobody posts to one that is not.
@@ -49,7 +49,7 @@ class Runtime:
         """Return the process's runtime, started if need be, and count one more user."""
         with cls._shared_lock:
             runtime = cls._shared
-            if runtime is None or runtime._pid != os.getpid():
+            if runtime is None:
                 runtime = cls._shared = cls()
             runtime._users += 1
             return runtime
@@ -68,6 +68,11 @@ class Runtime:
         # A client that is closed by a callback on the I/O thread cannot wait for that thread.
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    @classmethod
+    def _forget(cls) -> None:
+        cls._shared = None
+        cls._shared_lock = threading.Lock()  # another thread may have held it during the fork
 
     @property
     def is_io_thread(self) -> bool:
@@ -139,6 +144,9 @@ class Runtime:
         if remaining:
             self.loop.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+
+
+os.register_at_fork(after_in_child=Runtime._forget)
 
 
 async def repeat(

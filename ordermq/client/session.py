@@ -17,6 +17,7 @@ from ordermq.client.runtime import Runtime, cancelled, repeat
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
+from ordermq.forking import ProcessBound
 from ordermq.model.identifiers import unique_instance
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_instance
@@ -37,7 +38,7 @@ def _ignore(text: str) -> None:
     return None
 
 
-class ClientSession:
+class ClientSession(ProcessBound):
     """Everything a producer, consumer or tool needs to talk to name servers and brokers.
 
     It holds the process's I/O thread from its construction until `close`. Its parts

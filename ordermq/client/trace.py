@@ -15,6 +15,7 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, wait_until_set
 from ordermq.config import RemotingConfig, TraceConfig
 from ordermq.errors import OrderMQError, RouteError
+from ordermq.forking import ProcessBound
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import Message
 from ordermq.model.message_queue import MessageQueue
@@ -28,7 +29,7 @@ _MOST_BYTES = 128_000  # of one trace message, about; as Java's AsyncTraceDispat
 _MOST_KEY_BYTES = 16_000  # of one trace message, about: its keys must fit into its properties
 
 
-class TraceDispatcher:
+class TraceDispatcher(ProcessBound):
     """Collects trace records from any thread and sends them every `trace_interval_ms`.
 
     It has a session of its own, so that traces never wait behind messages, nor messages behind

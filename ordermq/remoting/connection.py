@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from ordermq import forking
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig, SerializeType
 from ordermq.errors import (
@@ -474,7 +475,7 @@ class SharedSocket:
         lock: held by every writer, so that frames do not mix.
     """
 
-    __slots__ = ("_is_open", "_lock", "_own", "_rest", "_transport", "loop")
+    __slots__ = ("_is_open", "_lock", "_number", "_own", "_rest", "_transport", "loop")
 
     def __init__(self, transport: asyncio.Transport, lock: threading.Lock) -> None:
         self._lock = lock
@@ -483,6 +484,8 @@ class SharedSocket:
         # A duplicate of the file descriptor: the transport may close its own, and the number may
         # be reused, while another thread writes.
         self._own: socket.socket | None = None
+        self._number: int = transport.get_extra_info("socket").fileno()
+        forking.keep_from_children(self._number)
         self._rest = b""  # of a partly written frame: must be sent before anything else
         self._is_open = transport.get_extra_info("ssl_object") is None
 
@@ -503,7 +506,9 @@ class SharedSocket:
         """Refuse writes of other threads; called when the transport has ended."""
         with self._lock:
             self._is_open = False
+            forking.closes(self._number)  # before the transport closes it
             if self._own is not None:
+                forking.closes(self._own.fileno())
                 self._own.close()
                 self._own = None
 
@@ -528,6 +533,7 @@ class SharedSocket:
         if own is None:
             shared = self._transport.get_extra_info("socket")
             own = self._own = socket.fromfd(shared.fileno(), shared.family, shared.type)
+            forking.keep_from_children(own.fileno())
         try:
             sent = own.send(data, _FLAGS)
         except BlockingIOError:

@@ -34,6 +34,7 @@ class ProcessCache(Generic[_T]):
         self._make = make
         self._lock = threading.Lock()
         self._kept: dict[Any, _T] = {}
+        os.register_at_fork(after_in_child=self._unlock)
 
     def get(self, *arguments: Any) -> _T:
         """Return the object made from these arguments."""
@@ -44,6 +45,9 @@ class ProcessCache(Generic[_T]):
             if key not in self._kept:
                 self._kept[key] = self._make(*arguments)
             return self._kept[key]
+
+    def _unlock(self) -> None:
+        self._lock = threading.Lock()  # another thread may have held it during the fork
 
 
 _SESSIONS = ProcessCache(ClientSession)

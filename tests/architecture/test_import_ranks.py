@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HOUSE = ROOT / "ordermq"
 RANKS = (
-    {"errors", "clock", "closing", "config", "events", "private_files"},
+    {"errors", "forking", "clock", "closing", "config", "events", "private_files"},
     {"core"},
     {"model"},
     {"remoting"},

@@ -23,6 +23,7 @@ _BESIDE = {
     "ordermq/consumer/group/queue_locks.py",
     "ordermq/consumer/group/subscriptions.py",
     "ordermq/model/names.py",
+    "ordermq/forking.py",  # once per connection
     "ordermq/remoting/bodies.py",
 }
 

@@ -140,6 +140,7 @@ class GroupCommit:
         # SimpleQueue: its put and get are single C calls, and the writer blocks without polling.
         self._waiting: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ordermq-store", daemon=True)
+        self._committing = threading.Lock()  # taken once per group; a fork takes it, too
 
     def start(self) -> None:
         """Start the writer thread."""
@@ -150,6 +151,14 @@ class GroupCommit:
         self._hand_over()
         self._waiting.put(None)
         self._thread.join()
+
+    def rest(self) -> None:
+        """Wait until no group is being committed, and begin none until `go_on`."""
+        self._committing.acquire()
+
+    def go_on(self) -> None:
+        """End `rest`."""
+        self._committing.release()
 
     def submit(self, write: Write) -> None:
         """Queue a write; writes become durable, and are `done`, in this order."""
@@ -180,7 +189,8 @@ class GroupCommit:
                     is_open = False
                     break
                 group += more
-            error = self._commit(group)
+            with self._committing:
+                error = self._commit(group)
             # One call per group: waking the loop costs more than finishing a write.
             self._loop.call_soon_threadsafe(self._finish, group, error)
 

@@ -7,10 +7,12 @@ Reads run on the loop thread over a connection of its own; all writes go through
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import secrets
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -25,12 +27,14 @@ from ordermq.broker.store.group_commit import (
 )
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import StoreError
+from ordermq.forking import ProcessBound
 from ordermq.model.stored_message import stored_at
 from ordermq.private_files import make_private, open_private
 
 FORMAT = 1  # of the schema; a database of another format is refused, never converted silently
 SCAN_LIMIT = 16_000  # rows one filtered pull may scan, so that other requests are not delayed
 _READ_CHUNK = 32  # records: the default batch of a pull, read with one query
+_REST_S = 5.0  # a bound that nothing should reach: a fork must not hang, and nor must the broker
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 # Each queue has a table of its own, `log_<queues.id>`, because each then grows at its right
 # edge: with eight queues twice as fast as one table keyed by queue and offset.
@@ -46,7 +50,7 @@ _SCHEMA = (
 )
 
 
-class Store:
+class Store(ProcessBound):
     """Opens the database, loads its queues, reads records, and submits writes.
 
     Args:
@@ -59,6 +63,10 @@ class Store:
         self.path = _database_path(path)
         self._lock_file = -1 if self.path is None else _lock(self.path)
         self._group_commit: GroupCommit | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # from `start` to `stop_writing`
+        self._loop_thread = 0
+        self._is_fork_over: threading.Event | None = None
+        self._resting: GroupCommit | None = None  # during a fork
         self._group_max = config.group_commit_max
         self._listeners: list[Callable[[Append], None]] = []
         self._logs: dict[tuple[str, int], QueueLog] = {}
@@ -89,7 +97,8 @@ class Store:
             ) from error
 
     def start(self, loop: asyncio.AbstractEventLoop, statistics: BrokerStatistics) -> None:
-        """Start the writer thread; `done`s are called on this loop."""
+        """Start the writer thread; `done`s are called on this loop, which also reads."""
+        self._loop, self._loop_thread = loop, threading.get_ident()
         self._group_commit = GroupCommit(
             self._writer, loop, self._group_max, statistics, self._committed
         )
@@ -99,7 +108,7 @@ class Store:
         """Commit the writes submitted so far; their `done`s are then queued in the loop."""
         if self._group_commit is not None:
             self._group_commit.close()
-            self._group_commit = None
+            self._group_commit = self._loop = None
 
     def close(self) -> None:
         """Stop writing, close the database and release its path."""
@@ -324,6 +333,35 @@ class Store:
         for listener in self._listeners:
             listener(append)
 
+    # At a fork. SQLite's own locks are of the process: one that another thread held at the fork
+    # would stop every database that the child opens, for ever. So both threads rest meanwhile.
+
+    def _before_fork(self) -> None:
+        # The loop first: it may be waiting for the writer's end.
+        if self._loop is not None and threading.get_ident() != self._loop_thread:
+            self._is_fork_over, is_resting = threading.Event(), threading.Event()
+            with contextlib.suppress(RuntimeError):  # it has just been closed
+                self._loop.call_soon_threadsafe(_rest, is_resting, self._is_fork_over)
+                is_resting.wait(_REST_S)
+        self._resting = self._group_commit
+        if self._resting is not None:
+            self._resting.rest()
+
+    def _after_fork_in_parent(self) -> None:
+        if self._resting is not None:
+            self._resting.go_on()
+            self._resting = None
+        if self._is_fork_over is not None:
+            self._is_fork_over.set()
+            self._is_fork_over = None
+
+    def _leave_to_parent(self) -> None:
+        # The path stays locked as long as any process has this open, so not in the child. The
+        # databases stay open there, unused: to close one would write its log back.
+        if self._lock_file >= 0:
+            os.close(self._lock_file)
+            self._lock_file = -1
+
     def _release(self) -> None:
         for name in ("_reader", "_writer"):
             database = getattr(self, name, None)
@@ -332,6 +370,11 @@ class Store:
         if self._lock_file >= 0:
             os.close(self._lock_file)
             self._lock_file = -1
+
+
+def _rest(is_resting: threading.Event, is_over: threading.Event) -> None:
+    is_resting.set()
+    is_over.wait(_REST_S)
 
 
 def _fitting(records: Iterable[bytes], max_bytes: int) -> list[bytes]:

@@ -20,6 +20,7 @@ from ordermq.client.runtime import Runtime
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue
+from ordermq.forking import ProcessBound
 
 # A listener that returns sooner than this hardly waits for anything but the interpreter lock, so
 # one thread is enough for it.
@@ -99,7 +100,7 @@ class _Worker:
         self.wake.acquire()
 
 
-class WorkerPool(Generic[Queue]):
+class WorkerPool(ProcessBound, Generic[Queue]):
     """At most `size` daemon threads, started as work needs them.
 
     One worker, the primary one, serves queue after queue while the listener is quick. As soon as
@@ -296,7 +297,7 @@ class WorkerPool(Generic[Queue]):
             return None
 
 
-class ListenerLoop(Generic[Queue]):
+class ListenerLoop(ProcessBound, Generic[Queue]):
     """A thread with an event loop for `async def` listeners; one task per submitted queue.
 
     Args:

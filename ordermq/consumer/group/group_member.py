@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError, Future
@@ -39,6 +40,7 @@ from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
+from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic
 from ordermq.model.subscription import Subscription
@@ -96,7 +98,17 @@ class MemberIdentity:
 
 
 _claims_lock = threading.Lock()
+# A forked child inherits them: a member of the parent and one of the child must not share an
+# identity, either.
 _claims: dict[tuple[tuple[str, ...], str, str, str], MemberIdentity] = {}
+
+
+def _unlock_claims() -> None:
+    global _claims_lock
+    _claims_lock = threading.Lock()  # another thread may have held it during the fork
+
+
+os.register_at_fork(after_in_child=_unlock_claims)
 
 
 class ReceiverParts(NamedTuple):
@@ -146,7 +158,7 @@ class MemberSettings:
     statistics: ConsumerStatistics
 
 
-class GroupMember:
+class GroupMember(ProcessBound):
     """One member of a group; `start` and `close` from any thread but the I/O thread.
 
     Its coroutines run on the I/O thread.

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ordermq.errors import ProtocolError, StateError, StoreError
+from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.private_files import open_private
 from ordermq.remoting.bodies import queue_from_json, queue_table_to_json
@@ -64,7 +65,7 @@ def _after(text: str, at: int, expected: str) -> int:
     return at + len(expected)
 
 
-class OffsetFile:
+class OffsetFile(ProcessBound):
     """One member's file; nobody else may write it while it is open.
 
     Raises:
@@ -109,6 +110,10 @@ class OffsetFile:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def _leave_to_parent(self) -> None:
+        # The parent keeps its lock, which ends when no process has the file open any more.
+        self.close()
 
     def _claim(self) -> None:
         try:

@@ -25,6 +25,7 @@ from ordermq.clock import Clock, wait_until_set
 from ordermq.consumer.group.queue_locks import LeaseTimes
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
+from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
@@ -35,7 +36,7 @@ from ordermq.spark.source.offsets import Offsets
 _log = logging.getLogger("ordermq.spark")
 
 
-class DriverLocks:
+class DriverLocks(ProcessBound):
     """The queue locks of one run; its coroutines run on the I/O thread, the rest anywhere.
 
     Unlike a consumer's `QueueLocks` it locks all queues or none, takes over from the run before

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.errors import OrderMQError, StateError
+from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions, queue_text
 from ordermq.spark.session import learn_routes, new_run_id, queues_of
@@ -30,7 +31,7 @@ _log = logging.getLogger("ordermq.spark")
 _COMMIT_WAIT_S = 10.0
 
 
-class StreamDriver:
+class StreamDriver(ProcessBound):
     """One run of a streaming query, on the driver.
 
     One process per run calls these methods from its main thread. Whichever comes first opens the
