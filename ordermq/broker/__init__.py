@@ -10,6 +10,7 @@
 | the handler of a request | processors/ (its `__init__.py` lists the codes) |
 | the parts that handlers use, replies after a write | context.py |
 | where a message is stored: its queue, a delay, a transaction | message_routing.py |
+| copies that a producer sends again | recent_sends.py |
 | delay levels, timed messages, recall | delayed_messages.py |
 | half messages, commit, rollback, transaction checks | transactions.py |
 | pulls that wait for a message | long_polling.py |
@@ -20,7 +21,8 @@
 | SQLite, group commit, fsync, retention | store/ |
 | counters | statistics.py |
 
-A send: connection -> server -> processors/send (processors/fast_path) -> message_routing ->
+A send: connection -> server -> processors/send (processors/fast_path, recent_sends) ->
+message_routing ->
 store/group_commit, on the writer thread; then, back on the loop, store/store -> long_polling,
 and processors/send replies.
 

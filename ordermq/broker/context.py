@@ -13,9 +13,10 @@ from ordermq.broker.groups import GroupTable, ProducerTable, notify_rebalance
 from ordermq.broker.long_polling import HeldPull, LongPolling
 from ordermq.broker.message_routing import MessageRouting
 from ordermq.broker.queue_locks import QueueLocks
+from ordermq.broker.recent_sends import recent_sends
 from ordermq.broker.statistics import BrokerStatistics
 from ordermq.broker.store import Done, Retention, Store
-from ordermq.broker.topics import TopicTable, is_system_topic
+from ordermq.broker.topics import TopicTable, is_internal_name, is_system_topic
 from ordermq.broker.transactions import Transactions
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
@@ -64,6 +65,8 @@ class BrokerContext:
         )
         store.on_append(self.long_polling.on_append)
         self.routing = MessageRouting(store, self.topics, config, clock, history, statistics)
+        logs = [log for log in store.logs() if not is_internal_name(log.topic)]
+        self.recent_sends = recent_sends(config.duplicate_window, store, logs, clock)
         self.delayed = DelayedMessages(store, self.routing, self.offsets, clock)
         self.timed = TimedMessages(store, self.routing, clock, statistics)
         self.transactions = Transactions(

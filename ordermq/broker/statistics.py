@@ -13,6 +13,7 @@ class BrokerStatistics:
     held_pulls: int = 0  # waiting now for a message
     requests: int = 0
     messages_stored: int = 0  # acknowledged, including retries and dead letters
+    copies_dropped: int = 0  # messages that a producer sent again and that were stored already
     pulls: int = 0
     bytes_pulled: int = 0
     commits: int = 0  # consumer offsets acknowledged

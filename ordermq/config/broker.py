@@ -74,6 +74,9 @@ class BrokerConfig:
     max_pull_messages: int = 1_024
     # Most bytes in one pull response, likewise. 1..16000000.
     max_pull_bytes: int = 1_048_576
+    # Newest messages of a queue among which the broker looks for a copy that a producer sent
+    # again, so that it is stored once; 0: every copy is stored, as RocketMQ does. 0..2^20.
+    duplicate_window: int = 4_096
     # Writes joined into one transaction of the store. 1..2^20.
     group_commit_max: int = 4_096
     # Retries of a message by a group before its dead-letter topic. 0..2^31.
@@ -151,6 +154,7 @@ class BrokerConfig:
             reader_timeout_ms=(10, DAY_MS),
             max_pull_messages=(1, 65_535),
             max_pull_bytes=(1, 16_000_000),
+            duplicate_window=(0, 1 << 20),
             group_commit_max=(1, 1 << 20),
             retry_max_times=(0, 1 << 31),
             retention_ms=(0, 3_650 * DAY_MS),

@@ -139,6 +139,7 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "reader_timeout_ms": (10, DAY_MS),
         "max_pull_messages": (1, 65_535),
         "max_pull_bytes": (1, 16_000_000),
+        "duplicate_window": (0, 1 << 20),
         "group_commit_max": (1, 1 << 20),
         "retry_max_times": (0, 1 << 31),
         "transaction_timeout_ms": (1, DAY_MS),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 from ordermq import core
@@ -16,7 +17,13 @@ from ordermq.broker.context import BrokerContext, Handler
 from ordermq.broker.groups import Group
 from ordermq.broker.message_routing import RoutedMessage
 from ordermq.broker.processors.fast_path import read_send_header, send_reply
-from ordermq.broker.store import Append
+from ordermq.broker.recent_sends import (
+    IN_FLIGHT,
+    is_same_body,
+    unique_id_of,
+    unique_id_of_batch,
+)
+from ordermq.broker.store import Append, Write
 from ordermq.broker.topics import Topic, group_of_retry_topic, is_retry_topic
 from ordermq.broker.transactions import TRANSACTION_BITS
 from ordermq.errors import ConfigError, ProtocolError, StoreError
@@ -58,6 +65,9 @@ def _send(
     # the properties of every send costs more than the rest of this function.
     if props.REPLY_TO_CLIENT in header.properties:
         header = replace(header, properties=_with_cluster(context, header.properties))
+    # A retry has the id of the message it repeats, and is wanted: it is never taken for a copy.
+    is_retry = header.reconsume_times > 0 or is_retry_topic(topic.name)
+    unique_id = None if is_retry else unique_id_of(header.properties)
     if is_retry_topic(topic.name) and _is_dead_letter(context, header):
         topic = context.topics.ensure_internal(dead_letter_topic(group_of_retry_topic(topic.name)))
         undelayed = props.decode(header.properties)
@@ -67,14 +77,14 @@ def _send(
     if props.TRANSACTION_PREPARED in header.properties:
         properties = props.decode(header.properties)
         if _is_half(header, properties):
-            _send_half(context, connection, request, header, topic, queue_id, properties)
+            _send_half(context, connection, request, header, topic, queue_id, properties, unique_id)
             return
     target = context.routing.route(topic.name, queue_id, header.properties)
     append = _append(connection, request, header, target, header.sys_flag, target.due_ms)
     if target.log is context.routing.timer_log:
-        _store_timed(context, connection, request, append, topic, queue_id, target)
+        _store_timed(context, connection, request, append, topic, queue_id, target, unique_id)
         return
-    _store(context, connection, request, append, queue_id)
+    _store(context, connection, request, append, queue_id, unique_id)
 
 
 def _with_cluster(context: BrokerContext, properties: str) -> str:
@@ -99,6 +109,7 @@ def _send_half(
     topic: Topic,
     queue_id: int,
     properties: dict[str, str],
+    unique_id: str | None,
 ) -> None:
     properties.setdefault(props.PRODUCER_GROUP, header.producer_group)
     target = context.routing.route_half(topic.name, queue_id, properties)
@@ -106,13 +117,16 @@ def _send_half(
         connection, request, header, target, header.sys_flag & ~TRANSACTION_BITS, tag=0
     )
 
-    def answer() -> None:
+    def stored() -> None:
         context.transactions.add(append.first_offset, properties, target.stored_ms)
+        answer()
+
+    def answer() -> None:
         reply = _waiting_reply(connection, append, queue_id)
         reply.transaction_id = properties.get(props.UNIQ_KEY)
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
-    context.routing.append((append,), context.when_durable(connection, request, answer))
+    _append_once(context, connection, request, append, unique_id, stored, answer)
 
 
 def _store_timed(
@@ -123,19 +137,25 @@ def _store_timed(
     topic: Topic,
     queue_id: int,
     target: RoutedMessage,
+    unique_id: str | None,
 ) -> None:
+    assert target.due_ms is not None
+    due_ms = target.due_ms
+
+    def stored() -> None:
+        context.timed.add(append.first_offset, due_ms)
+        answer()
+
     def answer() -> None:
-        assert target.due_ms is not None
-        context.timed.add(append.first_offset, target.due_ms)
         reply = _waiting_reply(connection, append, queue_id)
-        unique_id = props.decode_bytes(target.properties).get(props.UNIQ_KEY)
+        recalled_by = props.decode_bytes(target.properties).get(props.UNIQ_KEY)
         # Retries wait as timed messages, too, but their consumer has nothing to recall.
-        if unique_id is not None and not is_retry_topic(topic.name):
-            handle = RecallHandle(topic.name, context.config.broker_name, target.due_ms, unique_id)
+        if recalled_by is not None and not is_retry_topic(topic.name):
+            handle = RecallHandle(topic.name, context.config.broker_name, due_ms, recalled_by)
             reply.recall_handle = handle.to_text()
         connection.reply(request, ResponseCode.SUCCESS, reply.to_ext())
 
-    context.routing.append((append,), context.when_durable(connection, request, answer))
+    _append_once(context, connection, request, append, unique_id, stored, answer)
 
 
 def _waiting_reply(connection: BrokerConnection, append: Append, queue_id: int) -> SendReplyHeader:
@@ -191,7 +211,8 @@ def send_batch(context: BrokerContext, connection: BrokerConnection, request: Co
         raise _out_of_range(error) from None
     if not len(records):
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "the batch has no message")
-    _store(context, connection, request, Append(queue_log, records), queue_id)
+    append = Append(queue_log, records)
+    _store(context, connection, request, append, queue_id, unique_id_of_batch(request.body))
 
 
 def _writable_topic(context: BrokerContext, header: SendHeader) -> Topic:
@@ -280,12 +301,9 @@ def _store(
     request: Command,
     append: Append,
     queue_id: int,
+    unique_id: str | None,
 ) -> None:
-    # `when_durable` would be one more call per send.
-    def finish(error: StoreError | None) -> None:
-        if error is not None:
-            context.reply_write_failed(connection, request, error)
-            return
+    def answer() -> None:
         first = append.log.physical_offset(append.first_offset)
         physical_offsets = range(first, first + len(append.records))
         # A batch is answered with the ids of all its messages, in order.
@@ -293,7 +311,62 @@ def _store(
         if not request.is_oneway:
             connection.send(send_reply(request.opaque, ids, queue_id, append.first_offset))
 
+    _append_once(context, connection, request, append, unique_id, answer, answer)
+
+
+def _append_once(
+    context: BrokerContext,
+    connection: BrokerConnection,
+    request: Command,
+    append: Append,
+    unique_id: str | None,
+    stored: Callable[[], None],
+    answer: Callable[[], None],
+) -> None:
+    """Append a send and call `stored`; or, for a copy of one stored before, only `answer`.
+
+    A copy has the same id, queue and body, and as many messages. It is answered with the offset of
+    the first one.
+    """
+    if unique_id is not None:
+        offset = context.recent_sends.begin(append.log, unique_id)
+        if offset is not None:
+
+            def again() -> None:
+                _append_once(context, connection, request, append, unique_id, stored, answer)
+
+            if offset == IN_FLIGHT:
+                # An empty write: writes end in the order of submission, so it ends after the first
+                # copy's, which may fail.
+                done = context.when_durable(connection, request, again)
+                context.store.submit(Write(done))
+                return
+            append.first_offset = offset
+            if _is_copy(context, append):
+                context.statistics.copies_dropped += len(append.records)
+                answer()
+                return
+            unique_id = None  # another message with the same id: only the first one is remembered
+
+    # `when_durable` would be one more call per send.
+    def finish(error: StoreError | None) -> None:
+        if error is None:
+            if unique_id is not None:
+                context.recent_sends.stored(append.log, append.first_offset)
+            stored()
+        else:
+            if unique_id is not None:
+                context.recent_sends.failed(append.log)
+            context.reply_write_failed(connection, request, error)
+
     context.routing.append((append,), finish)
+
+
+def _is_copy(context: BrokerContext, append: Append) -> bool:
+    records = [record for _, _, record in append.rows()]
+    offsets = range(append.first_offset, append.first_offset + len(records))
+    stored = [context.store.record(append.log, offset) for offset in offsets]
+    return all(map(is_same_body, stored, records))
 
 
 def send_back(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:

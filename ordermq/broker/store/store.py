@@ -233,6 +233,23 @@ class Store(ProcessBound):
         """Return the records of offsets in [offset, end), ascending."""
         return [row[0] for row in self._reader.execute(log.read_sql, (offset, end)).fetchall()]
 
+    def newest(self, log: QueueLog, count: int, max_bytes: int) -> list[tuple[int, bytes]]:
+        """Return (offset, record) of a log's newest records, ascending; for loading at start."""
+        if not log.is_stored:
+            return []
+        found: list[tuple[int, bytes]] = []
+        size = 0
+        rows = self._reader.execute(
+            f"SELECT off, record FROM {log.table} ORDER BY off DESC LIMIT ?", (count,)
+        )
+        for offset, record in rows:
+            size += len(record)
+            if size > max_bytes:
+                break
+            found.append((offset, record))
+        rows.close()
+        return found[::-1]
+
     def record_at(self, physical_offset: int) -> bytes | None:
         """Return the record that a message id points to; None if there is none."""
         found = self._by_row.get(physical_offset >> OFFSET_BITS)

@@ -105,6 +105,11 @@ class WireClient:
         found, self._requests = self._requests, []
         return found
 
+    def answers(self) -> list[Command]:
+        """Answers that nobody waited for."""
+        found, self._answers = list(self._answers.values()), {}
+        return found
+
     def is_closed(self) -> bool:
         """Wait until the broker closes the connection; False at the deadline."""
         with contextlib.suppress(ConnectionError):
