@@ -138,8 +138,13 @@ class LeaseConfig:
     # Time between requests for a lock another member holds; a broker may notify the member sooner.
     # 10 ms..1 day.
     lock_retry_ms: int = 200
+    # Store the epoch of each lock at brokers that have none of their own, as all of RocketMQ's: two
+    # reads and a write when a queue is taken, a write when it is given up. False spares them; then
+    # `context.fence_token` raises there.
+    store_epochs: bool = True
 
     def __post_init__(self) -> None:
+        require_flags(self)
         require_range(
             self,
             lock_max_live_ms=(100, DAY_MS),

@@ -99,10 +99,12 @@ class ConsumeContext:
         """Return (lock epoch, first offset of the batch), for the caller's conditional writes.
 
         The epoch of a queue grows with each change of owner
-        (docs/internals/semantics.md#fencing). A store that remembers the greatest token can
+        (docs/internals/semantics.md#fencing). A store that remembers the greatest epoch can
         refuse late writes of a paused former owner.
+
+        Raises: StateError: the group holds no queue locks, or the broker did not store the epoch.
         """
-        return self.claim.lease.epoch, self.messages.first_offset
+        return self.claim.lease.fence_epoch(self._assigned.queue), self.messages.first_offset
 
     def judge(self, result: object, results: ListenerResults, size: int | None = None) -> Verdict:
         """Decide what a listener's result means for this call's batch.
@@ -138,14 +140,6 @@ class ConcurrentContext(ConsumeContext):
         super().__init__(assigned, claim, messages, attempt)
         self.ack_index: int | None = None
         self.delay_level = 0
-
-    @property
-    def fence_token(self) -> tuple[int, int]:
-        raise StateError(
-            "a concurrent group holds no locks, so its members have no fence token; use "
-            "@consumer.orderly where late writes must be refused",
-            topic=self.message_queue.topic,
-        )
 
     @property
     def auto_commit(self) -> bool:

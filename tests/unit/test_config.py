@@ -30,7 +30,8 @@ from ordermq.config import (
 from ordermq.errors import ConfigError
 
 FLAGS = (
-    RemotingConfig, ConsumeConfig, SendConfig, BrokerConfig, LitePullConfig, TraceConfig,
+    RemotingConfig, ConsumeConfig, SendConfig, BrokerConfig, LeaseConfig, LitePullConfig,
+    TraceConfig,
 )  # fmt: skip
 
 # Lower and upper bound of every whole number; the fields that must stay apart are set too.

@@ -34,6 +34,7 @@ from ordermq.consumer.group.rebalance import Rebalancer
 from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscriptions
 from ordermq.consumer.offsets.local_offsets import LocalOffsets, OffsetFile
+from ordermq.consumer.offsets.lock_epochs import LocalEpochs, StoredEpochs
 from ordermq.consumer.offsets.offset_store import BrokerOffsets, OffsetStore
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.receiver import Loop, Receiver
@@ -192,10 +193,11 @@ class GroupMember(ProcessBound):
         )
         self._runtime = client.runtime
         self.subscriptions = Subscriptions(client, group, settings.subscriptions)
+        at_broker = BrokerOffsets(client, group)
         self.offsets = OffsetStore(
             client,
             settings.rebalance,
-            BrokerOffsets(client, group) if offset_file is None else LocalOffsets(offset_file),
+            at_broker if offset_file is None else LocalOffsets(offset_file),
             self._recorder,
             statistics,
             commits_done=settings.commits_done,
@@ -221,6 +223,9 @@ class GroupMember(ProcessBound):
                 group,
                 settings.lease,
                 self.offsets,
+                StoredEpochs(client, at_broker)
+                if settings.lease.store_epochs
+                else LocalEpochs(client.clock),
                 self._recorder,
                 statistics,
                 held=lambda: self._rebalancer.assigned(),
@@ -519,15 +524,7 @@ class GroupMember(ProcessBound):
         return self._admin_requests.answer(command)
 
     def _on_connection_lost(self, address: str) -> None:
-        for assigned in self._rebalancer.assigned():
-            lease = assigned.lease
-            if lease is None or lease.is_fenced or not lease.is_lock:
-                continue  # a broker that keeps epochs tells at the next renewal
-            if self.client.routes.master_of(assigned.queue.broker_name) == address:
-                # RocketMQ's brokers keep locks in memory: after a restart another member may
-                # get one at once, and nothing would notify this one
-                # (docs/internals/semantics.md#leases-and-renewal).
-                assigned.lose_lease("the connection to a broker without lock epochs broke")
+        self._locks.connection_lost(address)
 
     def _on_broker_back(self) -> None:
         # Locks first: their leases were running out while the broker was away.

@@ -7,13 +7,14 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ordermq.client.broker_api import LockGrant
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, wait_until_set
 from ordermq.config import LeaseConfig
+from ordermq.consumer.offsets.lock_epochs import LockEpochs
 from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
@@ -72,9 +73,13 @@ class LeaseTimes:
             return min(retry_ms, self.retry_ms)
         return min(due_ms - now_ms, self.renew_ms)
 
-    def lease(self, epoch: int, sent_ms: int, is_fenced: bool) -> Lease:
-        """The lease a grant gives, counted from the send of its request."""
-        return Lease(epoch, sent_ms + self.duration_ms - self.margin_ms, is_fenced)
+    def lease(self, epoch: int, sent_ms: int) -> Lease:
+        """The lease a grant gives, counted from the send of its request.
+
+        Args:
+            epoch: the broker's; 0 from one without epochs.
+        """
+        return Lease(epoch, sent_ms + self.duration_ms - self.margin_ms, is_fenced=epoch > 0)
 
 
 class Locks(Protocol):
@@ -89,11 +94,17 @@ class Locks(Protocol):
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         """Ask for queues; return those that were granted."""
 
+    def is_doubtful(self, queue: MessageQueue) -> bool:
+        """Return True if the broker may have forgotten the queue's grant since `acquire`."""
+
     async def release(self, assigned: AssignedQueue) -> None:
         """Give a drained queue up; it is GONE from the start."""
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
         """Give a queue up that was granted and is not wanted, or cannot be used now."""
+
+    def connection_lost(self, address: str) -> None:
+        """Give up what this broker may have forgotten when it went away."""
 
     def renew_soon(self) -> None:
         """Renew now instead of at the next interval, as after a reconnect."""
@@ -134,11 +145,17 @@ class NoLocks:
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         return dict.fromkeys(queues, UNLOCKED)
 
+    def is_doubtful(self, queue: MessageQueue) -> bool:
+        return False
+
     async def release(self, assigned: AssignedQueue) -> None:
         assigned.discard()
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
         """Nothing to release."""
+
+    def connection_lost(self, address: str) -> None:
+        """Nothing was granted."""
 
     def renew_soon(self) -> None:
         self._wake.set()
@@ -170,6 +187,7 @@ class QueueLocks:
     """The broker's queue locks of one member; on the I/O thread.
 
     Args:
+        epochs: gives grants of brokers without epochs theirs.
         held: returns the queues held at this moment.
         on_regained: called with a queue that starts again under a new lease.
     """
@@ -182,6 +200,7 @@ class QueueLocks:
         group: str,
         config: LeaseConfig,
         offsets: OffsetStore,
+        epochs: LockEpochs,
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
         held: Callable[[], Iterable[AssignedQueue]],
@@ -191,6 +210,7 @@ class QueueLocks:
         self._group = group
         self._config = config
         self._offsets = offsets
+        self._epochs = epochs
         self._recorder = recorder
         self._statistics = statistics
         self._held = held
@@ -201,6 +221,10 @@ class QueueLocks:
         # or is sent at the same time, takes the lock again for a queue that was given up,
         # and the next owner waits until it expires.
         self._request_lock_of: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # How many connections were lost, and how many had been when a queue's last grant was asked
+        # for. Of any broker: one grant asked for again costs less than to tell them apart.
+        self._losses = 0
+        self._losses_at_grant: dict[MessageQueue, int] = {}
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         """Ask each broker for the locks of its queues; return what was granted."""
@@ -211,6 +235,21 @@ class QueueLocks:
             *(self._acquire_of(broker, wanted) for broker, wanted in by_broker.items())
         )
         return {queue: lease for answer in answers for queue, lease in answer.items()}
+
+    def is_doubtful(self, queue: MessageQueue) -> bool:
+        return self._losses_at_grant[queue] != self._losses
+
+    def connection_lost(self, address: str) -> None:
+        self._losses += 1  # for queues between their grant and their first batch
+        for assigned in self._held():
+            lease = assigned.lease
+            if lease is None or lease.is_fenced:
+                continue  # a broker that keeps epochs tells at the next renewal
+            if self._client.routes.master_of(assigned.queue.broker_name) == address:
+                # RocketMQ's brokers keep locks in memory: after a restart another member may
+                # get one at once, and nothing would notify this one
+                # (docs/internals/semantics.md#leases-and-renewal).
+                assigned.lose_lease("the connection to a broker without lock epochs broke")
 
     def renew_soon(self) -> None:
         self._wake.set()
@@ -244,11 +283,15 @@ class QueueLocks:
 
         A failure is logged: the lock then expires at the broker.
         """
-        async with self._request_lock_of[assigned.queue.broker_name]:
+        queue, lease = assigned.queue, assigned.lease
+        # While the lock is still renewed: this may take as long as any request.
+        is_kept = lease is None or await self._epochs.keep({queue: lease})
+        async with self._request_lock_of[queue.broker_name]:
             lease = assigned.lease
             assigned.discard()  # the next renewal leaves it out
-            if lease is not None:
-                await self._unlock(assigned.queue, lease)
+            if lease is not None and is_kept:
+                await self._unlock(queue, lease)
+        self._losses_at_grant.pop(queue, None)
 
     async def give_back(self, queue: MessageQueue, lease: Lease) -> None:
         # In line with the renewals, as in `release`: one of them may name this queue.
@@ -287,8 +330,10 @@ class QueueLocks:
             if epoch is None:
                 item.lose_lease("the broker gave its lock to another member", generation)
                 continue
-            # RocketMQ's brokers send no epoch: their grant while the lease is valid renews it.
-            renewed = self._times.lease(epoch or lease.epoch, sent_ms, epoch > 0)
+            renewed = self._times.lease(epoch, sent_ms)
+            if not epoch:
+                # RocketMQ's brokers send none: their grant while the lease is valid renews it.
+                renewed = replace(lease, deadline_ms=renewed.deadline_ms)
             if item.renew(generation, renewed):
                 self._record_grant(item.queue, renewed.epoch, sent_ms)
             else:
@@ -316,6 +361,8 @@ class QueueLocks:
         except OrderMQError as error:
             _log.warning("%s: lock regained, but reading its offset failed: %s", queue, error)
             return False
+        if self.is_doubtful(queue):
+            return False
         if not item.regain(lease, offset):  # revoked meanwhile
             return False
         _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, offset)
@@ -327,14 +374,18 @@ class QueueLocks:
     ) -> dict[MessageQueue, Lease]:
         async with self._request_lock_of[broker]:
             sent_ms = self._client.clock.now_ms()
+            losses = self._losses
             answer = await self._lock(broker, queues)
         if answer is None:
             return {}
-        leases: dict[MessageQueue, Lease] = {}
-        for queue, epoch in answer.granted.items():
-            # Without epochs the time of the grant serves as one: it too only grows on one host.
-            lease = self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
-            leases[queue] = lease
+        granted = {
+            queue: self._times.lease(epoch, sent_ms) for queue, epoch in answer.granted.items()
+        }
+        self._losses_at_grant |= dict.fromkeys(granted, losses)
+        leases = await self._epochs.begin(granted)
+        if len(leases) < len(granted):
+            self._statistics.add("lock_errors", len(granted) - len(leases))
+        for queue, lease in leases.items():
             self._record_grant(queue, lease.epoch, sent_ms)
         return leases
 

@@ -317,6 +317,10 @@ class Rebalancer:
             await self._locks.give_back(queue, lease)
             return
         self._warnings.note(str(queue), "")
+        if self._locks.is_doubtful(queue):
+            self._try_again_in(self._retry_ms)
+            await self._locks.give_back(queue, lease)
+            return
         if queue.topic not in self._topics():  # unsubscribed meanwhile
             await self._locks.give_back(queue, lease)
             return

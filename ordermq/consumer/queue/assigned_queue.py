@@ -34,6 +34,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from ordermq.core import ProcessQueue
+from ordermq.errors import StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 
@@ -59,15 +60,19 @@ class Lease:
     """The right to consume a queue: an epoch, and a deadline on the monotonic clock.
 
     Args:
-        epoch: grows with each change of owner; the first half of the fence token.
+        epoch: grows with each change of owner; the first half of the fence token. 0 until it is
+            known.
         deadline_ms: counted from the *send* of the request that was granted: the broker counts
             from its receipt, which is later (docs/internals/semantics.md#leases-and-renewal).
         is_fenced: the broker knows epochs and refuses commits of older ones.
+        token_problem: why the epoch must not fence the user's writes, and what to do; empty where
+            it may.
     """
 
     epoch: int
     deadline_ms: int
     is_fenced: bool
+    token_problem: str = ""
 
     def is_valid(self, now_ms: int) -> bool:
         return now_ms < self.deadline_ms
@@ -82,8 +87,29 @@ class Lease:
         """True if a broker granted it; False for a queue that is held without a lock."""
         return self.epoch > 0
 
+    def fence_epoch(self, queue: MessageQueue) -> int:
+        """Return the epoch for conditional writes of the user's own.
 
-UNLOCKED = Lease(epoch=0, deadline_ms=1 << 62, is_fenced=False)  # brokers start at epoch 1
+        Raises: StateError: it would fence nobody; says why, and what to do.
+        """
+        if self.token_problem:
+            raise StateError(
+                f"there is no fence token: {self.token_problem}",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+            )
+        return self.epoch
+
+
+UNLOCKED = Lease(
+    epoch=0,  # brokers start at epoch 1
+    deadline_ms=1 << 62,
+    is_fenced=False,
+    token_problem="this consumer holds no queue locks, so nothing fences its members; use an "
+    "orderly listener of a clustering group, or LitePullConsumer(ordered=True), where a late "
+    "writer must be refused",
+)
 
 
 class NotClaimed(Enum):

@@ -142,19 +142,14 @@ class PolledBatch(MessageRun):
     def fence_token(self) -> tuple[int, int]:
         """(lock epoch, first offset of the batch), for conditional writes of your own.
 
-        Epochs of a queue only grow from owner to owner (docs/internals/semantics.md#fencing): a
-        store that remembers the greatest one seen can refuse a paused former owner.
+        Epochs of a queue grow from owner to owner (docs/internals/semantics.md#fencing): a store
+        that remembers the greatest one seen can refuse a paused former owner.
 
-        Raises: StateError: the consumer holds no queue locks, or the batch is empty.
+        Raises: StateError: the consumer holds no queue locks, the broker did not store the epoch,
+            or the batch is empty.
         """
         assigned, claim = self._held()
-        if not claim.lease.is_lock:
-            raise StateError(
-                "this consumer holds no queue locks, so nothing fences its pollers; create it "
-                "with ordered=True where a late writer must be refused",
-                topic=assigned.queue.topic,
-            )
-        return claim.lease.epoch, self.first_offset
+        return claim.lease.fence_epoch(assigned.queue), self.first_offset
 
     def is_revoked(self) -> bool:
         """Return True once the queue is to move away or was lost: finish early, then poll again.

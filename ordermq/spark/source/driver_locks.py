@@ -16,6 +16,7 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import groupby
 
 from ordermq.client.broker_api import BrokerApi, LockGrant
@@ -23,6 +24,8 @@ from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, wait_until_set
 from ordermq.consumer.group.queue_locks import LeaseTimes
+from ordermq.consumer.offsets.lock_epochs import StoredEpochs
+from ordermq.consumer.offsets.offset_store import BrokerOffsets
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
 from ordermq.forking import ProcessBound
@@ -64,6 +67,7 @@ class DriverLocks(ProcessBound):
             on_connection_lost=self._on_connection_lost,
         )
         self._config = options.lease
+        self._epochs = StoredEpochs(self.session, BrokerOffsets(self.session, self._group))
         self._times = LeaseTimes.of(self._config, None)
         self._held: dict[MessageQueue, Lease] = {}
         self._lost: dict[MessageQueue, str] = {}
@@ -72,6 +76,7 @@ class DriverLocks(ProcessBound):
         self._committed: Offsets = {}
         # The group's offsets at brokers without epochs, read when this run became the holder.
         self._offsets_at_start: Offsets = {}
+        self._losses = 0  # of connections
         self._wake = asyncio.Event()
         self._renewal: asyncio.Task[None] | None = None
         self._acquisition: asyncio.Task[None] | None = None
@@ -177,6 +182,7 @@ class DriverLocks(ProcessBound):
         """Lock all of these queues, or none and return the error that tells why."""
         await learn_routes(self.session, queues)
         self._requested |= set(queues)
+        losses = self._losses
         granted: dict[MessageQueue, Lease] = {}
         reason = "another member of the group holds it"
         for broker, wanted in _by_broker(queues):
@@ -185,6 +191,13 @@ class DriverLocks(ProcessBound):
             except (RemotingError, RouteError) as error:
                 reason = str(error)
         refused = [queue for queue in queues if queue not in granted]
+        if not refused:
+            granted = await self._epochs.begin(granted)
+            refused = [queue for queue in queues if queue not in granted]
+            reason = "its epoch could not be stored"
+        if not refused and losses != self._losses:
+            # A broker without epochs may have restarted, and forgotten what it had just granted.
+            refused, reason = queues, "the connection to a broker broke"
         if not refused:
             self._held |= granted
             self._requested.clear()
@@ -252,10 +265,7 @@ class DriverLocks(ProcessBound):
             # the lock, and `release` must know of it.
             answer = await asyncio.shield(request)
         self._times = LeaseTimes.of(self._config, answer.lease_ms)
-        return {
-            queue: self._times.lease(epoch or sent_ms, sent_ms, epoch > 0)
-            for queue, epoch in answer.granted.items()
-        }
+        return {queue: self._times.lease(epoch, sent_ms) for queue, epoch in answer.granted.items()}
 
     # Renewing the locks.
 
@@ -296,11 +306,11 @@ class DriverLocks(ProcessBound):
                 self._lose(queue, "the broker gave it to another member")
             elif now.is_fenced and now.epoch != before.epoch:
                 self._lose(queue, "another member held it in between")
-            elif queue in self._unconfirmed and not await self._is_untouched(queue):
+            elif queue in self._unconfirmed and not await self._is_untouched(queue, before):
                 self._lose(queue, "the broker was away, and another member may have held it")
             else:
                 self._unconfirmed.discard(queue)
-                self._held[queue] = now
+                self._held[queue] = replace(before, deadline_ms=now.deadline_ms)
 
     def _not_renewed(self) -> str:
         return f"it could not be renewed for {self._times.duration_ms} ms"
@@ -313,8 +323,9 @@ class DriverLocks(ProcessBound):
     def _on_connection_lost(self, address: str) -> None:
         # A broker without epochs keeps locks in memory: after its restart another member may have
         # got the lock, worked, and given it back, and no answer would tell
-        # (docs/internals/semantics.md#leases-and-renewal). The group's offset does: only a holder
-        # moves it.
+        # (docs/internals/semantics.md#leases-and-renewal). The stored epoch does, and of a member
+        # of Java's, which stores none, the group's offset: only a holder moves them.
+        self._losses += 1
         for queue, lease in self._held.items():
             if not lease.is_fenced and self._known_address_of(queue) == address:
                 self._unconfirmed.add(queue)
@@ -326,9 +337,11 @@ class DriverLocks(ProcessBound):
         except RouteError:
             return None
 
-    async def _is_untouched(self, queue: MessageQueue) -> bool:
-        """Return whether no other member has committed further than this run."""
+    async def _is_untouched(self, queue: MessageQueue, lease: Lease) -> bool:
+        """Return whether no other member has taken an epoch, or committed further than this run."""
         try:
+            if not await self._epochs.is_newest(queue, lease):
+                return False
             stored = await self._stored_offset(queue)
         except (RemotingError, RouteError) as error:
             _log.warning("%s: the group's offset could not be read: %s", queue, error)
@@ -395,10 +408,9 @@ class DriverLocks(ProcessBound):
             # epoch, which every broker accepts from the owner.
             without_epoch = Lease(epoch=0, deadline_ms=0, is_fenced=False)
             own = dict.fromkeys(self._requested, without_epoch) | self._held
-            lost = self._lost
-            await self._unlock(
-                self.session.api, {q: lease for q, lease in own.items() if q not in lost}
-            )
+            own = {queue: lease for queue, lease in own.items() if queue not in self._lost}
+            if await self._epochs.keep({q: lease for q, lease in own.items() if lease.is_lock}):
+                await self._unlock(self.session.api, own)
         await self.session.leave(consumer_group=self._group)
         self._held.clear()
 

@@ -167,5 +167,5 @@ def test_a_group_without_locks_has_no_fence_token() -> None:
     assigned = assigned_with(1)
     only = claim(assigned)
     made = ConcurrentContext(assigned, only, only.messages, 0)
-    with pytest.raises(StateError, match="holds no locks"):
+    with pytest.raises(StateError, match="holds no queue locks"):
         _ = made.fence_token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from ordermq.client.broker_api import LockGrant
 from ordermq.clock import ManualClock
 from ordermq.config import LeaseConfig
 from ordermq.consumer.group.queue_locks import LeaseTimes, QueueLocks
+from ordermq.consumer.offsets.lock_epochs import LocalEpochs
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import RemotingError
@@ -55,7 +56,7 @@ def test_a_client_renews_before_its_lease_ends_and_stops_before_another_may_star
         lease_margin_ms=margin_ms,
     )
     times = LeaseTimes.of(config, broker_lease_ms)
-    lease = times.lease(epoch=3, sent_ms=1_000, is_fenced=True)
+    lease = times.lease(epoch=3, sent_ms=1_000)
     assert lease.epoch == 3
     assert lease.deadline_ms > 1_000
     assert times.renew_ms >= 1
@@ -67,13 +68,16 @@ def test_a_client_renews_before_its_lease_ends_and_stops_before_another_may_star
 
 
 def test_a_lease_counts_from_the_send_of_its_request() -> None:
-    lease = LeaseTimes(30_000, 2_000, 10_000).lease(7, sent_ms=5_000, is_fenced=False)
-    assert lease == Lease(7, 33_000, False)
+    times = LeaseTimes(30_000, 2_000, 10_000)
+    lease = times.lease(7, sent_ms=5_000)
+    assert lease == Lease(7, 33_000, True)
+    assert times.lease(0, sent_ms=5_000) == Lease(0, 33_000, False), "of a broker without epochs"
     assert lease.is_valid(32_999)
     assert not lease.is_valid(33_000)
 
 
 QUEUE = MessageQueue("orders", "b", 0)
+WALL_MS = 1_700_000_000_000
 LOCK_TIMEOUT_MS = 1_000  # RemotingConfig's
 
 
@@ -85,6 +89,8 @@ class Broker:
         self.answers: list[str] = []  # of the next requests; then "granted"
         self.sent_ms: list[int] = []  # when, counted from the first lease
         self.lost: list[str] = []
+        self.epoch = 1  # of its grants
+        self.unlocked: list[MessageQueue] = []
         self._lock_ms = lock_ms
         self._start_ms = self.clock.now_ms()
         self.times = LeaseTimes.of(LeaseConfig(), lock_ms)
@@ -92,11 +98,11 @@ class Broker:
         callbacks = QueueCallbacks(
             lambda _, reason: self.lost.append(reason), lambda _: None, lambda _: None
         )
-        lease = self.times.lease(1, self._start_ms, is_fenced=True)
+        lease = self.times.lease(1, self._start_ms)
         self.queue = AssignedQueue(QUEUE, "g", lease, 0, callbacks)
         client = SimpleNamespace(
             clock=self.clock,
-            api=SimpleNamespace(lock=self.lock),
+            api=SimpleNamespace(lock=self.lock, unlock=self.unlock),
             routes=SimpleNamespace(master_of=lambda name: name),
             outages=SimpleNamespace(failed=lambda *_: None),
         )
@@ -104,7 +110,8 @@ class Broker:
             cast(Any, client),
             "g",
             LeaseConfig(),
-            cast(Any, None),
+            cast(Any, SimpleNamespace(start_offset=self.start_offset)),
+            LocalEpochs(self.clock),
             EventRecorder(NoHistory(), "g"),
             ConsumerStatistics(self.clock),
             held=lambda: [self.queue],
@@ -118,10 +125,18 @@ class Broker:
         self.sent_ms.append(self.clock.now_ms() - self._start_ms)
         answer = self.answers.pop(0) if self.answers else "granted"
         if answer == "granted":
-            return LockGrant(dict.fromkeys(queues, 1), self._lock_ms, "")
+            return LockGrant(dict.fromkeys(queues, self.epoch), self._lock_ms, "")
         if answer == "silence":
             await self.clock.sleep_ms(min(LOCK_TIMEOUT_MS, most_ms))
         raise RemotingError("away")
+
+    async def unlock(
+        self, address: str, group: str, queues: Sequence[MessageQueue], epochs: Sequence[int]
+    ) -> None:
+        self.unlocked += queues
+
+    async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
+        return 0
 
     def run_until(self, end_ms: int, step_ms: int) -> None:
         """Let the renewal loop run from the first lease to a later moment."""
@@ -179,3 +194,77 @@ def test_the_oldest_lease_decides_when_to_renew() -> None:
     assert times.pause_ms([28_000], 9_900, 200) == 100
     assert times.pause_ms([28_000], 10_000, 200) == 200, "due, and yet not renewed: it failed"
     assert times.pause_ms([28_000, 38_000], 10_000, 5_000) == 1_000
+
+
+class LosingEpochs(LocalEpochs):
+    """The connection breaks while an epoch is stored."""
+
+    lose: Callable[[], None]
+
+    async def begin(self, leases: Mapping[MessageQueue, Lease]) -> dict[MessageQueue, Lease]:
+        self.lose()
+        return await super().begin(leases)
+
+
+def test_a_grant_counts_no_more_once_its_broker_may_have_forgotten_it() -> None:
+    broker = Broker(None)
+    assert asyncio.run(broker.locks.acquire([QUEUE]))
+    assert not broker.locks.is_doubtful(QUEUE)
+    broker.locks._epochs = epochs = LosingEpochs(broker.clock)
+    epochs.lose = lambda: broker.locks.connection_lost("another queue's")
+    assert asyncio.run(broker.locks.acquire([QUEUE]))
+    assert broker.locks.is_doubtful(QUEUE), "it would be held for a lease without any lock"
+
+
+def test_a_regained_lock_of_a_broker_that_went_away_is_given_back() -> None:
+    broker = Broker(None)
+    broker.queue.lose_lease("a test's own")
+    broker.locks._epochs = epochs = LosingEpochs(broker.clock)
+    epochs.lose = lambda: broker.locks.connection_lost("b")
+    asyncio.run(broker.locks.renew_all())
+    assert broker.queue.lease is None
+    assert broker.unlocked == [QUEUE]
+    epochs.lose = lambda: None
+    asyncio.run(broker.locks.renew_all())
+    assert broker.queue.lease is not None
+
+
+def test_a_lost_connection_ends_leases_of_brokers_without_epochs_alone() -> None:
+    fenced, plain = Broker(None), Broker(None)
+    plain.queue.lose_lease("a test's own")
+    assert plain.queue.regain(Lease(WALL_MS, 10_000_000, False), 0)
+    for broker in (fenced, plain):
+        broker.lost.clear()
+        broker.locks.connection_lost("another")
+        assert not broker.lost
+        broker.locks.connection_lost("b")
+    assert not fenced.lost, "it tells at the next renewal"
+    assert plain.lost == ["the connection to a broker without lock epochs broke"]
+
+
+def test_a_renewal_keeps_the_epoch_of_a_broker_without_them() -> None:
+    broker = Broker(None)
+    broker.epoch = 0
+    broker.queue.lose_lease("a test's own")
+    lease = Lease(WALL_MS, broker.clock.now_ms() + 5_000, False, "a reason")
+    assert broker.queue.regain(lease, 0)
+    broker.clock.advance(1_000)
+    asyncio.run(broker.locks.renew_all())
+    renewed = broker.queue.lease
+    assert renewed is not None
+    assert renewed.deadline_ms > lease.deadline_ms
+    assert (renewed.epoch, renewed.token_problem) == (WALL_MS, "a reason")
+
+
+def test_a_lock_whose_epoch_may_still_be_on_its_way_is_left_to_expire() -> None:
+    broker = Broker(None)
+
+    async def keep(leases: Mapping[MessageQueue, Lease]) -> bool:
+        return False
+
+    broker.locks._epochs.keep = keep  # type: ignore[method-assign]
+    asyncio.run(broker.locks.release(broker.queue))
+    assert not broker.unlocked
+    broker = Broker(None)
+    asyncio.run(broker.locks.release(broker.queue))
+    assert broker.unlocked == [QUEUE]
