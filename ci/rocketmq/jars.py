@@ -9,7 +9,7 @@ from pathlib import Path
 
 from console import CommandError, report
 
-VERSIONS = ("5.3.3", "5.4.0", "4.9.7")  # known to start
+VERSIONS = ("5.3.3", "5.5.0", "5.4.0", "4.9.7")  # known to start
 ARTIFACTS = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-client", "rocketmq-tools")
 PROXY = ("rocketmq-proxy",)  # gRPC and half a hundred jars more: fetched by who asks for it
 

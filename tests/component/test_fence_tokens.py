@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from examples import write_once
 from ordermq import LitePullConsumer, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.clock import SystemClock
@@ -50,18 +49,6 @@ class HostClock(SystemClock):
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> PlainBroker:
     return PlainBroker(monkeypatch)
-
-
-@pytest.fixture
-def write_once() -> ModuleType:
-    """The example program, as a module."""
-    path = Path(__file__).resolve().parents[2] / "examples" / "write_once.py"
-    spec = importlib.util.spec_from_file_location("write_once", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Tokens(Seen):
@@ -121,7 +108,6 @@ def test_the_recipe_refuses_an_owner_that_was_paused_and_writes_everything_once(
     producer: Producer,
     plain: PlainBroker,
     make_consumer: MakeConsumer,
-    write_once: ModuleType,
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "orders.sqlite"

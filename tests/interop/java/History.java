@@ -98,7 +98,8 @@ final class History implements RPCHook {
             if (before == null || sent - before > LEASE_MS * 1_000_000) {
                 epochs.remove(queue); // somebody else may have had it meanwhile
             }
-            epochs.putIfAbsent(queue, sent / 1_000_000);
+            // Java stores none; between those of ordermq's members the wall clock fits.
+            epochs.putIfAbsent(queue, System.currentTimeMillis());
             write("LOCK_OK", now(), queue, "sent", sent, "lease_ms", LEASE_MS);
         }
     }
