@@ -504,7 +504,7 @@ static omq_status restore_lock(omq_lock_table *table, const omq_lock_ids *ids,
 
 omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, size_t count,
                                   uint64_t next_epoch) {
-    omq_status status = OMQ_OK;
+    omq_status status = next_epoch <= INT64_MAX ? OMQ_OK : OMQ_OUT_OF_RANGE;
     omq_mutex_lock(&table->mutex);
     /* Build first, then swap: a bad lock leaves the old table as it was. */
     omq_lock_table built = {.next_epoch = table->next_epoch};

@@ -387,7 +387,8 @@ size_t omq_lock_table_sweep(omq_lock_table *table, int64_t now_ms, omq_lock *loc
 size_t omq_lock_table_snapshot(omq_lock_table *table, omq_lock *locks, size_t capacity);
 
 /* Replace all locks. The next epoch becomes next_epoch if that is greater.
- * NO_MEMORY, OUT_OF_RANGE (an epoch), DUPLICATE, UNKNOWN_ID: nothing was done. O(n + count). */
+ * NO_MEMORY, OUT_OF_RANGE (an epoch, or next_epoch > INT64_MAX), DUPLICATE, UNKNOWN_ID: nothing
+ * was done. O(n + count). */
 omq_status omq_lock_table_restore(omq_lock_table *table, const omq_lock *locks, size_t count,
                                   uint64_t next_epoch);
 

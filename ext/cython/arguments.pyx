@@ -78,6 +78,12 @@ cdef inline bint is_token(object value, uint64_t *token) except -1:
     return True
 
 
+cdef inline uint64_t epoch_of(object epoch) except? 0:
+    """Return an int as an epoch; UINT64_MAX, which no lock has, if it is none."""
+    cdef uint64_t known
+    return known if epoch >= 0 and is_token(epoch, &known) else UINT64_MAX
+
+
 cdef size_t at_least_one(object n, object owner, str operation) except 0:
     cdef int64_t limit = clamped(n)
     if limit < 1:

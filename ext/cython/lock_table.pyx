@@ -123,11 +123,12 @@ cdef class LockTable:
             raise _status.failure(status, f"try_lock_ids of group id {group}")
         return memoryview(epochs)
 
-    def unlock(self, str group, queue, str owner, uint64_t epoch=0):
+    def unlock(self, str group, queue, str owner, epoch=0):
         cdef omq.bool unlocked
+        cdef uint64_t asked = epoch_of(epoch)
         cdef uint64_t queue_id = self._find(queue)
         omq.omq_lock_table_unlock(
-            self._table, self._find(group), &queue_id, 1, self._find(owner), &epoch, &unlocked
+            self._table, self._find(group), &queue_id, 1, self._find(owner), &asked, &unlocked
         )
         return unlocked
 
@@ -146,7 +147,7 @@ cdef class LockTable:
         try:
             for i in range(count):
                 ids[i] = self._find(names[i])
-                asked[i] = wanted[i]
+                asked[i] = epoch_of(wanted[i])
             omq.omq_lock_table_unlock(
                 self._table, self._find(group), ids, count, self._find(owner), asked, unlocked
             )
@@ -197,9 +198,10 @@ cdef class LockTable:
             return (self._name(lock.owner), lock.epoch, lock.granted_ms)
         return None
 
-    def is_current(self, str group, queue, str owner, uint64_t epoch, int64_t now_ms):
+    def is_current(self, str group, queue, str owner, epoch, int64_t now_ms):
         return omq.omq_lock_table_is_current(
-            self._table, self._find(group), self._find(queue), self._find(owner), epoch, now_ms
+            self._table, self._find(group), self._find(queue), self._find(owner), epoch_of(epoch),
+            now_ms,
         )
 
     def is_all_expired(self, str group, int64_t now_ms):
@@ -270,10 +272,10 @@ cdef class LockTable:
                 locks[i].group = self._id_of(group)
                 locks[i].queue = self._id_of(queue)
                 locks[i].owner = self._id_of(owner)
-                locks[i].epoch = max(epoch, 0)  # 0 is refused
-                locks[i].granted_ms = granted_ms
+                locks[i].epoch = epoch_of(epoch)  # refused if it is none
+                locks[i].granted_ms = clamped(granted_ms)
             status = omq.omq_lock_table_restore(
-                self._table, locks, len(rows), max(next_epoch, 0)
+                self._table, locks, len(rows), min(max(next_epoch, 0), UINT64_MAX)
             )
         finally:
             self._readers -= 1

@@ -151,7 +151,7 @@ cdef class MessageIndex:
 
 
 cdef size_t row_of(MessageIndex index, object row) except? 0:
-    cdef Py_ssize_t number = row
+    cdef int64_t number = clamped(row)
     if number < 0 or <size_t>number >= index._rows.count:
         raise IndexError(f"message {row} of {index._rows.count}")
     return <size_t>number
@@ -520,12 +520,10 @@ cdef class MessageRun:
     def __init__(self, segments):
         cdef list checked = []
         cdef Py_ssize_t length = 0
-        cdef Py_ssize_t first
-        cdef Py_ssize_t count
         for index, first, count in segments:
             if not isinstance(index, MessageIndex):
                 raise TypeError(f"a segment of a {type(index).__name__}: expected a MessageIndex")
-            if first < 0 or count < 1 or first + count > <Py_ssize_t>(<MessageIndex>index)._rows.count:
+            if first < 0 or count < 1 or first + count > (<MessageIndex>index)._rows.count:
                 raise IndexError(f"messages {first}..{first + count - 1} of {len(index)}")
             checked.append((index, first, count))
             length += count

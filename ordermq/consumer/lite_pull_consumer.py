@@ -35,7 +35,7 @@ from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch,
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import NoHistory
-from ordermq.model.message_queue import MessageQueue
+from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
 
@@ -433,8 +433,7 @@ class LitePullConsumer(Starting):
         else:
             wanted = {}
             for queue, offset in offsets.items():
-                if offset < 0:
-                    raise ConfigError(f"{queue}: offset {offset}: expected 0 or more")
+                require_offset(offset, f"commit of {queue}")
                 assigned = self._buffer.find(queue)
                 # In order, an offset beyond the position comes from before a lost lease: another
                 # member may have continued from the committed one.

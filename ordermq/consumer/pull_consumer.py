@@ -15,9 +15,10 @@ from ordermq.closing import Starting
 from ordermq.config import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.offsets.offset_store import BrokerOffsets
+from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ConfigError, RemotingError, StateError
 from ordermq.model.message import MessageBatch, MessageView
-from ordermq.model.message_queue import MessageQueue
+from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, check_group, check_topic
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
@@ -358,8 +359,7 @@ class PullConsumer(Starting):
             offset: of the next message to consume, 0 or more.
         """
         client = self._live()
-        if offset < 0:
-            raise ConfigError(f"offset {offset}: expected 0 or more", group=self.group)
+        require_offset(offset, f"commit of {queue}")
 
         async def store() -> None:
             await client.address_of(queue)
@@ -380,9 +380,10 @@ class PullConsumer(Starting):
         *,
         is_waiting: bool = False,
     ) -> PullResult:
-        if offset < 0 or not 1 <= max_count <= 1024:
+        if not 0 <= offset <= MAX_OFFSET or not 1 <= max_count <= 1024:
             raise ConfigError(
-                f"pull of {max_count} messages from offset {offset}: expected 1..1024, from 0 on",
+                f"pull of {max_count} messages from offset {offset}: expected 1..1024, from 0 on, "
+                "within 63 bits",
                 topic=queue.topic,
             )
         # The queue may be of a topic never used before: its route says who its broker is.

@@ -43,7 +43,7 @@ from ordermq.consumer.listener import (
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
-from ordermq.model.message_queue import MessageQueue
+from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
 
@@ -523,13 +523,12 @@ class PushConsumer(Starting):
         its next one.
 
         Returns: a future of it. Wait for it anywhere but in a listener of this queue.
-        Raises: StateError: not running, or the queue is not assigned. ConfigError: offset below 0.
+        Raises: StateError: not running, or the queue is not assigned. ConfigError: no offset.
             The future: StateError if it moved away first; RemotingError or RouteError if the
             broker was not reached: consumption continues from `offset`, and the next commit
             stores it.
         """
-        if offset < 0:
-            raise ConfigError(f"seek to offset {offset}: expected 0 or more", group=self.group)
+        require_offset(offset, f"seek of {message_queue}")
         return self._live().control.seek(message_queue, offset)
 
     def seek_to_time(self, message_queue: MessageQueue, timestamp_ms: int) -> Future[None]:

@@ -649,8 +649,8 @@ class LockTable(Protocol[Queue]):
 
         Pins stay as they are.
 
-        Raises: ValueError: a queue occurs twice, or an epoch is not in 1 .. next_epoch - 1;
-            no lock was changed.
+        Raises: ValueError: a queue occurs twice, or an epoch is not in 1 .. next_epoch - 1, or
+            next_epoch is over 2**63 - 1; no lock was changed.
         """
 
     @property

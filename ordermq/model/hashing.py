@@ -24,10 +24,12 @@ def string_hash(text: str) -> int:
 def long_hash(number: int) -> int:
     """Return Java's `Long.hashCode`: the exclusive or of both halves of the 64 bits.
 
-    Raises: OverflowError: the number does not fit into 64 bits.
+    Raises: ConfigError: the number does not fit into 64 bits.
     """
     if not -(1 << 63) <= number < 1 << 63:
-        raise OverflowError(f"{number} does not fit into Java's long")
+        raise ConfigError(
+            f"sharding key {number} does not fit into the 64 bits of Java's long: use a str"
+        )
     unsigned = number & 0xFFFFFFFFFFFFFFFF
     value = (unsigned ^ (unsigned >> 32)) & 0xFFFFFFFF
     return value - _WRAP if value >= 1 << 31 else value
@@ -40,7 +42,7 @@ def key_hash(key: str | int | bool) -> int:
     A number within 32 bits is taken as an `Integer`, which is its own hash code, a larger one as a
     `Long`. For small `Long` keys of a Java producer pass `long_hash(key)` as the key.
 
-    Raises: ConfigError: neither a str nor an int. OverflowError: as `long_hash`.
+    Raises: ConfigError: neither a str nor an int, or more than 64 bits.
     """
     if isinstance(key, str):
         return string_hash(key)

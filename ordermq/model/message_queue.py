@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ordermq.core.status import MAX_OFFSET
+from ordermq.errors import ConfigError
+
 
 class MessageQueue(NamedTuple):
     """One queue of a topic; sorted by topic, broker name and queue id, as in Java."""
@@ -17,3 +20,9 @@ class MessageQueue(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}@{self.broker_name}/{self.queue_id}"
+
+
+def require_offset(offset: int, what: str) -> None:
+    """Raise ConfigError unless a caller's offset is one that a queue may have."""
+    if type(offset) is bool or not isinstance(offset, int) or not 0 <= offset <= MAX_OFFSET:
+        raise ConfigError(f"{what}: offset {offset!r}: expected 0 or more, at most 2**63 - 2")

@@ -46,12 +46,15 @@ def needs_compression(body: bytes, config: SendConfig) -> bool:
 async def compressed(body: bytes, config: SendConfig) -> tuple[bytes, int]:
     """Compress a body (docs/internals/protocol.md#system-flags).
 
-    Returns: the body to send, and the sysFlag bits that name the compressor.
+    Returns: the body to send, and the sysFlag bits that name the compressor: the plain body and 0
+        if compressing makes it no smaller, as with pictures. It could then be over the broker's
+        limit, and would cost its readers time.
     """
     # Not on the I/O thread: 4 MiB take so long that queue locks would not be renewed in time.
-    return await asyncio.to_thread(
+    packed, sys_flag = await asyncio.to_thread(
         compression.compress, body, config.compress_type.value, config.compress_level
     )
+    return (packed, sys_flag) if len(packed) < len(body) else (body, 0)
 
 
 class SendProtocol:

@@ -98,7 +98,7 @@ def _read_int(text: str) -> int:
     # Python reads larger numbers and "1_0", which a Java long is not; SQLite could not store them.
     if not -(1 << 63) <= value < 1 << 63:
         raise ValueError
-    if not text[-1].isdecimal() or "_" in text or text[0].isspace():
+    if not text.isascii() or not text[-1].isdecimal() or "_" in text or text[0].isspace():
         raise ValueError
     return value
 
@@ -372,9 +372,9 @@ class LockExtHeader(Header):
     def epoch_list(self) -> list[int]:
         """Return `epochs` as numbers.
 
-        Raises: ProtocolError: one of them is not a number.
+        Raises: ProtocolError: one of them is not a number of 64 bits.
         """
         try:
-            return [int(text) for text in self.epochs.split(",")] if self.epochs else []
+            return [_read_int(text) for text in self.epochs.split(",")] if self.epochs else []
         except ValueError:
-            raise ProtocolError(f"omqEpochs is {self.epochs!r}, not numbers") from None
+            raise ProtocolError(f"omqEpochs is {self.epochs!r:.100}, not numbers") from None

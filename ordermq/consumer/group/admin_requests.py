@@ -23,6 +23,7 @@ from ordermq.consumer.dispatch.worker_pool import stacks_of_all_threads
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, TopicRates
+from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ProtocolError, StateError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
@@ -170,6 +171,9 @@ class AdminRequests:
 
     def _reset(self, request: Command) -> Command:
         offsets = queue_table_from_body(request.body, "offsetTable")
+        for queue, offset in offsets.items():
+            if not 0 <= offset <= MAX_OFFSET:
+                raise ProtocolError(f"{queue}: reset to offset {offset}, which no queue has")
         # Answered before the seeks are done: a queue waits for its batch, the tool does not.
         for assigned in self._assigned():
             if assigned.queue in offsets:

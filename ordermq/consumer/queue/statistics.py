@@ -217,11 +217,11 @@ class ConsumerStatistics:
 
 # Every counter, also one that has not counted yet, so that a misspelt name is told from a zero.
 COUNTERS = frozenset({
-    "batches", "batches_failed", "callback_errors", "commit_errors", "commits", "diverted",
-    "dropped", "fenced_commits", "filtered", "hand_offs", "hook_errors", "internal_errors",
-    "leases_lost", "listener_errors", "lock_errors", "messages_done", "parked", "polled",
-    "pull_errors", "pulls", "pulls_from_slaves", "send_back_errors", "sent_back", "skipped",
-    "slow_listeners", "timed_out", "unpark_errors",
+    "bad_answers", "batches", "batches_failed", "callback_errors", "commit_errors", "commits",
+    "diverted", "dropped", "fenced_commits", "filtered", "hand_offs", "hook_errors",
+    "internal_errors", "leases_lost", "listener_errors", "lock_errors", "messages_done", "parked",
+    "polled", "pull_errors", "pulls", "pulls_from_slaves", "send_back_errors", "sent_back",
+    "skipped", "slow_listeners", "timed_out", "unpark_errors",
 })  # fmt: skip
 _STATES: dict[str, Callable[[ConsumerStatistics], int]] = {
     "behind": ConsumerStatistics._behind,

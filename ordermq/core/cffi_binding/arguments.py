@@ -30,6 +30,11 @@ def clamped(offset: int) -> int:
     return min(max(offset, INT64_MIN), INT64_MAX)
 
 
+def epoch_of(epoch: int) -> int:
+    """Return an epoch; UINT64_MAX, which no lock has, for an int that is none."""
+    return epoch if 0 <= epoch <= UINT64_MAX else UINT64_MAX
+
+
 def at_least_one(n: int, owner: str, operation: str) -> int:
     """Return a limit as an int64, or raise if it is below 1."""
     if n < 1:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, final
 
 from ordermq.core import status
 from ordermq.core._cffi import ffi, lib
-from ordermq.core.cffi_binding.arguments import INT64_MAX, Lent, raise_unless_ok
+from ordermq.core.cffi_binding.arguments import (
+    INT64_MAX,
+    UINT64_MAX,
+    Lent,
+    clamped,
+    epoch_of,
+    raise_unless_ok,
+)
 from ordermq.core.interface import LockEntry, Queue
 
 if TYPE_CHECKING:
@@ -142,7 +149,7 @@ class LockTable(Generic[Queue]):
                 ffi.new("uint64_t[]", [self._find(name) for name in names]),
                 len(names),
                 self._find(owner),
-                ffi.new("uint64_t[]", asked),
+                ffi.new("uint64_t[]", [epoch_of(epoch) for epoch in asked]),
                 unlocked,
             )
         return [bool(unlocked[i]) for i in range(len(names))]
@@ -189,7 +196,7 @@ class LockTable(Generic[Queue]):
             group_id, queue_id, owner_id = map(self._find, (group, queue, owner))
             return bool(
                 lib.omq_lock_table_is_current(
-                    self._table, group_id, queue_id, owner_id, epoch, now_ms
+                    self._table, group_id, queue_id, owner_id, epoch_of(epoch), now_ms
                 )
             )
 
@@ -238,9 +245,10 @@ class LockTable(Generic[Queue]):
                 lock.group = self._id_of(group)
                 lock.queue = self._id_of(queue)
                 lock.owner = self._id_of(owner)
-                lock.epoch = max(epoch, 0)  # C refuses 0; a negative one is no uint64
-                lock.granted_ms = granted_ms
-            code = lib.omq_lock_table_restore(self._table, locks, len(rows), max(next_epoch, 0))
+                lock.epoch = epoch_of(epoch)  # C refuses one that is none
+                lock.granted_ms = clamped(granted_ms)
+            least = min(max(next_epoch, 0), UINT64_MAX)
+            code = lib.omq_lock_table_restore(self._table, locks, len(rows), least)
         raise_unless_ok(code, f"restore of {len(rows)} locks")
 
     @property

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 MAX_TOKEN = 2**64 - 1
+MAX_EPOCH = 2**63 - 1
 MAX_SIZE = 2**31 - 1  # bytes of a body: a Java int
 
 

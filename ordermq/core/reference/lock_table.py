@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from ordermq.core import status
 from ordermq.core.interface import LockEntry, Queue
-from ordermq.core.reference.arguments import column_of, out_of_range
+from ordermq.core.reference.arguments import MAX_EPOCH, column_of, out_of_range
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -178,7 +178,9 @@ class LockTable(Generic[Queue]):
         with self._lock:
             # Never lowered, or an epoch could be given out twice.
             next_epoch = max(next_epoch, self._next_epoch)
-            if not all(1 <= epoch < next_epoch for _, epoch, _ in restored.values()):
+            if next_epoch > MAX_EPOCH or not all(
+                1 <= epoch < next_epoch for _, epoch, _ in restored.values()
+            ):
                 raise out_of_range("restore: epoch")
             self._entries = restored
             self._next_epoch = next_epoch

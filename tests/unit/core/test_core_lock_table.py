@@ -143,6 +143,8 @@ def test_a_snapshot_restores_with_its_epochs(core):
         [(G, Q, ME, 9, 0)],
         [(G, Q, ME, 0, 0)],
         [(G, Q, ME, -1, 0)],
+        [(G, Q, ME, 2**64 - 1, 0)],
+        [(G, Q, ME, 2**200, 0)],
     ],
 )
 def test_a_wrong_restore_changes_nothing(core, entries):
@@ -326,3 +328,23 @@ def test_a_group_of_thousands_shrinks_with_its_sweep(core):
     table._check()
     assert table.try_lock_batch(G, range(5_000), ME, 2)[:40] == list(range(1, 41))
     table._check()
+
+
+@pytest.mark.parametrize("epoch", [2**64 - 1, 2**64, 2**200, -1, -(2**200)])
+def test_an_epoch_that_no_lock_can_have_is_none_of_its(core, epoch):
+    table = core.LockTable(LEASE)
+    assert table.try_lock(G, Q, ME, 0) == 1
+    assert not table.is_current(G, Q, ME, epoch, 1)
+    assert not table.unlock(G, Q, ME, epoch)
+    assert table.unlock_batch(G, [Q], ME, [epoch]) == [False]
+    assert table.holder(G, Q) == (ME, 1, 0)
+
+
+@pytest.mark.parametrize("next_epoch", [2**63, 2**64, 2**200])
+def test_epochs_stay_within_63_bits(core, next_epoch):
+    table = core.LockTable(LEASE)
+    with pytest.raises(ValueError, match="restore"):
+        table.restore([], next_epoch)
+    assert table.next_epoch == 1
+    table.restore([], 2**63 - 1)
+    assert table.try_lock(G, Q, ME, 0) == 2**63 - 1

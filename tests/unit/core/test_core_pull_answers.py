@@ -193,3 +193,17 @@ def test_the_limit_of_a_compressed_body_is_the_index(core, most):
         with pytest.raises(DecodeError, match="12 bytes of zlib data becomes more than 63 bytes"):
             _ = view.body
     assert view.stored_body == packed
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 2**200, -1, -(2**200)])
+def test_rows_over_64_bits_are_rows_that_are_not_there(core, number):
+    index = core.MessageIndex(answer(5))
+    for look in (
+        lambda: index.offset_at(number),
+        lambda: core.MessageView(index, number),
+        lambda: index.views(core.MessageView, 0, number),
+        lambda: core.MessageRun([(index, number, 1)]),
+        lambda: core.MessageRun([(index, 0, number)]),
+    ):
+        with pytest.raises(IndexError):
+            look()

@@ -52,9 +52,9 @@ def test_a_key_within_32_bits_is_an_integer_and_a_wider_one_a_long(number: int, 
     assert key_hash(number) == value
 
 
-@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1])
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63) - 1, 2**200])
 def test_a_number_over_64_bits_has_no_hash(number: int) -> None:
-    with pytest.raises(OverflowError):
+    with pytest.raises(ConfigError, match="does not fit into the 64 bits of Java's long"):
         key_hash(number)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -705,6 +706,16 @@ def test_a_body_from_the_threshold_on_is_compressed_and_a_shorter_one_is_not() -
     assert [header.sys_flag for header in broker.headers] == [0, 0x301]
     assert broker.bodies[0] == b"x" * 99
     assert zlib.decompress(broker.bodies[1]) == b"x" * 100
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+def test_a_body_that_compressing_makes_no_smaller_is_sent_as_it_is(kind: str) -> None:
+    broker = FakeBroker()
+    config = replace(CONFIG, compress_msg_body_over_howmuch=100, compress_type=kind)
+    body = random.Random(7).randbytes(4_096)  # 4 MiB of it would be over the broker's limit
+    send_all(broker, [pending("one", body=body)], config)
+    assert [header.sys_flag for header in broker.headers] == [0]
+    assert broker.bodies == [body]
 
 
 def test_a_batch_is_never_compressed() -> None:

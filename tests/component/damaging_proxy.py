@@ -1,0 +1,75 @@
+"""A proxy that damages the bodies of answers on their way from a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from ordermq.remoting.command import Command, Framer, encode
+
+Damage = Callable[[Command], None]
+
+
+class DamagingProxy:
+    """Stands in front of an embedded broker; routes name the proxy instead.
+
+    Args:
+        target: `host:port` of the broker.
+        damage: changes a command that the broker sent; on the proxy's thread.
+    """
+
+    def __init__(self, target: str, damage: Damage) -> None:
+        self._target = target
+        self._damage = damage
+        self.address = ""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> DamagingProxy:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self._target.split(":")
+        broker_reader, broker_writer = await asyncio.open_connection(host, int(port))
+        for task in (self._pass(reader, broker_writer), self._pass_back(broker_reader, writer)):
+            self._tasks.add(asyncio.ensure_future(task))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+        finally:
+            writer.close()
+
+    async def _pass_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        framer = Framer()
+        try:
+            while data := await reader.read(65_536):
+                for command in framer.feed(data):
+                    # Routes name the broker: the client must come through here.
+                    target, own = self._target.encode(), self.address.encode()
+                    command.body = command.body.replace(target, own)
+                    self._damage(command)
+                    writer.write(encode(command))
+        finally:
+            writer.close()
