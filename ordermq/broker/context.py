@@ -53,6 +53,7 @@ class BrokerContext:
         self.clock = clock
         self.history = history
         self.statistics = statistics
+        store.adopt_back_up(clock.wall_ms(), config.lock_max_live_ms)
         self.topics = TopicTable(store, config)
         self.groups = GroupTable(store, config)
         self.producers = ProducerTable(config)

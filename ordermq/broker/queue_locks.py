@@ -64,6 +64,10 @@ class QueueLocks:
             ],
             int(str(store.meta("next_epoch"))),
         )
+        # After a back-up was restored: members may still hold locks that it does not know.
+        quiet_until_ms = int(str(store.meta("no_locks_before_ms") or 0))
+        quiet_ms = min(max(quiet_until_ms - clock.wall_ms(), 0), self.lease_ms)
+        self._first_grant_ms = now_ms + quiet_ms
 
     def lock(
         self,
@@ -74,6 +78,10 @@ class QueueLocks:
         granted: Granted,
     ) -> None:
         """Try to lock each queue; `granted` gets an epoch or 0 for each, once they are durable."""
+        if self._clock.now_ms() < self._first_grant_ms:
+            self._statistics.locks_refused += len(queues)
+            granted([0] * len(queues), None)
+            return
         before = [self._table.holder(group, queue) for queue in queues]
         epochs = self._table.try_lock_batch(group, queues, owner, self._clock.now_ms())
         fresh: list[tuple[MessageQueue, int]] = []

@@ -8,20 +8,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ordermq.broker import EmbeddedBroker
-from ordermq.cli.output import EXIT_CODES, ExitCode, fail, json_option, note
+from ordermq.broker.store.backup import back_up
+from ordermq.broker.store.backup import restore as restore_back_up
+from ordermq.cli.output import EXIT_CODES, ExitCode, fail, json_option, note, progress_bar
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import ConfigError, ConnectFailed, StoreError
 from ordermq.events import History, NoHistory
 
 
-@click.command(epilog=EXIT_CODES)
+@click.group(invoke_without_command=True, epilog=EXIT_CODES)
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -84,7 +86,9 @@ from ordermq.events import History, NoHistory
     help="Record events to this file, for `ordermq audit`.",
 )
 @json_option
+@click.pass_context
 def broker(
+    context: click.Context,
     data: Path | None,
     host: str,
     port: int,
@@ -112,7 +116,10 @@ def broker(
       ordermq broker --data ./data --port 9876
       ordermq broker --data ./data --retention-ms 259200000 --retention-bytes 10000000000
       ordermq broker --data ./data --accounts accounts.json --tls-certificate server.pem
+      ordermq broker backup ./data /backups/monday.db
     """
+    if context.invoked_subcommand is not None:
+        return
     # The configuration checks the ranges, in one place for the command and for programs.
     config = _config(
         durability=Durability(durability),
@@ -128,6 +135,55 @@ def broker(
     )
     with _stop_signals() as stop:
         _serve(data, host, port, config, history, stop, as_json)
+
+
+@broker.command(epilog=EXIT_CODES)
+@click.argument("data", type=click.Path(exists=True, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def backup(data: Path, file: Path) -> None:
+    """Copy the database in folder DATA to a new FILE, while its broker serves or not.
+
+    The copy has messages, offsets, locks and epochs as they are at one moment. The broker goes on;
+    its write-ahead log grows until the copy is done.
+
+    \b
+    Example:
+      ordermq broker backup ./data /backups/monday.db
+    """
+    with _copying("backing up") as progress:
+        back_up(data, file, progress)
+    note(f"backed up: {file} ({file.stat().st_size:,} bytes)")
+
+
+@broker.command(epilog=EXIT_CODES)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("data", type=click.Path(path_type=Path))
+def restore(file: Path, data: Path) -> None:
+    """Put a back-up FILE in the place of the database in folder DATA; its broker must be stopped.
+
+    What was there is kept under another name. Messages sent after the back-up are lost. Fence
+    tokens continue above all that were given out, and no queue is locked for one lease after the
+    start.
+
+    \b
+    Example:
+      ordermq broker restore /backups/monday.db ./data
+    """
+    _make_folder(data)
+    with _copying("restoring") as progress:
+        before = restore_back_up(file, data, progress)
+    note(f"restored {file} to {data}" + ("" if before is None else f"; before: {before}"))
+
+
+@contextlib.contextmanager
+def _copying(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows how many pages of how many are copied."""
+    with progress_bar() as bars:
+        bar = bars.add_task(what, total=None, note="")
+        try:
+            yield lambda done, total: bars.update(bar, completed=done, total=total)
+        except StoreError as error:
+            fail(str(error))
 
 
 def _serve(

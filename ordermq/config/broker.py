@@ -34,6 +34,8 @@ class BrokerConfig:
     cluster_name: str = "DefaultCluster"
     # Acknowledge a write after "fsync", or already when the "os" has it.
     durability: Durability = Durability.FSYNC
+    # Check the whole database before serving if it was not closed in order; about 1 s per GB.
+    check_after_crash: bool = True
     # A queue lock that is not renewed for this long may be taken by another member.
     # 100 ms..1 day.
     lock_max_live_ms: int = 60_000

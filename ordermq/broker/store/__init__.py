@@ -6,6 +6,8 @@
 | offsets of new records, transactions, fsync, a full disk | group_commit.py |
 | messages that leave one by one: half messages, timed messages | pending_log.py |
 | deleting old messages | retention.py |
+| the check after a crash | integrity.py |
+| back-ups, restoring one | backup.py |
 
 Nothing above this folder writes SQL against a queue's table; other rooms hand over
 `Statement`s for the small tables as part of a `Write`.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import sqlite3
@@ -25,11 +26,14 @@ from ordermq.broker.store.group_commit import (
     Statement,
     Write,
 )
+from ordermq.broker.store.integrity import check_integrity, is_closed
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import StoreError
 from ordermq.forking import ProcessBound
 from ordermq.model.stored_message import stored_at
 from ordermq.private_files import make_private, open_private
+
+log = logging.getLogger("ordermq.broker")
 
 FORMAT = 1  # of the schema; a database of another format is refused, never converted silently
 SCAN_LIMIT = 16_000  # rows one filtered pull may scan, so that other requests are not delayed
@@ -60,8 +64,8 @@ class Store(ProcessBound):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, config: BrokerConfig) -> None:
-        self.path = _database_path(path)
-        self._lock_file = -1 if self.path is None else _lock(self.path)
+        self.path = None if path is None else database_path(path)
+        self._lock_file = -1 if self.path is None else lock_database(self.path)
         self._group_commit: GroupCommit | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # from `start` to `stop_writing`
         self._loop_thread = 0
@@ -74,6 +78,8 @@ class Store(ProcessBound):
         try:
             if self.path is not None:
                 _make_database_private(self.path)
+                if config.check_after_crash and not is_closed(self.path):
+                    check_integrity(self.path)
             self._writer = self._connect(config)
             # A second connection lets the loop read while the writer thread commits. An in-memory
             # database has one connection: two would need shared-cache mode, whose table locks
@@ -84,7 +90,8 @@ class Store(ProcessBound):
             self._release()
             raise StoreError(
                 f"{self.path} cannot be opened as the broker's database ({error}): "
-                "give another path, or move the file away"
+                "give another path, move the file away, or restore a back-up with "
+                "`ordermq broker restore`"
             ) from error
         except StoreError:
             self._release()
@@ -345,6 +352,31 @@ class Store(ProcessBound):
         self._writer.executemany("INSERT INTO meta VALUES (?, ?)", values)
         self._writer.execute("COMMIT")
 
+    def adopt_back_up(self, wall_ms: int, lease_ms: int) -> None:
+        """If this is a back-up, make it safe to go on from; call before anything is read from it.
+
+        Clients have seen epochs that were given out after it was made, and hold locks it does not
+        know.
+        """
+        made_ms = self.meta("backup_ms")
+        if made_ms is None:
+            return
+        log.warning(
+            "continuing from a back-up, later messages and offsets are lost: made_ms=%s "
+            "first_epoch=%d", made_ms, wall_ms,
+        )  # fmt: skip
+        execute = self._writer.execute
+        execute("BEGIN IMMEDIATE")
+        # The time: no broker gives out an epoch per millisecond, so it is beyond all of them.
+        execute("UPDATE meta SET value = max(value, ?) WHERE name = 'next_epoch'", (wall_ms,))
+        execute("DELETE FROM locks")
+        # One lease: the members that hold locks cannot renew them, and stop before its end.
+        execute(
+            "INSERT OR REPLACE INTO meta VALUES ('no_locks_before_ms', ?)", (wall_ms + lease_ms,)
+        )
+        execute("DELETE FROM meta WHERE name = 'backup_ms'")
+        execute("COMMIT")
+
     def _committed(self, append: Append) -> None:
         append.log.max_offset = append.first_offset + len(append.records)
         for listener in self._listeners:
@@ -406,9 +438,8 @@ def _fitting(records: Iterable[bytes], max_bytes: int) -> list[bytes]:
     return kept
 
 
-def _database_path(path: str | os.PathLike[str] | None) -> Path | None:
-    if path is None:
-        return None
+def database_path(path: str | os.PathLike[str]) -> Path:
+    """Return the file of a database that is given as a file or as its folder."""
     place = Path(path)
     return place / "broker.db" if place.is_dir() else place
 
@@ -421,8 +452,11 @@ def _make_database_private(path: Path) -> None:
         make_private(f"{path}{suffix}")
 
 
-def _lock(path: Path) -> int:
-    """Lock the path for this process; the kernel releases it however the process ends."""
+def lock_database(path: Path) -> int:
+    """Lock the path for this process; the kernel releases it however the process ends.
+
+    Raises: StoreError: it is in use, or cannot be written.
+    """
     # A file of its own: SQLite's locks on the database would allow a second reader and writer.
     try:
         held = open_private(f"{path}.lock", os.O_RDWR)

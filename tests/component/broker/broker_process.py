@@ -27,15 +27,22 @@ class BrokerProcess:
 
     Args:
         settings: of its `BrokerConfig`.
+        environment: variables besides those of this process.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._log = open(path.with_suffix(".log"), "ab")  # noqa: SIM115 - closed below
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-c", _SCRIPT, str(path), json.dumps(settings or {})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=os.environ | (environment or {}),
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
