@@ -423,7 +423,7 @@ class PushConsumer(Starting):
             self._identity.release()
 
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
-        """Start, consume until SIGINT or SIGTERM, then `close`; on the main thread.
+        """Start unless started, consume until SIGINT or SIGTERM, then `close`; on the main thread.
 
         A second signal ends the wait for listeners immediately.
         """
@@ -442,7 +442,8 @@ class PushConsumer(Starting):
         for number in _SIGNALS:
             signal.signal(number, ask_to_stop)
         try:
-            self.start()
+            if self._member is None or self._closed:
+                self.start()
             self._stop_requests.get()
             return self.close(timeout_s)
         except KeyboardInterrupt:

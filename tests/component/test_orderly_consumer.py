@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,6 +65,25 @@ def test_every_key_arrives_in_order_and_everything_is_committed(
     assert_in_order(seen, 2_000)
     assert seen.duplicates() == 0
     assert committed(broker) == 2_000
+
+
+def test_run_goes_on_with_a_started_consumer_until_a_signal(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(20))
+
+    def end_when_seen() -> None:
+        seen.wait_for_count(20)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with make_consumer(seen.take) as consumer:
+        ending = threading.Thread(target=end_when_seen)
+        ending.start()
+        assert consumer.run()
+        ending.join()
+        with pytest.raises(StateError, match="only once"):
+            consumer.run()
+    assert_in_order(seen, 20)
 
 
 def test_messages_sent_while_a_consumer_waits_arrive_at_once(

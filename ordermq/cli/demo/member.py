@@ -64,6 +64,8 @@ def main() -> None:
             return ConsumeResult.SUSPEND
         return None
 
+    # Started first: whoever reads the line may kill the broker, and nothing starts without one.
+    consumer.start()
     click.echo(orjson.dumps({"client": consumer.client_id}).decode())
     consumer.run()
     logbook.close()

@@ -77,7 +77,8 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 
     def on_loop(work: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(asyncio.wait_for(work, TIMEOUT_S))
+            # Each step has its own deadline; this one ends a test that hangs between them.
+            runner.run(asyncio.wait_for(work, 6 * TIMEOUT_S))
 
     return on_loop
 
