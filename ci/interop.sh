@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
         shift 2
         ;;
     --all)
-        versions=(4.9.7 5.3.3 5.4.0)
+        versions=(4.9.7 5.3.3 5.4.0 5.5.0)
         all=yes
         shift
         ;;

@@ -25,7 +25,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 
 LOCK_MS = 4_000  # of the broker
-_WORK_S = 0.002  # between reading the token and writing: a freeze shall find a member there
+_WORK_S = 0.03  # between reading the token and writing: a freeze shall find a member there
 # Every write that was accepted, in its order.
 _JOURNAL = """
 PRAGMA journal_mode = WAL;

@@ -252,7 +252,9 @@ def test_epochs_grow_through_every_change_of_owner_and_the_recipe_writes_once(
         )
 
 
-def test_stored_epochs_show_in_no_tool_and_are_saved_with_the_groups_offsets(run: Run) -> None:
+def test_stored_epochs_show_in_no_tool_and_in_no_queue_but_are_saved_with_the_offsets(
+    run: Run,
+) -> None:
     run.cluster.put_topic(run.topic, {"broker-a": 4})
     member = run.member("one")
     run.send(40)
@@ -285,6 +287,8 @@ def test_stored_epochs_show_in_no_tool_and_are_saved_with_the_groups_offsets(run
         ),
         "the broker saves it with the group's offsets",
     )
+    stored_queues = run.cluster.folder / "broker-a" / "store" / "consumequeue" / run.topic
+    assert {path.name for path in stored_queues.iterdir()} <= {"0", "1", "2", "3"}
 
 
 def test_a_reset_of_the_groups_offsets_leaves_its_epochs(run: Run) -> None:
