@@ -25,8 +25,8 @@ while [ $# -gt 0 ]; do
 done
 folder=$root/build/fences-$$
 trap '[ -d "$folder" ] && ci/rocketmq.sh down "$version" --folder "$folder"' EXIT
-# Locks of a killed or frozen member expire after 4 s (tests/interop/fence_member.py).
+# Locks of a killed or frozen member expire after 8 s (tests/interop/fence_member.py).
 ci/rocketmq.sh up "$version" --folder "$folder" --heap 256 \
-    --java=-Drocketmq.broker.rebalance.lockMaxLiveTime=4000 >/dev/null
+    --java=-Drocketmq.broker.rebalance.lockMaxLiveTime=8000 >/dev/null
 ORDERMQ_ROCKETMQ=$folder "$venv/bin/python" -m pytest -q \
     tests/interop/test_fence_tokens.py -k every_change_of_owner

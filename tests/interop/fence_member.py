@@ -24,7 +24,7 @@ from ordermq.consumer.group.allocation import allocate_avg
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 
-LOCK_MS = 4_000  # of the broker
+LOCK_MS = 8_000  # of the broker
 _WORK_S = 0.03  # between reading the token and writing: a freeze shall find a member there
 # Every write that was accepted, in its order.
 _JOURNAL = """
