@@ -144,7 +144,7 @@ class Owners:
 
     def _start_java(self, on_line: Callable[[dict[str, Any]], None]) -> JavaProcess:
         # Java's client gives up at the first request that fails, as on a busy machine.
-        for last in (False, False, True):
+        for last in [False] * 7 + [True]:
             self.java_count += 1
             history = f"java-{self.java_count}.jsonl"
             try:
