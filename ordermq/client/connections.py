@@ -15,7 +15,8 @@ from ordermq.errors import ConnectFailed, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection
+from ordermq.remoting.connection import Connection, split_address
+from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.tls import client_context
 
 _log = logging.getLogger("ordermq.client")
@@ -45,6 +46,7 @@ class Connections(ProcessBound):
         self._config = config
         self._on_request = on_request
         self._on_lost = on_lost
+        self._dialer = Dialer(clock)
         self._tls: ssl.SSLContext | None = None
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
@@ -89,6 +91,26 @@ class Connections(ProcessBound):
         connection = await self.get(address)
         await connection.writable()
         return connection
+
+    def is_open(self, address: str) -> bool:
+        """Return True if there is a connection to `address` now."""
+        connection = self._open.get(address)
+        return connection is not None and connection.is_open
+
+    def drop(self, address: str, reason: str) -> None:
+        """End what is kept of an address that no broker has any more.
+
+        Requests in flight fail at once, with `ConnectionLost`: their callers go to the broker's
+        new address, if it has one.
+        """
+        self._not_before_ms.pop(address, None)
+        self.outages.forget(address)
+        error = ConnectionError(reason)
+        if (connection := self._open.get(address)) is not None:
+            connection.abort(error)
+        # Not cancelled: whoever waits for it would take that for its own cancellation.
+        if (opening := self._opening.get(address)) is not None:
+            opening.add_done_callback(lambda done: _abort(done, error))
 
     def writable_now(self, address: str) -> Connection | None:
         """Return the connection to `address` if it is open and accepts bytes now, else None.
@@ -149,7 +171,9 @@ class Connections(ProcessBound):
         if self._config.tls and self._tls is None:
             self._tls = client_context(self._config)
         try:
-            connection = await Connection.open(address, self._clock, self._config, self, self._tls)
+            connection = await Connection.open(
+                address, self._clock, self._config, self, self._tls, self._dialer
+            )
         except ConnectFailed:
             longest = self._config.reconnect_delay_ms * _MAX_BACKOFF
             self._not_before_ms[address] = (
@@ -197,6 +221,9 @@ class Connections(ProcessBound):
         # A newer connection to the same address may have replaced this one already.
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
+        if connection.peer is not None and not connection.has_heard:
+            # One of the host's addresses may be a server that hangs, and another one works.
+            self._dialer.failed(*split_address(connection.address), connection.peer)
         if not self._closed:
             # Not a warning: brokers and name servers close connections that were idle for 120 s.
             # A request that fails because of it is reported by `outages`.
@@ -211,6 +238,11 @@ def is_denied(code: int, remark: str | None) -> bool:
     if code == ResponseCode.SYSTEM_ERROR:
         return "AclException" in (remark or "")
     return code == ResponseCode.NO_PERMISSION
+
+
+def _abort(opened: asyncio.Task[Connection], error: Exception) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().abort(error)
 
 
 _KNOWN = frozenset(RequestCode)

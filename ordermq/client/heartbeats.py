@@ -58,6 +58,11 @@ class Heartbeats:
         for address, error in await self._beat_all():
             self._outages.failed(address, "heartbeat", error)
 
+    async def beat_to(self, address: str) -> None:
+        """Send a heartbeat to one broker, as `beat`."""
+        if not self._is_stopped and (failed := await self._beat_one(address, self._describe())):
+            self._outages.failed(failed[0], "heartbeat", failed[1])
+
     async def register(self) -> None:
         """Send the first heartbeat: as `beat`, but a broker that denies permission is an error.
 
@@ -101,11 +106,11 @@ class Heartbeats:
         """Reconnect to a broker that must know us, and register again."""
         # The brokers that must be able to reach us: for a member of a group all masters, for a
         # producer those that it expects replies or transaction checks from.
-        is_needed = address in self._registered
-        if self._on_broker_back is not None:
-            is_needed = address in self._routes.masters()
+        is_needed = self._on_broker_back is not None or address in self._registered
+        self._registered.discard(address)
+        # A broker that left the routes a moment ago is expected back at this address.
+        is_needed = is_needed and self._routes.is_expected(address)
         if is_needed and not self._is_stopped and address not in self._reconnecting:
-            self._registered.discard(address)
             self._reconnecting[address] = self._runtime.spawn(
                 self._reconnect(address), f"reconnect {address}"
             )
@@ -118,8 +123,8 @@ class Heartbeats:
     async def _reconnect(self, address: str) -> None:
         try:
             while not await self._is_registered_again(address):
-                if address not in self._routes.masters():
-                    return  # the broker has another address now, which the next beat goes to
+                if not self._routes.is_expected(address):
+                    return  # the broker has another address now, or is forgotten
                 # Connections pause between failed connects themselves; this pause is for a
                 # broker that accepts the connection and refuses the heartbeat.
                 await self._clock.sleep_ms(self._config.reconnect_delay_ms)
@@ -134,7 +139,8 @@ class Heartbeats:
         try:
             await self._api.heartbeat(address, self._describe())
         except OrderMQError as error:
-            self._outages.failed(address, "reconnect", error)
+            if self._routes.is_expected(address):  # else it was forgotten meanwhile
+                self._outages.failed(address, "reconnect", error)
             return False
         return True
 

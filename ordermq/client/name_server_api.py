@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from ordermq.client.connections import Connections
+from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
-from ordermq.errors import BrokerError, ConfigError, RemotingError, RouteError
+from ordermq.errors import BrokerError, ConfigError, OrderMQError, RemotingError, RouteError
 from ordermq.remoting.bodies import TopicRoute, masters_from_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import split_address
 from ordermq.remoting.headers import RouteHeader
+from ordermq.remoting.race import staggered
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply(Generic[_T]):
+    """The outcome of asking one name server."""
+
+    address: str
+    found: _T | None
+    error: OrderMQError | None
 
 
 def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
@@ -49,56 +67,139 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class NameServerApi:
-    """Typed requests, sent to the first name server that answers."""
+    """Typed requests to the name servers: to the one that answered last, to the next if it is slow.
+
+    A server that is down costs the first request at most `NEXT_AFTER_MS`, and later ones nothing:
+    the server that answered is asked first from then on. The slow one is still waited for in the
+    background, so that the log tells what is wrong with it.
+    """
 
     def __init__(
-        self, connections: Connections, addresses: Sequence[str], config: RemotingConfig
+        self,
+        connections: Connections,
+        addresses: Sequence[str],
+        config: RemotingConfig,
+        clock: Clock,
     ) -> None:
         self.addresses = tuple(addresses)
         self._connections = connections
         self._config = config
+        self._clock = clock
+        # The one that answered last, ..., the one that failed last.
+        self._order = list(dict.fromkeys(addresses))
+        self._failed: set[str] = set()  # those that have not answered since
+        # By task, held here because the loop keeps only weak references.
+        self._asking: dict[asyncio.Task[_Reply[Any]], str] = {}
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, None if no broker has it yet.
 
         Raises:
             RouteError: no name server answers; the last one's error is the cause.
-            BrokerError: the name server refused the request.
+            BrokerError: every name server that answers refused the request.
         """
         ext = RouteHeader(topic, accept_standard_json=True).to_ext()
-        address, answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, topic)
-        # Not an error: consumers may start before their topic exists.
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            return None
-        self._check(address, answer, topic)
-        return TopicRoute.from_body(answer.body)
+
+        def read(address: str, answer: Command) -> TopicRoute | None:
+            # Not an error: consumers may start before their topic exists.
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            self._check(address, answer, topic)
+            return TopicRoute.from_body(answer.body)
+
+        return await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, read, topic)
 
     async def masters(self) -> dict[str, str]:
         """Return the address of every broker's master, by broker name.
 
         Raises: as `topic_route`.
         """
-        address, answer = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        self._check(address, answer)
-        return masters_from_body(answer.body)
+
+        def read(address: str, answer: Command) -> dict[str, str]:
+            self._check(address, answer)
+            return masters_from_body(answer.body)
+
+        return await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None, read) or {}
 
     async def _ask(
-        self, code: RequestCode, ext: dict[str, str] | None = None, topic: str | None = None
-    ) -> tuple[str, Command]:
-        failure: RemotingError | None = None
-        # In the configured order each time. While the first server is down, each request first
-        # waits for the pause of its next connect; the routes in memory serve meanwhile.
-        for address in self.addresses:
-            command = Command.request(code, ext)
-            timeout_ms = self._config.request_timeout_ms
-            try:
-                return address, await self._connections.request(address, command, timeout_ms)
-            except RemotingError as error:
-                self._connections.outages.failed(address, "route request", error)
-                failure = error
+        self,
+        code: RequestCode,
+        ext: dict[str, str] | None,
+        read: Callable[[str, Command], _T | None],
+        topic: str | None = None,
+    ) -> _T | None:
+        """Return the first answer that says something; None only if no server knows better."""
+        unheard = set(self._order)
+        is_unknown = False
+        failure: OrderMQError | None = None
+        attempts = [partial(self._start, address, code, ext, read) for address in self._order]
+        async with contextlib.aclosing(staggered(attempts, self._clock)) as outcomes:
+            async for ended in outcomes:
+                reply = ended.result()
+                unheard.discard(reply.address)
+                if reply.error is not None:
+                    if not isinstance(reply.error, RemotingError):
+                        raise reply.error
+                    # A refusal says more than a second server's silence.
+                    failure = failure if isinstance(failure, BrokerError) else reply.error
+                elif reply.found is not None:
+                    self._order.remove(reply.address)
+                    self._order.insert(0, reply.address)
+                    return reply.found
+                else:
+                    # A name server that was just restarted knows no topic until the brokers have
+                    # registered again, which takes them up to 30 s.
+                    is_unknown = True
+                if is_unknown and unheard <= self._failed:
+                    break
+        if is_unknown:
+            # Those that were down are asked, too, but nobody waits for them once more.
+            for address in unheard.difference(self._asking.values()):
+                self._start(address, code, ext, read)
+            return None
+        if isinstance(failure, BrokerError):
+            raise failure
         raise RouteError(
             f"no name server answers ({'; '.join(self.addresses)}): {failure}", topic=topic
         ) from failure
+
+    def _start(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: dict[str, str] | None,
+        read: Callable[[str, Command], _T | None],
+    ) -> asyncio.Task[_Reply[_T]]:
+        asking = asyncio.get_running_loop().create_task(self._ask_one(address, code, ext, read))
+        self._asking[asking] = address
+        asking.add_done_callback(self._asking.pop)
+        return asking
+
+    async def _ask_one(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: dict[str, str] | None,
+        read: Callable[[str, Command], _T | None],
+    ) -> _Reply[_T]:
+        timeout_ms = self._config.request_timeout_ms
+        try:
+            answer = await self._connections.request(
+                address, Command.request(code, ext), timeout_ms
+            )
+            # Read here: a server that answers with garbage has failed, and the next one is asked.
+            found = read(address, answer)
+        except RemotingError as error:
+            if not isinstance(error, BrokerError):  # the caller of a refused request is told
+                self._connections.outages.failed(address, "route request", error)
+            self._failed.add(address)
+            self._order.remove(address)
+            self._order.append(address)
+            return _Reply(address, None, error)
+        except OrderMQError as error:  # of this client: it was closed, or cannot read its key file
+            return _Reply(address, None, error)
+        self._failed.discard(address)
+        return _Reply(address, found, None)
 
     @staticmethod
     def _check(address: str, answer: Command, topic: str | None = None) -> None:

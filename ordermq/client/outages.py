@@ -86,6 +86,12 @@ class Outages:
         outage.unreported.clear()
         outage.reported_ms = self._last_report_ms[key] = now_ms
 
+    def forget(self, address: str) -> None:
+        """Drop what is kept of an address that is not used any more."""
+        for kept in (self.ongoing, self._last_report_ms):
+            for key in [key for key in kept if key.partition(" ")[0] == address]:
+                del kept[key]
+
     def answered(self, address: str) -> None:
         """End the address's outage, if there is one: it answered a request."""
         outage = self.ongoing.pop(address, None)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
 
 from ordermq.client.name_server_api import NameServerApi
+from ordermq.clock import Clock
 from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, TopicRoute
+from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, BrokerData, TopicRoute
 from ordermq.remoting.connection import split_address
 
 _log = logging.getLogger("ordermq.client")
 MASTER_ID = 0
+_MOST_TOGETHER = 32  # route requests under way at once: a thousand topics do not flood the server
 
 
 def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
@@ -41,16 +45,22 @@ def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
     )
 
 
-def are_brokers_away(now: Sequence[MessageQueue], before: Sequence[MessageQueue]) -> bool:
-    """Return True if `now` is `before` without all queues of one or more brokers.
+def are_brokers_away(
+    route: TopicRoute, now: Sequence[MessageQueue], before: Sequence[MessageQueue]
+) -> bool:
+    """Return True if `now` is `before` without all queues of brokers that are down.
 
-    This is so while a broker is down, and after a restart of a name server: each broker
-    registers with it at its own time.
+    This is so while a broker restarts, and after a restart of a name server: each broker
+    registers with it at its own time. A broker that is up and whose queues are not writable any
+    more is not away: its operator has withdrawn it, as before a shutdown for good.
     """
     present = {queue.broker_name for queue in now}
-    return len(now) < len(before) and list(now) == [
-        queue for queue in before if queue.broker_name in present
-    ]
+    withdrawn = {broker.broker_name for broker in route.brokers if broker.master} - present
+    return (
+        len(now) < len(before)
+        and not any(queue.broker_name in withdrawn for queue in before)
+        and list(now) == [queue for queue in before if queue.broker_name in present]
+    )
 
 
 def subscribe_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
@@ -86,21 +96,59 @@ def _is_address(text: str) -> bool:
     return True
 
 
+class RouteEvents(Protocol):
+    """Callbacks of changes in routes, on the I/O thread."""
+
+    def on_route_change(self, topic: str) -> None:
+        """Handle queues of a topic that differ from the last known ones."""
+
+    def on_new_master(self, address: str) -> None:
+        """Handle a broker that was in no route before, or has another master now."""
+
+    def on_master_moved(self, broker_name: str) -> None:
+        """Handle a broker whose master has another address now: locks of the old one are void."""
+
+    def on_unused(self, address: str) -> None:
+        """Handle an address that no broker has any more."""
+
+
+@dataclass(slots=True)
+class _Broker:
+    """A broker as the last route told it."""
+
+    addresses: Mapping[int, str]
+    master: str | None  # the last one, also while the route has slaves only
+    away_since_ms: int | None = None  # in no route since then
+
+
 class Routes:
     """Routes of the topics that this client uses; on the I/O thread.
 
-    Args:
-        on_change: called with a topic whose route differs from the last known one.
+    Name servers drop a broker as soon as its connection closes, for a restart as for ever. A
+    broker that is in no route any more is *away*: its queues are given up, no heartbeat and no
+    member list is asked of it, but it is still expected back at its last address. After
+    `forget_broker_after_ms` it is forgotten (docs/internals/semantics.md#routes).
     """
 
-    def __init__(self, name_servers: NameServerApi, on_change: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        name_servers: NameServerApi,
+        clock: Clock,
+        forget_after_ms: int,
+        events: RouteEvents,
+    ) -> None:
         self._name_servers = name_servers
-        self._on_change = on_change
+        self._clock = clock
+        self._forget_after_ms = forget_after_ms
+        self._events = events
         self._routes: dict[str, TopicRoute] = {}
-        # By broker name. Never cleared: a broker that leaves the route for the time of a restart
-        # is still asked at its last address, which is where it mostly comes back.
-        self._masters: dict[str, str] = {}
-        self._replicas: dict[str, Mapping[int, str]] = {}
+        self._missing_since_ms: dict[str, int] = {}  # topics that no name server has any more
+        self._brokers: dict[str, _Broker] = {}
+        # The brokers in the last answer for each topic, and how many topics each broker has:
+        # counted, for a client may have a thousand topics, and they all change at once.
+        self._counted: dict[str, tuple[BrokerData, ...]] = {}
+        self._topics_of: Counter[str] = Counter()
+        self._forgotten: set[str] = set()
         self._watched: set[str] = set()
         self._malformed: dict[str, list[str]] = {}  # by topic, as they were logged last
         self._asking: dict[str, asyncio.Task[TopicRoute | None]] = {}
@@ -110,6 +158,22 @@ class Routes:
         self._watched.add(topic)
         known = self._routes.get(topic)
         return known if known is not None else await self.refresh(topic)
+
+    async def get_all(self, topics: Iterable[str]) -> dict[str, TopicRoute | None]:
+        """Return the routes of several topics; unknown ones are asked for together."""
+        wanted = list(topics)
+        together = asyncio.Semaphore(_MOST_TOGETHER)
+
+        async def get(topic: str) -> TopicRoute | None:
+            async with together:
+                return await self.get(topic)
+
+        # Every request ends before an error is raised; the first topic's comes first.
+        found = await asyncio.gather(*map(get, wanted), return_exceptions=True)
+        for outcome in found:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return dict(zip(wanted, cast(list[TopicRoute | None], found), strict=True))
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route from memory, None if it is not there."""
@@ -126,22 +190,26 @@ class Routes:
         """
         self._watched.add(topic)
         route = await self._name_servers.topic_route(topic)
+        before = self._routes.get(topic)
         if route is None:
             # The name server forgets a topic when its last broker is gone. The last known route
-            # stays in use, or a restart of that broker would revoke every queue.
-            return self._routes.get(topic)
+            # stays in use for a time, or a restart of that broker would revoke every queue.
+            if before is not None:
+                self._missing_since_ms.setdefault(topic, self._clock.now_ms())
+                self._count(topic, ())
+            return before
+        self._missing_since_ms.pop(topic, None)
         route = self._usable(topic, route)
-        before = self._routes.get(topic)
         if before == route:
+            self._count(topic, route.brokers)  # it may have been missing meanwhile
             return before  # the same object: callers cache by identity what they computed from it
         self._routes[topic] = route
         for broker in route.brokers:
-            self._replicas[broker.broker_name] = broker.addresses
-            if broker.master:
-                self._masters[broker.broker_name] = broker.master
+            self._learn(broker)
+        self._count(topic, route.brokers)
         if before is not None:
             _log.info("topic %s: route changed", topic)
-            self._on_change(topic)
+            self._events.on_route_change(topic)
         return route
 
     def _usable(self, topic: str, route: TopicRoute) -> TopicRoute:
@@ -177,33 +245,80 @@ class Routes:
             _log.debug("topic %s: route refresh failed: %s", topic, error)
 
     async def refresh_all(self) -> None:
-        """Refresh the route of every topic in use; a failure leaves the known route in use."""
-        for topic in sorted(self._watched):
-            try:
+        """Refresh the route of every topic in use; a failure leaves the known route in use.
+
+        Topics are asked for together: one after the other, a name server that does not answer
+        would cost its time-out for each of them.
+        """
+        together = asyncio.Semaphore(_MOST_TOGETHER)
+        await asyncio.gather(
+            *(self._refresh_one(topic, together) for topic in sorted(self._watched))
+        )
+        self._forget()
+
+    async def _refresh_one(self, topic: str, together: asyncio.Semaphore) -> None:
+        try:
+            async with together:
                 await self.refresh(topic)
-            except RouteError as error:
-                # NameServerApi has reported the outage, once for all topics.
-                _log.debug("topic %s: route refresh failed: %s", topic, error)
-            except OrderMQError as error:
-                _log.warning("topic %s: route refresh failed: %s", topic, error)
+        except RouteError as error:
+            # NameServerApi has reported the outage, once for all topics.
+            _log.debug("topic %s: route refresh failed: %s", topic, error)
+        except OrderMQError as error:
+            _log.warning("topic %s: route refresh failed: %s", topic, error)
 
     def master_of(self, broker_name: str) -> str:
-        """Return the address of a broker's master.
+        """Return the address of a broker's master: the last known one while it is away.
 
         Raises: RouteError: no known route contains this broker.
         """
-        address = self._masters.get(broker_name)
-        if address is None:
+        broker = self._brokers.get(broker_name)
+        if broker is None or broker.master is None:
             raise RouteError(
-                "no known route has a master of this broker: check that it is registered with the "
-                "name server",
+                "no known route has a master of this broker: "
+                + (
+                    f"it has been in no route for {self._forget_after_ms // 1000} s, as after it "
+                    "was decommissioned"
+                    if broker_name in self._forgotten
+                    else "check that it is registered with the name server"
+                ),
                 broker=broker_name,
             )
-        return address
+        return broker.master
+
+    def brokers_at(self, address: str) -> set[str]:
+        """Return the names of the brokers whose last known master has this address."""
+        return {name for name, broker in self._brokers.items() if broker.master == address}
+
+    def is_away(self, broker_name: str) -> bool:
+        """Return True if no route contains the broker: it is restarting, or decommissioned."""
+        return not self._topics_of[broker_name]
+
+    def last_master_of(self, broker_name: str) -> str | None:
+        """Return the address of a broker's last known master, None once it is forgotten."""
+        broker = self._brokers.get(broker_name)
+        return None if broker is None else broker.master
+
+    @property
+    def has_broker_away(self) -> bool:
+        """True while a broker is in no route, and not forgotten yet."""
+        return any(broker.away_since_ms is not None for broker in self._brokers.values())
+
+    def is_expected(self, address: str) -> bool:
+        """Return True if a master has this address, or may come back to it."""
+        return any(broker.master == address for broker in self._brokers.values())
+
+    def is_in_route(self, address: str) -> bool:
+        """Return True if a broker of a route has this address now."""
+        return any(
+            address == broker.master or address in broker.addresses.values()
+            for broker in self._brokers.values()
+            if broker.away_since_ms is None
+        )
 
     def replicas_of(self, broker_name: str) -> Mapping[int, str]:
         """Return a broker's addresses by id, 0 is the master; {} if no route contains it."""
-        return self._replicas.get(broker_name, {})
+        broker = self._brokers.get(broker_name)
+        return {} if broker is None else broker.addresses
 
     def replica_of(self, broker_name: str, wanted: int) -> tuple[int, str]:
         """Return the id and address of the wanted replica, else of the next slave, else of any.
@@ -219,19 +334,105 @@ class Routes:
         return wanted, replicas.get(wanted) or self.master_of(broker_name)
 
     def slaves(self) -> list[str]:
-        """Return the addresses of all slaves of the brokers in known routes, sorted."""
+        """Return the addresses of all slaves of the brokers in routes, sorted."""
         return sorted(
             {
                 address
-                for replicas in self._replicas.values()
-                for number, address in replicas.items()
-                if number != 0
+                for broker in self._brokers.values()
+                if broker.away_since_ms is None
+                for number, address in broker.addresses.items()
+                if number != MASTER_ID
             }
         )
 
     def masters(self) -> list[str]:
-        """Return the addresses of all masters in known routes, sorted."""
-        return sorted(set(self._masters.values()))
+        """Return the addresses of all masters in routes, sorted; without brokers that are away."""
+        return sorted(
+            {
+                master
+                for broker in self._brokers.values()
+                if broker.away_since_ms is None and (master := broker.addresses.get(MASTER_ID))
+            }
+        )
+
+    # Brokers that come, move and go.
+
+    def _learn(self, told: BrokerData) -> None:
+        name = told.broker_name
+        before = self._brokers.get(name)
+        last_master = None if before is None else before.master
+        self._forgotten.discard(name)
+        self._brokers[name] = _Broker(
+            told.addresses,
+            told.master or last_master,
+            None if before is None else before.away_since_ms,
+        )
+        if told.master and told.master != last_master:
+            if last_master is not None:
+                _log.warning(
+                    "broker %s: its master is %s now, no longer %s", name, told.master, last_master
+                )
+                # Before anything is asked of the new master: it knows nothing of these locks.
+                self._events.on_master_moved(name)
+            self._events.on_new_master(told.master)
+        if before is not None:
+            self._drop_unused({*before.addresses.values(), before.master})
+
+    def _count(self, topic: str, brokers: tuple[BrokerData, ...]) -> None:
+        counted = self._counted.get(topic, ())
+        if counted == brokers:
+            return
+        self._counted[topic] = brokers
+        names = {broker.broker_name for broker in brokers}
+        before = {broker.broker_name for broker in counted}
+        self._topics_of.update(names - before)
+        self._topics_of.subtract(before - names)
+        now_ms = self._clock.now_ms()
+        for name in before - names:
+            if not self._topics_of[name]:
+                self._brokers[name].away_since_ms = now_ms
+                _log.warning(
+                    "broker %s: in no route any more, decommissioned or restarting; it is "
+                    "forgotten unless it is back in %d s",
+                    name,
+                    self._forget_after_ms // 1000,
+                )
+        for name in names - before:
+            since_ms = self._brokers[name].away_since_ms
+            if since_ms is not None:
+                self._brokers[name].away_since_ms = None
+                _log.info(
+                    "broker %s: in a route again after %d s", name, (now_ms - since_ms) // 1000
+                )
+
+    def _forget(self) -> None:
+        """Forget brokers and topics that have been away for too long to be restarting."""
+        before_ms = self._clock.now_ms() - self._forget_after_ms
+        for topic, since_ms in list(self._missing_since_ms.items()):
+            if since_ms <= before_ms:
+                del self._missing_since_ms[topic], self._routes[topic]
+                _log.warning("topic %s: no broker has it any more", topic)
+                self._events.on_route_change(topic)
+        for name, broker in list(self._brokers.items()):
+            if broker.away_since_ms is not None and broker.away_since_ms <= before_ms:
+                del self._brokers[name]
+                self._forgotten.add(name)
+                _log.warning(
+                    "broker %s: forgotten after %d s in no route",
+                    name,
+                    self._forget_after_ms // 1000,
+                )
+                self._drop_unused({*broker.addresses.values(), broker.master})
+
+    def _drop_unused(self, addresses: Iterable[str | None]) -> None:
+        used = {
+            address
+            for broker in self._brokers.values()
+            for address in (*broker.addresses.values(), broker.master)
+        }
+        for address in addresses:
+            if address is not None and address not in used:
+                self._events.on_unused(address)
 
 
 class PullSource:

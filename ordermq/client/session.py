@@ -24,10 +24,13 @@ from ordermq.model.names import check_instance
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import split_address
+from ordermq.remoting.dialer import look_up
 
 _T = TypeVar("_T")
 DEFAULT_INSTANCE = "DEFAULT"
 _LOOPBACK = "127.0.0.1"
+_LOOK_UP_S = 3.0
+_RETURN_CHECKS, _RETURN_CHECK_MS = 10, 1_000  # of the routes, after a broker answers again
 
 
 def _ignore_request(address: str, command: Command) -> Command | None:
@@ -55,6 +58,7 @@ class ClientSession(ProcessBound):
             broke. Members of a group pass it: they reconnect at once, other clients with their
             next request.
         on_route_change: called with a topic whose queues changed.
+        on_master_moved: called with a broker whose master has another address now.
     Raises: ConfigError: `name_servers` is not host:port.
     """
 
@@ -71,6 +75,7 @@ class ClientSession(ProcessBound):
         on_connection_lost: Callable[[str], None] = _ignore,
         on_broker_back: Callable[[], None] | None = None,
         on_route_change: Callable[[str], None] = _ignore,
+        on_master_moved: Callable[[str], None] = _ignore,
     ) -> None:
         addresses = parse_name_servers(name_servers)  # before the thread is held: this may raise
         own_id = client_id if client_id is not None else new_client_id(config, addresses)
@@ -83,8 +88,10 @@ class ClientSession(ProcessBound):
         self.connections = Connections(self.clock, config, on_request, self._connection_lost)
         self.outages = self.connections.outages
         self.api = BrokerApi(self.connections, config, own_id)
-        self.name_servers = NameServerApi(self.connections, addresses, config)
-        self.routes = Routes(self.name_servers, on_route_change)
+        self.name_servers = NameServerApi(self.connections, addresses, config, self.clock)
+        self.routes = Routes(
+            self.name_servers, self.clock, config.forget_broker_after_ms, events=self
+        )
         self.heartbeats = Heartbeats(
             self.runtime,
             self.clock,
@@ -93,10 +100,14 @@ class ClientSession(ProcessBound):
             self.api,
             self.routes,
             describe if describe is not None else lambda: own_heartbeat,
-            on_broker_back,
+            None if on_broker_back is None else self._broker_back,
         )
         self._on_connection_lost = on_connection_lost
+        self._on_broker_back = on_broker_back
+        self._on_route_change = on_route_change
+        self._on_master_moved = on_master_moved
         self._loops: list[asyncio.Task[object]] = []
+        self._background: set[asyncio.Task[object]] = set()
         self._is_closed = False
 
     # From any thread but the I/O thread.
@@ -170,21 +181,26 @@ class ClientSession(ProcessBound):
     async def stop_loops(self) -> None:
         """End the periodic heartbeats and route refreshes, and reconnects under way."""
         await self.heartbeats.stop()  # first: a reconnect would send another heartbeat
-        await cancelled(*self._loops)
-        self._loops = []
+        loops, self._loops = self._loops, []  # first: a new master gets no heartbeat any more
+        await cancelled(*loops, *self._background)
 
     async def unregister(
         self, *, consumer_group: str | None = None, producer_group: str | None = None
     ) -> None:
         """Unregister from a group at every broker; one that fails removes us by itself later."""
-        # Masters only: a slave forgets the client with the connection, and allocates no queues.
-        for address in self.routes.masters():
+
+        async def unregister(address: str) -> None:
             try:
                 await self.api.unregister(
                     address, consumer_group=consumer_group, producer_group=producer_group
                 )
             except OrderMQError as error:
                 self.outages.failed(address, "unregistration", error)
+
+        # Masters only: a slave forgets the client with the connection, and allocates no queues.
+        # So has a master that we are not connected to: it is not worth a connect's time-out.
+        masters = filter(self.connections.is_open, self.routes.masters())
+        await asyncio.gather(*map(unregister, masters))
 
     async def disconnect(self) -> None:
         """Stop the loops and close the connections; later requests raise `StateError`."""
@@ -198,10 +214,7 @@ class ClientSession(ProcessBound):
         """
         route = await self.routes.get(topic)
         if route is None:
-            raise RouteError(
-                "topic not found on any broker: create it first, or send a message to it",
-                topic=topic,
-            )
+            raise _no_such_topic(topic)
         return subscribe_queues(topic, route)
 
     async def address_of(self, queue: MessageQueue) -> str:
@@ -209,7 +222,9 @@ class ClientSession(ProcessBound):
 
         Raises: RouteError: no broker has the topic, or its broker has no master.
         """
-        await self.queues(queue.topic)
+        # Not by `queues`, which lists and sorts all of the topic's queues: this runs per request.
+        if await self.routes.get(queue.topic) is None:
+            raise _no_such_topic(queue.topic)
         return self.routes.master_of(queue.broker_name)
 
     def report_failure(self, broker_name: str, action: str, error: Exception) -> None:
@@ -221,14 +236,21 @@ class ClientSession(ProcessBound):
         address = self.routes.replicas_of(broker_name).get(MASTER_ID, broker_name)
         self.outages.failed(address, action, error)
 
+    def doubt_route(self, topic: str) -> None:
+        """Ask for a topic's route in the background, after a failure: its broker may have moved."""
+        self._spawn(self.routes.refresh_soon(topic), f"route {topic}")
+
     async def group_members(self, group: str) -> list[str]:
         """Return the client ids of a group, from the first broker that answers; [] without one.
 
         Raises: RemotingError, RouteError: none of the brokers answered; the last one's error.
         """
-        # Members register with every broker of their topics, so any of these has the list.
+        # Members register with every broker of their topics, so any of these has the list. The
+        # order is the same for all members, but for a broker that fails: it would cost each
+        # rebalance pass the time-out of a request.
         failure: OrderMQError | None = None
-        for address in self.routes.masters():
+        ongoing = self.outages.ongoing
+        for address in sorted(self.routes.masters(), key=lambda address: address in ongoing):
             try:
                 return await self.api.consumer_ids(address, group)
             except OrderMQError as error:
@@ -237,11 +259,56 @@ class ClientSession(ProcessBound):
             raise failure
         return []
 
+    # RouteEvents
+
+    def on_route_change(self, topic: str) -> None:
+        self._on_route_change(topic)
+
+    def on_new_master(self, address: str) -> None:
+        # Now, not with the next periodic beat: until then the broker lists a group without this
+        # member, and other members take its share of the new queues. Before the loops run, the
+        # owner sends the first heartbeat itself. Producers register where a broker must reach them.
+        if self._loops and self._on_broker_back is not None:
+            self._spawn(self.heartbeats.beat_to(address), f"first heartbeat {address}")
+
+    def on_master_moved(self, broker_name: str) -> None:
+        self._on_master_moved(broker_name)
+
+    def on_unused(self, address: str) -> None:
+        # The embedded broker is its own name server.
+        if address not in self.name_servers.addresses:
+            self.connections.drop(address, "no route has this address any more")
+
+    def _broker_back(self) -> None:
+        # The name server dropped the broker while it was away, and hears of it again only a
+        # moment after it answers us.
+        self._spawn(self._find_again(), f"routes {self.client_id}")
+        if self._on_broker_back is not None:
+            self._on_broker_back()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self.runtime.spawn(work, name)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _find_again(self) -> None:
+        for _ in range(_RETURN_CHECKS):
+            await self.routes.refresh_all()
+            if not self.routes.has_broker_away:
+                return
+            await self.clock.sleep_ms(_RETURN_CHECK_MS)
+
     def _connection_lost(self, address: str) -> None:
         # The owner first: a member marks leases of that broker as doubtful before anything is
         # sent over a new connection.
         self._on_connection_lost(address)
         self.heartbeats.connection_lost(address)
+
+
+def _no_such_topic(topic: str) -> RouteError:
+    return RouteError(
+        "topic not found on any broker: create it first, or send a message to it", topic=topic
+    )
 
 
 def new_client_id(
@@ -287,14 +354,14 @@ def new_client_id(
 
 def _address_towards(server: str) -> str:
     """Return the local address of the route to a server."""
-    host, port = split_address(server)
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
+        # A DNS server that is away must not hold up the construction of a client for longer.
+        address = look_up(*split_address(server)).result(_LOOK_UP_S)[0]
+        with socket.socket(address.family, socket.SOCK_DGRAM) as probe:
             # Connecting a datagram socket only chooses the local address; no packet is sent.
-            probe.connect(place)
+            probe.connect(address.place)
             found: str = probe.getsockname()[0]
             return found
-    except OSError:
+    except (OSError, TimeoutError):
         # The server cannot be reached now. The first request will say so, with its address.
         return _LOOPBACK

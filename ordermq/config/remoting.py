@@ -86,6 +86,8 @@ class RemotingConfig(Flat):
     heartbeat_interval_ms: int = 30_000
     # Time between refreshes of the routes in use. 10 ms..1 day.
     route_interval_ms: int = 30_000
+    # Time after which a broker that left all routes is no longer expected back. 1 ms..1 day.
+    forget_broker_after_ms: int = 60_000
     # Account that signs the requests; empty: requests are not signed
     # (docs/internals/protocol.md#signed-requests).
     access_key: str = ""
@@ -143,4 +145,5 @@ class RemotingConfig(Flat):
             max_decompressed_bytes=(1, 1 << 30),
             heartbeat_interval_ms=(10, DAY_MS),
             route_interval_ms=(10, DAY_MS),
+            forget_broker_after_ms=(1, DAY_MS),
         )

@@ -266,7 +266,8 @@ class QueueRouting:
         if not queues:  # there is no queue to move to
             return pinned
         if pinned != queues and not self._config.allow_queue_change:
-            if are_brokers_away(queues, pinned):  # they come back with the same queues
+            route, _ = self._latest[topic]
+            if are_brokers_away(route, queues, pinned):  # they come back with the same queues
                 return pinned
             raise OrderingError(
                 f"the topic had {len(pinned)} queues when a key was first sent and has "

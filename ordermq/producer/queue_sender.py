@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
-from ordermq.errors import KeyFailed, OrderMQError, StateError
+from ordermq.errors import BrokerError, KeyFailed, OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
 from ordermq.producer.pending_message import PendingMessage, batch_body, is_single, take_batch
@@ -361,6 +361,8 @@ class InFlightBatch(ResponseFuture):
         self._is_outcome_unknown = self._is_outcome_unknown or is_outcome_unknown(error)
         if step is AfterFailure.SEND_AGAIN:
             self._client.report_failure(broker_name, "send", error)
+            if not isinstance(error, BrokerError):
+                self._client.doubt_route(self._protocol.queue.topic)
             self._spawn(retry_delay_ms(self._attempts, self._config))
         else:
             self._give_up(reason, step)

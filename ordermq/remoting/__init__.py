@@ -7,6 +7,8 @@
 | named fields of each request and response | headers.py |
 | JSON bodies | bodies.py |
 | an open connection, also written by other threads | connection.py |
+| opening sockets: host names, several addresses | dialer.py |
+| attempts that start one after the other, for addresses and name servers | race.py |
 | requests of a connection that wait for a response | response_futures.py |
 | TLS contexts and errors | tls.py |
 | accounts: signed requests | signing.py |

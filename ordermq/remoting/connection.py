@@ -34,6 +34,7 @@ from ordermq.remoting.command import (
     encode,
     make_binary,
 )
+from ordermq.remoting.dialer import Dialer, SocketAddress
 from ordermq.remoting.namespaces import Namespaces
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
 from ordermq.remoting.signing import Credentials
@@ -132,6 +133,7 @@ class Connection(asyncio.Protocol):
         self, address: str, clock: Clock, config: RemotingConfig, events: ConnectionEvents
     ) -> None:
         self.address = address
+        self.peer: SocketAddress | None = None  # of the host's addresses, the one connected to
         self._clock = clock
         self._events = events
         self._is_binary = config.serialize_type is SerializeType.ROCKETMQ
@@ -160,6 +162,7 @@ class Connection(asyncio.Protocol):
         self._last_whole = (0, 0)
         self._error: Exception | None = None
         self._is_closing = False
+        self._refused: list[ResponseFuture] = []  # asked for while the connection was ending
         self._ended = asyncio.Event()
 
     @classmethod
@@ -170,28 +173,38 @@ class Connection(asyncio.Protocol):
         config: RemotingConfig,
         events: ConnectionEvents,
         tls: ssl.SSLContext | None = None,
+        dialer: Dialer | None = None,
     ) -> Connection:
         """Connect.
 
         Args:
             tls: from `tls.client_context`; None connects without TLS.
+            dialer: of the client, default one for this connection.
         Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or the
             TLS handshake failed.
         """
         host, port = split_address(address)
-        loop = asyncio.get_running_loop()
-        opening = loop.create_connection(
-            lambda: cls(address, clock, config, events),
-            host,
-            port,
-            ssl=tls,
-            ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
-        )
+        dialer = dialer or Dialer(clock)
         try:
-            _, connection = await asyncio.wait_for(opening, config.connect_timeout_ms / 1000)
+            async with asyncio.timeout(config.connect_timeout_ms / 1000):
+                sock = await dialer.open(host, port)
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: cls(address, clock, config, events),
+                    sock=sock,
+                    ssl=tls,
+                    server_hostname=None if tls is None else host,
+                    ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
+                )
         except (OSError, TimeoutError) as error:
+            if isinstance(error, socket.gaierror) or dialer.is_looking_up(host, port):
+                why = error.strerror if isinstance(error, socket.gaierror) else "no answer in time"
+                raise ConnectFailed(
+                    f"cannot find the host {host}: {why}; check the name, and the DNS server of "
+                    "this machine",
+                    address=address,
+                ) from error
             # A refused or unknown host is not a matter of TLS, whatever the settings.
-            is_refused = isinstance(error, ConnectionRefusedError | socket.gaierror)
+            is_refused = isinstance(error, ConnectionRefusedError)
             if tls is not None and not is_refused:
                 raise ConnectFailed(describe_tls_error(error, host), address=address) from error
             raise ConnectFailed(
@@ -199,7 +212,13 @@ class Connection(asyncio.Protocol):
                 "running and the address is right",
                 address=address,
             ) from error
+        connection.peer = SocketAddress(sock.family, sock.getpeername())
         return connection
+
+    @property
+    def has_heard(self) -> bool:
+        """True once the server has sent a byte."""
+        return self._heard_bytes > 0
 
     @property
     def is_open(self) -> bool:
@@ -237,7 +256,10 @@ class Connection(asyncio.Protocol):
         if threading.get_ident() != self._loop_thread:
             return self._ask_from_outside(opaque, frame, waiting)
         if not self.is_open:
-            waiting.failed(self._closed_error(ConnectFailed))
+            if self._is_closing or self._ended.is_set():
+                waiting.failed(self._closed_error(ConnectFailed))
+            else:  # `connection_lost` follows at once, and knows why
+                self._refused.append(waiting)
             return True
         if not self._pending.is_ticking:
             self._last_whole = 0, 0  # no check has run since the last request was answered
@@ -402,6 +424,8 @@ class Connection(asyncio.Protocol):
         # Before `on_closed`: its owner may reconnect and retry, and must not meet old requests.
         for waiting in self._pending.end():
             waiting.failed(self._closed_error(ConnectionLost))
+        for waiting in self._refused:
+            waiting.failed(self._closed_error(ConnectFailed))
         self._ended.set()
         self._events.on_closed(self, self._error)
 

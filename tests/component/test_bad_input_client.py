@@ -71,7 +71,8 @@ def test_an_address_where_nothing_listens() -> None:
 
 
 def test_a_host_nobody_knows() -> None:
-    assert_say("no-such-host.invalid:9876", "cannot connect", "the address is right")
+    host = "no-such-host.invalid"
+    assert_say(f"{host}:9876", f"cannot find the host {host}", "check the name", "DNS server")
 
 
 def test_a_name_server_that_is_a_web_server() -> None:

@@ -27,6 +27,7 @@ from ordermq.errors import (
 )
 from ordermq.model.message import MessageView
 from ordermq.producer.queue_selector import java_index
+from ordermq.remoting.bodies import BrokerData
 from ordermq.remoting.codes import RequestCode
 from tests.component.broker.wire_client import WireClient
 from tests.component.conftest import DEADLINE_S, Seen, assert_in_order, eventually, numbered
@@ -504,7 +505,7 @@ def test_unordered_messages_go_to_another_broker_and_ordered_ones_stay_with_thei
         (first, *_) = producer.queues("orders")
         away = MessageQueue("orders", "away", 0)
         routes = producer._live().routes
-        routes._masters["away"] = "127.0.0.1:1"  # nobody listens there
+        routes._learn(BrokerData("away", {0: "127.0.0.1:1"}))  # nobody listens there
         producer._routing._latest_of = (  # type: ignore[method-assign]
             lambda routes, topic: (away, first)
         )

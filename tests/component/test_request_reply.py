@@ -18,6 +18,7 @@ from ordermq import TransactionState as State
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError, ConfigError, ReplyTimeout, RouteError, StateError
+from ordermq.remoting.bodies import BrokerData
 from tests.component.conftest import DEADLINE_S, eventually
 
 TIMEOUT_MS = 10_000
@@ -389,9 +390,10 @@ def test_a_reply_goes_by_another_broker_if_the_requests_broker_is_away(
         (request,) = wait()
         answerer.queues("orders")  # the route is known
         request.index.queue = request.message_queue._replace(broker_name="away")
-        answerer._live().routes._masters["away"] = "127.0.0.1:9"  # the discard port: nobody listens
+        # The discard port: nobody listens.
+        answerer._live().routes._learn(BrokerData("away", {0: "127.0.0.1:9"}))
         receipt = answerer.reply(request, b"!")
         assert receipt.message_queue.broker_name == "b"
         assert bytes(asked.result().body) == b"!"
     # The failure is reported of the broker that failed, not of the one tried next.
-    assert "away: send failed" in caplog.text
+    assert "127.0.0.1:9: send failed" in caplog.text

@@ -190,6 +190,7 @@ class GroupMember(ProcessBound):
             on_connection_lost=self._on_connection_lost,
             on_broker_back=self._on_broker_back,
             on_route_change=self._on_route_change,
+            on_master_moved=self._on_master_moved,
         )
         self._runtime = client.runtime
         self.subscriptions = Subscriptions(client, group, settings.subscriptions)
@@ -239,7 +240,12 @@ class GroupMember(ProcessBound):
                 retry_ms=settings.lease.lock_retry_ms,
             )
         self._revocation = Revocation(
-            client, self._locks, self.offsets, statistics, settings.drain_timeout_ms
+            client,
+            self._locks,
+            self.offsets,
+            statistics,
+            settings.drain_timeout_ms,
+            is_leaving=lambda: self._leaving,
         )
         self._rebalancer = Rebalancer(
             client,
@@ -325,18 +331,30 @@ class GroupMember(ProcessBound):
         except (TimeoutError, CancelledError):
             # No unlock: the next owner would run messages that a batch here is still at.
             released = False
-            stuck = ", ".join(str(item.queue) for item in self._rebalancer.assigned())
-            _log.error(
-                "group %s: closing with batches in progress: %s; their locks are kept and expire "
-                "at the broker",
-                self._group,
-                stuck,
-            )
+            self._report_stuck()
         if not self._locks.are_exclusive:
             self._runtime.call(self.client.leave(consumer_group=self._group))
         self._runtime.call(self._disconnect())
         self._end(timeout_s if released else 0.0)
         return released
+
+    def _report_stuck(self) -> None:
+        held = self._rebalancer.assigned()
+        if running := ", ".join(str(item.queue) for item in held if item.is_running):
+            _log.error(
+                "group %s: closing with batches in progress: %s; their locks are kept and expire "
+                "at the broker",
+                self._group,
+                running,
+            )
+        if waiting := ", ".join(str(item.queue) for item in held if not item.is_running):
+            # No fault of a listener: the commit or the unlock got no answer.
+            _log.error(
+                "group %s: closing without handing over %s: the brokers did not answer in time; "
+                "their locks expire at the broker",
+                self._group,
+                waiting,
+            )
 
     def force(self) -> None:
         """End the wait of a `close` under way; from another thread."""
@@ -346,8 +364,9 @@ class GroupMember(ProcessBound):
     async def _join(self) -> None:
         client, settings, retry = self.client, self._settings, retry_topic(self._group)
         # The caller's own topics first: an error names one of them.
-        for topic in sorted(self.subscriptions.topics(), key=lambda topic: topic == retry):
-            await client.routes.get(topic)
+        await client.routes.get_all(
+            sorted(self.subscriptions.topics(), key=lambda topic: topic == retry)
+        )
         if not client.routes.masters():
             # No topic exists yet. The brokers that will create it are known by this one, and
             # members that know each other share the queues from the first message on.
@@ -525,6 +544,9 @@ class GroupMember(ProcessBound):
 
     def _on_connection_lost(self, address: str) -> None:
         self._locks.connection_lost(address)
+
+    def _on_master_moved(self, broker_name: str) -> None:
+        self._locks.master_moved(broker_name)
 
     def _on_broker_back(self) -> None:
         # Locks first: their leases were running out while the broker was away.

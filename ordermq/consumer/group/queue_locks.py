@@ -106,6 +106,9 @@ class Locks(Protocol):
     def connection_lost(self, address: str) -> None:
         """Give up what this broker may have forgotten when it went away."""
 
+    def master_moved(self, broker_name: str) -> None:
+        """Give up what a broker's new master, at another address, never granted."""
+
     def renew_soon(self) -> None:
         """Renew now instead of at the next interval, as after a reconnect."""
 
@@ -155,6 +158,9 @@ class NoLocks:
         """Nothing to release."""
 
     def connection_lost(self, address: str) -> None:
+        """Nothing was granted."""
+
+    def master_moved(self, broker_name: str) -> None:
         """Nothing was granted."""
 
     def renew_soon(self) -> None:
@@ -241,15 +247,24 @@ class QueueLocks:
 
     def connection_lost(self, address: str) -> None:
         self._losses += 1  # for queues between their grant and their first batch
+        names = self._client.routes.brokers_at(address)
         for assigned in self._held():
             lease = assigned.lease
             if lease is None or lease.is_fenced:
                 continue  # a broker that keeps epochs tells at the next renewal
-            if self._client.routes.master_of(assigned.queue.broker_name) == address:
+            if assigned.queue.broker_name in names:
                 # RocketMQ's brokers keep locks in memory: after a restart another member may
                 # get one at once, and nothing would notify this one
                 # (docs/internals/semantics.md#leases-and-renewal).
                 assigned.lose_lease("the connection to a broker without lock epochs broke")
+
+    def master_moved(self, broker_name: str) -> None:
+        # Another process, or a slave that became the master: neither has the locks of the old
+        # one. With epochs, too: they may be those of another store.
+        self._losses += 1
+        for assigned in self._held():
+            if assigned.lease is not None and assigned.queue.broker_name == broker_name:
+                assigned.lose_lease("the master of its broker has another address now")
 
     def renew_soon(self) -> None:
         self._wake.set()
@@ -398,6 +413,8 @@ class QueueLocks:
         except (RemotingError, RouteError) as error:
             self._statistics.add("lock_errors")
             self._client.outages.failed(address, "lock request", error)
+            # Not awaited: an unlock may wait behind this request.
+            self._client.doubt_route(queues[0].topic)
             return None
         times = LeaseTimes.of(self._config, answer.lease_ms)
         if times != self._times:

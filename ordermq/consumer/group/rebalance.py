@@ -249,15 +249,19 @@ class Rebalancer:
             return {
                 t: [queue for queue in self.assigned_by_user if queue.topic == t] for t in topics
             }
-        routes = {topic: await self._client.routes.get(topic) for topic in topics}
+        routes = await self._client.routes.get_all(topics)
         # Once per topic and problem: passes come several times a second while locks are refused.
         for topic, route in routes.items():
             self._warnings.note(topic, topic_problem(topic, route))
         if None in routes.values():
             self._try_again_in(_UNKNOWN_TOPIC_RETRY_MS)
         queues = {topic: subscribe_queues(topic, route) for topic, route in routes.items() if route}
+        # What is held of a topic that no broker has any more is given up.
+        gone: dict[str, list[MessageQueue]] = {
+            topic: [] for topic, route in routes.items() if route is None
+        }
         if self._is_broadcasting:  # whatever other members there are takes nothing away
-            return queues
+            return queues | gone
         members = await self._client.group_members(self._group)
         if self._closing or self._has_left:
             # The member left while the list was on its way. A heartbeat now would register it
@@ -271,7 +275,7 @@ class Rebalancer:
             topic: share_of(self._config, found, members, self._own_id)
             for topic, found in queues.items()
         }
-        return {topic: share for topic, share in shares.items() if share is not None}
+        return gone | {topic: share for topic, share in shares.items() if share is not None}
 
     def stop_acquiring(self) -> None:
         """Ask for no queue any more."""

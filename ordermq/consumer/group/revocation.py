@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
@@ -28,6 +29,7 @@ class Revocation:
     Args:
         drain_timeout_ms: a queue that drains for longer is reported; without locks the last
             commit is tried for this long.
+        is_leaving: returns True once the member is being closed.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class Revocation:
         offsets: OffsetStore,
         statistics: ConsumerStatistics,
         drain_timeout_ms: int,
+        is_leaving: Callable[[], bool],
     ) -> None:
         self._client = client
         self._locks = locks
         self._offsets = offsets
         self._statistics = statistics
         self._drain_timeout_ms = drain_timeout_ms
+        self._is_leaving = is_leaving
         self._drained: dict[AssignedQueue, asyncio.Event] = {}
 
     def on_drained(self, assigned: AssignedQueue) -> None:
@@ -61,8 +65,9 @@ class Revocation:
                     # Nothing keeps the next owner waiting: what is done by now it need not repeat.
                     await self._offsets.commit(assigned)
                 await self._await_drained(assigned, event)
-            await self._commit_last(assigned)
-            await self._locks.release(assigned)
+            # A broker that is gone has no lock to release either.
+            if await self._commit_last(assigned):
+                await self._locks.release(assigned)
         finally:
             # Also when cancelled at the end of `close`: from here on late results are ignored.
             assigned.discard()
@@ -75,21 +80,49 @@ class Revocation:
         while not await wait_until_set(event, self._client.clock, self._drain_timeout_ms):
             assigned.try_unlock_times += 1
             _log.error(
-                "%s: revoked, but its batch has not ended for %d ms; its lock is kept. A listener "
+                "%s: revoked, but its batch has not ended for %d ms; %s. A listener "
                 "should check context.is_revoked(), a poller batch.is_revoked()",
                 assigned.queue,
                 self._drain_timeout_ms,
+                "its broker is in no route any more"
+                if self._client.routes.is_away(assigned.queue.broker_name)
+                else "its lock is kept",
             )
 
-    async def _commit_last(self, assigned: AssignedQueue) -> None:
+    async def _commit_last(self, assigned: AssignedQueue) -> bool:
+        """Store what is done; return False if the queue's broker is gone, and nobody waits."""
         # A commit that fails is tried until the lease ends: giving up early would only
         # repeat messages at the next owner, and the lock is held anyway. Without a lock
         # the lease never ends.
         last_try_ms = self._client.clock.now_ms() + self._drain_timeout_ms
-        while not await self._offsets.commit_last(assigned):
+        while not self._is_broker_gone(assigned):
+            if await self._offsets.commit_last(assigned):
+                return True
             lease, now_ms = assigned.lease, self._client.clock.now_ms()
             if lease is None or not lease.is_valid(now_ms):
-                return
+                return True
             if not lease.is_lock and now_ms >= last_try_ms:
-                return
+                return True
+            # The broker may have left the routes, or moved, since they were last asked for.
+            await self._client.routes.refresh_soon(assigned.queue.topic)
             await self._client.clock.sleep_ms(_COMMIT_RETRY_MS)
+        if assigned.done_offset != assigned.committed_offset:
+            _log.warning(
+                "%s: given up; offset %d is not committed, only %d is: its broker is in no route "
+                "any more",
+                assigned.queue,
+                assigned.done_offset,
+                assigned.committed_offset,
+            )
+        return False
+
+    def _is_broker_gone(self, assigned: AssignedQueue) -> bool:
+        routes, name = self._client.routes, assigned.queue.broker_name
+        if not routes.is_away(name):
+            return False
+        address = routes.last_master_of(name)
+        if address is None:
+            return True
+        # A broker that restarts takes the commit when it is back; `close` does not wait for one
+        # that may never come.
+        return self._is_leaving() and not self._client.connections.is_open(address)

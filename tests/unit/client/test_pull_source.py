@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from client.known_routes import routes_from
 from ordermq.client.routes import PullSource, Routes
 from ordermq.errors import RequestTimeout, RouteError
 from ordermq.model.message_queue import MessageQueue
@@ -37,7 +38,7 @@ def with_source(
     server: FakeNameServer, work: Callable[[PullSource, Routes], Awaitable[None]]
 ) -> None:
     async def run() -> None:
-        routes = Routes(server, lambda topic: None)  # type: ignore[arg-type]
+        routes = routes_from(server)
         await routes.get("T")
         await work(PullSource(routes, QUEUE), routes)
 

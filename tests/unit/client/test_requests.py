@@ -165,6 +165,10 @@ def test_an_unlock_names_its_epochs_where_there_are_any() -> None:
     assert not plain.is_oneway
 
 
+def name_servers(connections: Connections, addresses: tuple[str, ...]) -> NameServerApi:
+    return NameServerApi(connections, addresses, RemotingConfig(), SystemClock())
+
+
 def ask_name_server(answer: Answer, addresses_before: tuple[str, ...] = ()) -> TopicRoute | None:
     async def work() -> TopicRoute | None:
         def handle(line: Line, command: Command) -> None:
@@ -176,9 +180,7 @@ def ask_name_server(answer: Answer, addresses_before: tuple[str, ...] = ()) -> T
             )
             addresses = (*addresses_before, server.address)
             try:
-                return await NameServerApi(connections, addresses, RemotingConfig()).topic_route(
-                    "T"
-                )
+                return await name_servers(connections, addresses).topic_route("T")
             finally:
                 await connections.close()
 
@@ -206,7 +208,7 @@ def test_without_any_name_server_the_error_names_them_all() -> None:
     async def work(addresses: tuple[str, ...]) -> None:
         connections = Connections(SystemClock(), RemotingConfig(), lambda *_: None, lambda _: None)
         try:
-            await NameServerApi(connections, addresses, RemotingConfig()).topic_route("T")
+            await name_servers(connections, addresses).topic_route("T")
         finally:
             await connections.close()
 

@@ -7,10 +7,12 @@ import asyncio
 
 import pytest
 
-from ordermq.client.routes import Routes, are_brokers_away, publish_queues, subscribe_queues
+from client.known_routes import FORGET_AFTER_MS, ToldEvents, routes_from
+from ordermq.client.routes import are_brokers_away, publish_queues, subscribe_queues
+from ordermq.clock import ManualClock
 from ordermq.errors import RequestTimeout, RouteError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
+from ordermq.remoting.bodies import PERM_READ, BrokerData, QueueData, TopicRoute
 
 MASTER = BrokerData("b", {0: "127.0.0.1:1", 1: "127.0.0.1:2"})
 HEADLESS = BrokerData("a", {1: "127.0.0.1:3"})
@@ -63,7 +65,15 @@ def test_an_order_configuration_alone_defines_the_queues() -> None:
 def test_brokers_are_away_where_all_queues_of_some_are_missing_and_no_other(
     now: tuple[str, ...], are_away: bool
 ) -> None:
-    assert are_brokers_away(queues(*now), queues("a/0", "a/1", "b/0")) is are_away
+    route = TopicRoute((), ())
+    assert are_brokers_away(route, queues(*now), queues("a/0", "a/1", "b/0")) is are_away
+
+
+def test_a_broker_that_is_up_and_may_not_be_written_to_is_not_away() -> None:
+    up = TopicRoute((BrokerData("b", {0: "127.0.0.1:1"}),), (QueueData("b", 1, 1, PERM_READ),))
+    assert not are_brokers_away(up, queues("a/0", "a/1"), queues("a/0", "a/1", "b/0"))
+    with_slave = TopicRoute((BrokerData("b", {1: "127.0.0.1:1"}),), (QueueData("b", 1, 1),))
+    assert are_brokers_away(with_slave, queues("a/0", "a/1"), queues("a/0", "a/1", "b/0"))
 
 
 class FakeNameServer:
@@ -85,23 +95,24 @@ def route_of(count: int) -> TopicRoute:
 
 def test_a_known_route_is_requested_once_and_an_unknown_one_each_time() -> None:
     async def work() -> None:
-        server, changes = FakeNameServer(), list[str]()
-        routes = Routes(server, changes.append)  # type: ignore[arg-type]
+        server, events = FakeNameServer(), ToldEvents()
+        routes = routes_from(server, events)
         assert await routes.get("T") is None
         server.routes["T"] = route_of(4)
         assert await routes.get("T") == route_of(4)
         assert await routes.get("T") is await routes.get("T")
         assert server.asked == ["T", "T"]
-        assert changes == [], "the first route is no change"
+        assert ("changed", "T") not in events.told, "the first route is no change"
 
     asyncio.run(work())
 
 
 def test_a_refresh_reports_changes_only_and_keeps_an_unchanged_route() -> None:
     async def work() -> None:
-        server, changes = FakeNameServer(), list[str]()
+        server, events = FakeNameServer(), ToldEvents()
         server.routes = {"T": route_of(4), "U": route_of(1)}
-        routes = Routes(server, changes.append)  # type: ignore[arg-type]
+        routes = routes_from(server, events)
+        events.take()
         first = await routes.get("T")
         await routes.get("U")
         server.routes["T"] = route_of(4)
@@ -109,7 +120,7 @@ def test_a_refresh_reports_changes_only_and_keeps_an_unchanged_route() -> None:
         assert await routes.get("T") is first
         server.routes["T"] = route_of(8)
         await routes.refresh_all()
-        assert changes == ["T"]
+        assert events.take()[-1] == ("changed", "T")
         assert await routes.get("T") == route_of(8)
 
     asyncio.run(work())
@@ -120,12 +131,12 @@ def test_a_malformed_address_is_skipped_with_one_warning_a_route(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        server, changes = FakeNameServer(), list[str]()
+        server, events = FakeNameServer(), ToldEvents()
         bad, slave = BrokerData("bad", {0: text}), BrokerData("b", {0: "127.0.0.1:1", 1: text})
         counts = (QueueData("b", 2, 2), QueueData("bad", 2, 2))
         server.routes["T"] = TopicRoute((slave, bad), counts)
         server.routes["U"] = TopicRoute((bad,), counts[1:])
-        routes = Routes(server, changes.append)  # type: ignore[arg-type]
+        routes = routes_from(server, events)
         found = await routes.get("T")
         await routes.get("U")
         for _ in range(3):
@@ -134,7 +145,9 @@ def test_a_malformed_address_is_skipped_with_one_warning_a_route(
         assert publish_queues("T", found) == queues("b/0", "b/1")
         assert routes.masters() == ["127.0.0.1:1"]
         assert routes.slaves() == []
-        assert changes == [], "a skipped address is no change of the route"
+        assert events.take() == [("new", "127.0.0.1:1")], (
+            "a skipped address is no change of the route"
+        )
         # Another route of the topic is another warning; one that is well has none.
         server.routes["T"] = TopicRoute((MASTER, bad), counts)
         await routes.refresh_all()
@@ -147,18 +160,18 @@ def test_a_malformed_address_is_skipped_with_one_warning_a_route(
     assert f"b (1) {text!r}, bad (0) {text!r}" in warned[0]
 
 
-def test_an_unreachable_or_empty_name_server_changes_no_route() -> None:
+def test_an_unreachable_or_just_restarted_name_server_changes_no_route() -> None:
     async def work() -> None:
         server = FakeNameServer()
         server.routes["T"] = route_of(4)
-        routes = Routes(server, lambda topic: None)  # type: ignore[arg-type]
+        routes = routes_from(server)
         await routes.get("T")
         server.routes = {}
         await routes.refresh_all()
         server.is_away = True
         await routes.refresh_all()
         assert await routes.get("T") == route_of(4)
-        assert routes.masters() == ["127.0.0.1:1"]
+        assert routes.master_of("b") == "127.0.0.1:1"
 
     asyncio.run(work())
 
@@ -166,12 +179,140 @@ def test_an_unreachable_or_empty_name_server_changes_no_route() -> None:
 def test_a_broker_without_route_has_no_master() -> None:
     async def work() -> None:
         server = FakeNameServer()
-        routes = Routes(server, lambda topic: None)  # type: ignore[arg-type]
+        routes = routes_from(server)
         with pytest.raises(RouteError, match="no known route has a master") as caught:
             routes.master_of("b")
         assert caught.value.broker == "b"
         server.routes["T"] = route_of(4)
         await routes.get("T")
         assert routes.master_of("b") == "127.0.0.1:1"
+
+    asyncio.run(work())
+
+
+# -- brokers that leave, come back, move and are forgotten ------------------------------------
+
+
+def brokers(**addresses: str) -> TopicRoute:
+    """A route with one queue on each of these masters."""
+    return TopicRoute(
+        tuple(BrokerData(name, {0: address}) for name, address in addresses.items()),
+        tuple(QueueData(name, 1, 1) for name in addresses),
+    )
+
+
+class Watched:
+    """The routes of T and U at a name server, as a client refreshes them."""
+
+    def __init__(self) -> None:
+        self.server, self.events, self.clock = FakeNameServer(), ToldEvents(), ManualClock()
+        self.routes = routes_from(self.server, self.events, self.clock)
+
+    def told(self, **routes: TopicRoute) -> list[tuple[str, str]]:
+        """Refresh after the name server has these routes alone; return what the client heard."""
+        self.server.routes = dict(routes)
+
+        async def work() -> None:
+            for topic in ("T", "U"):
+                await self.routes.refresh(topic)
+            await self.routes.refresh_all()
+
+        asyncio.run(work())
+        return self.events.take()
+
+
+def test_a_broker_that_left_every_route_is_no_master_but_expected_at_its_address() -> None:
+    watched = Watched()
+    both, one = brokers(a="a:1", b="b:1"), brokers(a="a:1")
+    assert watched.told(T=both, U=both) == [("new", "a:1"), ("new", "b:1")]
+    assert watched.told(T=one, U=both) == [("changed", "T")]
+    assert watched.routes.masters() == ["a:1", "b:1"], "U still has it"
+    assert watched.told(T=one, U=one) == [("changed", "U")]
+    routes = watched.routes
+    assert routes.masters() == ["a:1"]
+    assert routes.is_away("b")
+    assert routes.is_expected("b:1")
+    assert routes.master_of("b") == "b:1"
+    assert watched.told(T=both, U=both) == [("changed", "T"), ("changed", "U")]
+    assert routes.masters() == ["a:1", "b:1"]
+    assert not routes.is_away("b")
+
+
+def test_a_broker_that_does_not_come_back_is_forgotten_with_its_address() -> None:
+    watched = Watched()
+    one = brokers(a="a:1")
+    watched.told(T=brokers(a="a:1", b="b:1"), U=one)
+    watched.told(T=one, U=one)
+    watched.clock.advance(FORGET_AFTER_MS - 1)
+    assert watched.told(T=one, U=one) == []
+    watched.clock.advance(1)
+    assert watched.told(T=one, U=one) == [("unused", "b:1")]
+    routes = watched.routes
+    assert not routes.is_expected("b:1")
+    assert routes.last_master_of("b") is None
+    with pytest.raises(RouteError, match="in no route for 60 s"):
+        routes.master_of("b")
+    assert watched.told(T=brokers(a="a:1", b="b:2"), U=one)[0] == ("new", "b:2")
+    assert routes.master_of("b") == "b:2"
+
+
+def test_a_topic_that_no_broker_has_any_more_is_forgotten_later_than_a_restart_takes() -> None:
+    watched = Watched()
+    only = brokers(b="b:1")
+    watched.told(T=only)
+    watched.told()
+    assert watched.routes.known("T") == only
+    assert watched.routes.masters() == []
+    watched.clock.advance(FORGET_AFTER_MS - 1)
+    assert watched.told(T=only) == [], "the restart"
+    assert watched.routes.masters() == ["b:1"]
+    watched.told()
+    watched.clock.advance(FORGET_AFTER_MS)
+    assert watched.told() == [("changed", "T"), ("unused", "b:1")]
+    assert watched.routes.known("T") is None
+    assert watched.told(T=only) == [("new", "b:1")]
+    assert watched.routes.known("T") == only
+
+
+def test_a_master_with_another_address_voids_the_locks_before_it_is_asked_anything() -> None:
+    watched = Watched()
+    watched.told(T=brokers(b="b:1"))
+    moved = watched.told(T=brokers(b="b:2"))
+    assert moved == [("moved", "b"), ("new", "b:2"), ("unused", "b:1"), ("changed", "T")]
+    assert watched.routes.masters() == ["b:2"]
+
+
+def test_a_slave_that_becomes_the_master_voids_the_locks_and_keeps_the_connections() -> None:
+    watched = Watched()
+    queue = (QueueData("b", 1, 1),)
+    watched.told(T=TopicRoute((BrokerData("b", {0: "b:1", 1: "b:2"}),), queue))
+    alone = TopicRoute((BrokerData("b", {1: "b:2"}),), queue)
+    assert watched.told(T=alone) == [("changed", "T")], "the old master is expected back"
+    assert watched.routes.masters() == []
+    assert watched.routes.master_of("b") == "b:1"
+    switched = TopicRoute((BrokerData("b", {0: "b:2", 1: "b:1"}),), queue)
+    assert watched.told(T=switched) == [("moved", "b"), ("new", "b:2"), ("changed", "T")]
+
+
+def test_topics_are_refreshed_together_and_not_all_at_once() -> None:
+    class SlowNameServer(FakeNameServer):
+        waiting = most = 0
+
+        async def topic_route(self, topic: str) -> TopicRoute | None:
+            self.waiting += 1
+            self.most = max(self.most, self.waiting)
+            await asyncio.sleep(0)
+            self.waiting -= 1
+            return route_of(1)
+
+    async def work() -> None:
+        server = SlowNameServer()
+        routes = routes_from(server)
+        topics = [f"T{number}" for number in range(100)]
+        assert list(await routes.get_all(topics)) == topics
+        assert 1 < server.most <= 32
+        server.most = 0
+        await routes.refresh_all()
+        assert 1 < server.most <= 32
 
     asyncio.run(work())

@@ -105,6 +105,7 @@ class Broker:
             api=SimpleNamespace(lock=self.lock, unlock=self.unlock),
             routes=SimpleNamespace(master_of=lambda name: name),
             outages=SimpleNamespace(failed=lambda *_: None),
+            doubt_route=lambda topic: None,
         )
         self.locks = QueueLocks(
             cast(Any, client),

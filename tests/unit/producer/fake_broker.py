@@ -91,6 +91,9 @@ class FakeBroker:
     def master_of(self, broker_name: str) -> str:
         return "127.0.0.1:10911"
 
+    def doubt_route(self, topic: str) -> None:
+        """The route stays as it is."""
+
     def report_failure(self, broker_name: str, action: str, error: Exception) -> None:
         """Log nothing."""
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from client.known_routes import routes_from
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,7 +138,7 @@ class KnownRoutes:
 
     def __init__(self, *, allow_queue_change: bool = False) -> None:
         self.route: TopicRoute | None = None
-        self.routes = Routes(self, lambda topic: None)  # type: ignore[arg-type]
+        self.routes = routes_from(self)
         config = SendConfig(allow_queue_change=allow_queue_change)
         self.routing = QueueRouting(first_of, config)
 
@@ -271,7 +272,7 @@ def routing_of(faults: LatencyFaults | None, *brokers: str) -> tuple[QueueRoutin
         async def topic_route(self, topic: str) -> TopicRoute:
             return route
 
-    routes = Routes(NameServers(), lambda topic: None)  # type: ignore[arg-type]
+    routes = routes_from(NameServers())
     asyncio.run(routes.refresh("T"))
     return QueueRouting(selector_of("java"), SendConfig(), faults), routes
 

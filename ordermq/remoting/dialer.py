@@ -1,0 +1,154 @@
+"""Opening sockets to `host:port`: host names with several addresses, in a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ordermq.clock import Clock, wait_until_set
+from ordermq.remoting.race import staggered
+
+_FRESH_MS = 1_000  # the longest wait for a look-up of a host whose addresses are known from before
+_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+
+
+class SocketAddress(NamedTuple):
+    """One address of a host, as `socket.getaddrinfo` gives it."""
+
+    family: int
+    place: tuple[Any, ...]
+
+
+def look_up(host: str, port: int) -> concurrent.futures.Future[list[SocketAddress]]:
+    """Start to look up a host's addresses; the future gets them, or `OSError`."""
+    found: concurrent.futures.Future[list[SocketAddress]] = concurrent.futures.Future()
+
+    def work() -> None:
+        try:
+            addresses = _addresses(host, port, 0)
+        except OSError as error:
+            found.set_exception(error)
+        else:
+            found.set_result(addresses)
+
+    # A thread of its own: a look-up cannot be cancelled and takes up to half a minute while a DNS
+    # server is away. A pool's threads would be used up by that, and be waited for at exit.
+    threading.Thread(target=work, name=f"ordermq-dns-{host}", daemon=True).start()
+    return found
+
+
+def _addresses(host: str, port: int, flags: int) -> list[SocketAddress]:
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return [SocketAddress(family, place) for family, _, _, _, place in infos]
+
+
+class Dialer:
+    """Opens sockets for the connections of one client; on the I/O thread.
+
+    A host name is looked up for each connect, one look-up at a time. All its addresses are tried,
+    each soon after the one before; those that failed last are tried last. While the name cannot be
+    looked up, its last known addresses are used.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looking: dict[tuple[str, int], asyncio.Future[list[SocketAddress]]] = {}
+        self._known: dict[tuple[str, int], list[SocketAddress]] = {}
+        self._failed: dict[tuple[str, int], set[SocketAddress]] = defaultdict(set)
+
+    async def open(self, host: str, port: int) -> socket.socket:
+        """Return a socket that is connected to one of the host's addresses.
+
+        Raises: OSError: the host is not known, or none of its addresses accepts. It has no
+            time-out of its own.
+        """
+        addresses = await self._in_order(host, port)
+        opening: list[asyncio.Task[socket.socket]] = []
+        error: OSError | None = None
+
+        def start(address: SocketAddress) -> asyncio.Task[socket.socket]:
+            task = asyncio.get_running_loop().create_task(self._open_one(host, port, address))
+            opening.append(task)
+            return task
+
+        winner: asyncio.Task[socket.socket] | None = None
+        attempts = [partial(start, address) for address in addresses]
+        race = staggered(attempts, self._clock)
+        try:
+            async for ended in race:
+                error = _error_of(ended)
+                if error is None:
+                    winner = ended
+                    return ended.result()
+        finally:
+            await race.aclose()
+            for task in opening:
+                if task is not winner:
+                    # One may have ended just now, and its socket is nobody's.
+                    task.cancel()
+                    task.add_done_callback(_close)
+        raise error or OSError(f"the host {host} has no address")
+
+    def is_looking_up(self, host: str, port: int) -> bool:
+        """Return True while the host's addresses are awaited."""
+        return (host, port) in self._looking
+
+    def failed(self, host: str, port: int, address: SocketAddress) -> None:
+        """Try an address last from now on: it accepted a connection and never answered."""
+        self._failed[host, port].add(address)
+
+    async def _open_one(self, host: str, port: int, address: SocketAddress) -> socket.socket:
+        failed = self._failed[host, port]
+        opened = socket.socket(address.family, socket.SOCK_STREAM)
+        try:
+            opened.setblocking(False)
+            # Requests are small and wait for their answers: none may be held back for the next.
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().sock_connect(opened, address.place)
+        except BaseException:
+            failed.add(address)  # also one that was too slow, and is cancelled
+            opened.close()
+            raise
+        failed.discard(address)
+        return opened
+
+    async def _in_order(self, host: str, port: int) -> Sequence[SocketAddress]:
+        failed = self._failed[host, port]
+        return sorted(await self._look_up(host, port), key=lambda address: address in failed)
+
+    async def _look_up(self, host: str, port: int) -> list[SocketAddress]:
+        with contextlib.suppress(socket.gaierror):  # a name, not an address in numbers
+            return _addresses(host, port, _NUMERIC)
+        looking = self._looking.get((host, port))
+        if looking is None:
+            looking = self._looking[host, port] = asyncio.wrap_future(look_up(host, port))
+            looking.add_done_callback(lambda _: self._looking.pop((host, port), None))
+        known = self._known.get((host, port))
+        if known is not None:
+            ended = asyncio.Event()
+            looking.add_done_callback(lambda _: ended.set())
+            await wait_until_set(ended, self._clock, _FRESH_MS)
+            if not looking.done() or looking.exception() is not None:
+                return known
+        # Shielded: others wait for it, too.
+        found = self._known[host, port] = await asyncio.shield(looking)
+        return found
+
+
+def _error_of(opened: asyncio.Task[socket.socket]) -> OSError | None:
+    error = opened.exception()
+    if error is not None and not isinstance(error, OSError):
+        raise error
+    return error
+
+
+def _close(opened: asyncio.Task[socket.socket]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()
