@@ -17,8 +17,9 @@ from tests.component.conftest import Seen, eventually
 from tests.component.name_server import NameServer
 
 TOPICS = [f"orders-{number}" for number in range(5)]
-# Half a second beside the 0.25 s of the race: for a loaded machine.
-ONE_RACE_S = 0.75
+# The race takes 0.25 s. Before, each of these took one time-out of 3 s or more; what lies between is
+# for a loaded machine.
+ONE_RACE_S, NO_RACE_S = 2.0, 1.0
 
 
 @contextlib.contextmanager
@@ -78,9 +79,9 @@ def test_a_name_server_that_is_away_delays_a_client_once_and_shortly(
                 for topic in TOPICS
             ]
             assert times[0] < ONE_RACE_S
-            assert max(times[1:]) < 0.2
+            assert max(times[1:]) < NO_RACE_S
             client = consumer._member.client  # type: ignore[union-attr]
-            assert seconds(lambda: client.call(client.routes.refresh_all())) < 0.2
+            assert seconds(lambda: client.call(client.routes.refresh_all())) < NO_RACE_S
             seen.wait_for_count(len(TOPICS))
         finally:
             producer.close()

@@ -14,7 +14,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 
 QUEUE = MessageQueue("T", "b", 0)
-MASTER, SLAVE, OTHER_SLAVE = (0, "master"), (1, "slave"), (2, "other slave")
+MASTER, SLAVE, OTHER_SLAVE = (0, "master:1"), (1, "slave:1"), (2, "other-slave:1")
 
 
 class FakeNameServer:
@@ -153,7 +153,7 @@ def test_a_broker_without_route_cannot_be_pulled_from() -> None:
 
 def test_slaves_and_masters_are_listed_separately() -> None:
     async def work(source: PullSource, routes: Routes) -> None:
-        assert routes.masters() == ["master"]
-        assert routes.slaves() == ["other slave", "slave"]
+        assert routes.masters() == ["master:1"]
+        assert routes.slaves() == ["other-slave:1", "slave:1"]
 
     with_source(FakeNameServer(MASTER, SLAVE, OTHER_SLAVE), work)

@@ -152,7 +152,7 @@ class KnownRoutes:
         self._has(1, counts)
 
     def _has(self, broker_id: int, counts: dict[str, int]) -> None:
-        brokers = tuple(BrokerData(name, {broker_id: f"at {name}"}) for name in counts)
+        brokers = tuple(BrokerData(name, {broker_id: f"{name}:1"}) for name in counts)
         queues = tuple(QueueData(name, count, count) for name, count in counts.items())
         self.route = TopicRoute(brokers, queues)
         asyncio.run(self.routes.refresh(TOPIC))
@@ -173,7 +173,7 @@ def test_keys_keep_their_queues_while_a_broker_is_away_and_unordered_messages_av
     assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
     known.has(a=2)
     assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
-    assert known.routes.master_of("b") == "at b"
+    assert known.routes.master_of("b") == "b:1"
     assert known.without_key() == {"a"}
     known.has(a=2, b=2)
     assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
@@ -189,7 +189,7 @@ def test_keys_keep_their_queues_while_all_brokers_are_away_and_unordered_message
     known.queue_of("1")
     known.has_slaves_only(a=2, b=2)
     assert known.queue_of("1") == MessageQueue(TOPIC, "b", 1)
-    assert known.routes.master_of("b") == "at b"
+    assert known.routes.master_of("b") == "b:1"
     with pytest.raises(RouteError, match="no writable queue has a live master"):
         known.without_key()
     assert known.routing.fallback(known.routes, MessageQueue(TOPIC, "b", 1)) is None
