@@ -143,6 +143,8 @@ class NameServerApi:
                     # A refusal says more than a second server's silence.
                     failure = failure if isinstance(failure, BrokerError) else reply.error
                 elif reply.found is not None:
+                    # Who was asked and is still silent is not waited for again, until it answers.
+                    self._failed |= unheard.intersection(self._asking.values())
                     self._order.remove(reply.address)
                     self._order.insert(0, reply.address)
                     return reply.found

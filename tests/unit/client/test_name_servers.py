@@ -87,14 +87,14 @@ class Asked:
     async def route(self, topic: str = "T", most_ms: int = 60_000) -> tuple[TopicRoute | None, int]:
         """Return the route and the ms that went by until it was there."""
         asking = asyncio.ensure_future(self.api.topic_route(topic))
-        began_ms, step_ms = self.clock.now_ms(), 50
+        began_ms = self.clock.now_ms()
         while True:
             # Real time for the sockets, before the clock moves on.
-            done, _ = await asyncio.wait([asking], timeout=0.02)
+            done, _ = await asyncio.wait([asking], timeout=0.15)
             if done:
                 return asking.result(), self.clock.now_ms() - began_ms
             assert self.clock.now_ms() - began_ms < most_ms, "it hangs"
-            self.clock.advance(step_ms)
+            self.clock.advance(NEXT_AFTER_MS)
 
 
 @contextlib.asynccontextmanager
@@ -140,7 +140,7 @@ def test_a_silent_name_server_delays_one_call_and_once(is_stopped_before_accept:
                 async with asking(first, good.address) as asked:
                     found, took_ms = await asked.route()
                     assert found == ROUTE
-                    assert NEXT_AFTER_MS <= took_ms <= NEXT_AFTER_MS + 50
+                    assert NEXT_AFTER_MS <= took_ms <= 2 * NEXT_AFTER_MS
                     for _ in range(5):
                         assert await asked.route() == (ROUTE, 0)
 
@@ -156,7 +156,7 @@ def test_topics_that_are_asked_together_wait_for_a_silent_name_server_together()
             answers = await asyncio.gather(*(asked.route(f"T{n}") for n in range(5)))
             assert [found for found, _ in answers] == [ROUTE] * 5
             # Each of the five moves the clock while it waits.
-            assert max(took_ms for _, took_ms in answers) <= NEXT_AFTER_MS + 5 * 50
+            assert max(took_ms for _, took_ms in answers) <= 2_000
 
     run(work())
 
