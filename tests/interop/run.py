@@ -85,6 +85,11 @@ class Run:
             self._producer.start()
         return self._producer
 
+    def renew_producer(self) -> None:
+        """Go on with a new producer, which pins the queues of then."""
+        self.producer.close()
+        self._producer = None
+
     def send(self, count: int, keys: int = 16, tags: str | None = None) -> None:
         """Send `count` messages numbered through, of `keys` sharding keys in turn."""
         numbers = range(self.sent, self.sent + count)
