@@ -103,7 +103,9 @@ class Broker:
         client = SimpleNamespace(
             clock=self.clock,
             api=SimpleNamespace(lock=self.lock, unlock=self.unlock),
-            routes=SimpleNamespace(master_of=lambda name: name),
+            routes=SimpleNamespace(
+                master_of=lambda name: name, brokers_at=lambda address: {address}
+            ),
             outages=SimpleNamespace(failed=lambda *_: None),
             doubt_route=lambda topic: None,
         )
