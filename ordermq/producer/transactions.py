@@ -121,10 +121,10 @@ class TransactionProducer(Producer):
         client = self._live()
 
         async def register() -> None:
-            for topic in self._topics:
-                await client.routes.get(topic)
-            for address in client.routes.masters():
-                await client.heartbeats.register_with(address)
+            await client.routes.get_all(self._topics)
+            # Together: one that is away must not hold up the start for each that follows.
+            masters = client.routes.masters()
+            await asyncio.gather(*map(client.heartbeats.register_with, masters))
 
         client.runtime.call(register())
 

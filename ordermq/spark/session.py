@@ -72,12 +72,8 @@ async def queues_of(session: ClientSession, topics: Sequence[str]) -> list[Messa
 
 
 async def learn_routes(session: ClientSession, queues: Iterable[MessageQueue]) -> None:
-    """Ask for the routes of these queues' topics, so that `routes.master_of` knows their brokers.
-
-    Asked per topic, not per queue by `address_of`: a stream may have a thousand queues.
-    """
-    for topic in {queue.topic for queue in queues}:
-        await session.routes.get(topic)
+    """Ask for the routes of these queues' topics: `routes.master_of` knows their brokers then."""
+    await session.routes.get_all({queue.topic for queue in queues})
 
 
 # The id of a run.

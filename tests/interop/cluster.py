@@ -65,10 +65,6 @@ class Cluster:
     def kill(self, part: str) -> None:
         self._script("kill", part)
 
-    def stop(self, part: str) -> None:
-        """Shut a part down cleanly: a broker unregisters and saves its offsets."""
-        self._script("stop", part)
-
     def ask(self, part: str, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         """One request over a connection of its own."""
         port = int(self.addresses[part].rsplit(":", 1)[1])

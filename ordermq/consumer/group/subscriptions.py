@@ -49,8 +49,7 @@ class Subscriptions:
         wanted = {item.topic: item for item in subscriptions}
         # Checked before anything changes: a refused expression leaves the old one in force.
         await self.check(wanted.values())
-        for topic in wanted:
-            await self._client.routes.get(topic)
+        await self._client.routes.get_all(wanted)
         self._by_topic |= wanted
 
     def remove(self, topic: str) -> None:
