@@ -3,6 +3,7 @@
 from ordermq.consumer.dispatch.failure_policy import DeadLetter, ParkKey, Retry, Stop
 from ordermq.consumer.listener import ConsumeCall, ConsumeHook, ConsumeReturn
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
+from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
 from ordermq.consumer.pull_consumer import PullConsumer, PullResult, PullStatus
 from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.consumer.queue.poll_buffer import PolledBatch
@@ -32,6 +33,7 @@ __all__ = [
     "Message",
     "MessageQueue",
     "MessageView",
+    "OffsetStore",
     "OrderMQError",
     "ParkKey",
     "PolledBatch",
@@ -50,5 +52,6 @@ __all__ = [
     "TransactionProducer",
     "TransactionReceipt",
     "TransactionState",
+    "TransactionalStore",
     "__version__",
 ]

@@ -189,6 +189,12 @@ class Fenced(OrderingError):
     code = "fenced"
 
 
+class StaleOwner(Fenced):
+    """An offset store knows a newer owner of the queue, or is ahead of it; nothing was written."""
+
+    code = "stale-owner"
+
+
 class KeyFailed(OrderingError):
     """An earlier send of this sharding key has an unknown outcome
     (docs/internals/semantics.md#ordered-sends).
@@ -210,7 +216,7 @@ class FunctionFailed(OrderMQError):
 
 
 class StoreError(OrderMQError):
-    """The embedded broker's store could not read or write."""
+    """The embedded broker's store, an offset file or an offset store could not read or write."""
 
     code = "store"
 

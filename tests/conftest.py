@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from sqlalchemy import Engine, create_engine
 
 import ordermq.core
+from tests.postgresql import NoPostgreSql, PostgreSql
 
 VECTORS = Path(__file__).parent / "vectors"
 
@@ -30,3 +32,32 @@ def vector() -> Callable[[str], bytes]:
         return bytes.fromhex((VECTORS / f"{name}.hex").read_text())
 
     return read
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSql]:
+    """A private PostgreSQL, empty at first."""
+    try:
+        server = PostgreSql()
+    except NoPostgreSql as error:
+        pytest.skip(f"PostgreSQL cannot be had here: {error}")
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An empty database of each kind, with one engine of it."""
+    if request.param == "sqlite":
+        made = create_engine(f"sqlite:///{tmp_path}/app.db", connect_args={"timeout": 20})
+        with made.connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+            connection.exec_driver_sql("PRAGMA synchronous = OFF")
+    else:
+        server: PostgreSql = request.getfixturevalue("postgresql")
+        made = create_engine(server.url, pool_size=20)
+        with made.begin() as connection:
+            connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+            connection.exec_driver_sql("CREATE SCHEMA public")
+    yield made
+    made.dispose()

@@ -13,8 +13,8 @@ Floors, from the top; a file imports only its own floor and those below:
 | queue/ | one assigned queue, the receiver of its messages, counters |
 
 A member is the same for every consumer. Three choices are made when it is constructed: queue
-locks or none (`QueueLocks`, `NoLocks`), the storage of offsets (`BrokerOffsets`, `LocalOffsets`),
-and the `Receiver` of fetched messages: a dispatcher that calls listeners, or the `PollBuffer`.
-Its parts meet in `AssignedQueue` and nowhere else. Decisions are pure functions next to their
-drivers; drivers run on the I/O thread, listeners on the worker pool.
+locks or none (`QueueLocks`, `NoLocks`), the storage of offsets (`BrokerOffsets`, `LocalOffsets`,
+`StoreOffsets`), and the `Receiver` of fetched messages: a dispatcher that calls listeners, or the
+`PollBuffer`. Its parts meet in `AssignedQueue` and nowhere else. Decisions are pure functions next
+to their drivers; drivers run on the I/O thread, listeners on the worker pool.
 """

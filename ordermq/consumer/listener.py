@@ -42,7 +42,8 @@ class ConsumeContext:
     """
 
     # One is made per listener call, so it has slots and computes nothing ahead.
-    __slots__ = ("_assigned", "attempt", "claim", "messages", "suspend_ms")
+    # `_begin` is set by `offer_transaction` only: setting it here would cost each call.
+    __slots__ = ("_assigned", "_begin", "attempt", "claim", "messages", "suspend_ms")
 
     def __init__(
         self, assigned: AssignedQueue, claim: BatchClaim, messages: MessageRun, attempt: int
@@ -64,13 +65,54 @@ class ConsumeContext:
         Java's `setAutoCommit`: if False, SUCCESS holds the batch back until a call commits, COMMIT
         and ROLLBACK act. It begins as the consumer's `auto_commit`.
 
-        Raises: ConfigError: set to False with `order_by_key=True`.
+        Raises: ConfigError: set to False with `order_by_key=True`, or where the offset store has
+            transactions.
         """
         return self._assigned.auto_commit
 
     @auto_commit.setter
     def auto_commit(self, is_on: bool) -> None:
+        if not is_on and self._may_begin:
+            raise ConfigError(
+                "context.auto_commit=False is not for an offset store with transactions: a call's "
+                "transaction commits what the call has done; return SUSPEND to undo it",
+                topic=self.message_queue.topic,
+            )
         self._assigned.set_auto_commit(bool(is_on))
+
+    def transaction(self) -> Any:
+        """Return the connection of this call's transaction in the database of the offsets.
+
+        The first call begins it; what it returns is the store's: an `sqlalchemy.Connection` with
+        `ordermq.sql.SqlOffsetStore`. The library commits it together with the queue's new offset
+        after the listener returned successfully, and rolls it back otherwise
+        (docs/exactly-once.md). Do not commit, roll back or close it yourself.
+
+        Raises:
+            StateError: the consumer has no offset store with transactions.
+            StaleOwner: another member owns the queue by now, or the messages had their effects
+                already; let it pass.
+            StoreError: the database cannot be reached; let it pass: the call is repeated.
+        """
+        if not self._may_begin:
+            raise StateError(
+                "context.transaction() needs a consumer with an offset store that has "
+                "transactions: offset_store=ordermq.sql.SqlOffsetStore(engine)",
+                topic=self.message_queue.topic,
+            )
+        return self._begin()
+
+    @property
+    def _may_begin(self) -> bool:
+        return hasattr(self, "_begin")
+
+    def offer_transaction(self, begin: Callable[[], Any]) -> None:
+        """Have `transaction()` return what `begin()` returns."""
+        self._begin = begin
+
+    def give_up(self, reason: str) -> None:
+        """Give the lease up under which this call was made, if it still stands."""
+        self._assigned.lose_lease(reason, self.claim.generation)
 
     @property
     def behind(self) -> int:
@@ -257,6 +299,10 @@ MANUAL_COMMIT = ListenerResults(
         ConsumeResult.SUSPEND: Settlement.RETRY,
     },
     "None, a ConsumeResult",
+)
+# A call commits or rolls back itself, so ROLLBACK means it.
+TRANSACTIONAL = AUTO_COMMIT._replace(
+    settlements={**AUTO_COMMIT.settlements, ConsumeResult.ROLLBACK: Settlement.RETRY}
 )
 CONCURRENT = ListenerResults(
     {ConsumeResult.SUCCESS: Settlement.DONE, ConsumeResult.SUSPEND: Settlement.RETRY},

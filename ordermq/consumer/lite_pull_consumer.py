@@ -31,6 +31,7 @@ from ordermq.consumer.group.group_member import (
     ReceiverParts,
     TopicCallback,
 )
+from ordermq.consumer.offsets.offset_store import OffsetStore
 from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
@@ -69,6 +70,8 @@ class LitePullConsumer(Starting):
             `message_model="broadcasting"` the offset file is found by it: default "DEFAULT", and
             each member of a host needs one of its own.
         config: all settings at once; else give them flat, as `auto_commit=False`.
+        offset_store: keeps the group's offsets instead of the brokers, whose offsets follow it;
+            with `ordered=True`.
         on_assigned, on_revoked: called with a queue when it was assigned, before its first pull,
             and after it was given up; not to close the consumer from.
         clock: time, as an argument; for tests.
@@ -83,6 +86,7 @@ class LitePullConsumer(Starting):
         name_servers: str | list[str],
         instance_name: str | None = None,
         config: LitePullConsumerConfig | None = None,
+        offset_store: OffsetStore | None = None,
         on_assigned: QueueCallback | None = None,
         on_revoked: QueueCallback | None = None,
         clock: Clock | None = None,
@@ -93,6 +97,13 @@ class LitePullConsumer(Starting):
         self.name_servers = parse_name_servers(name_servers)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         self._is_ordered = self.config.lite.ordered
+        if offset_store is not None and not self._is_ordered:
+            raise ConfigError(
+                "offset_store needs ordered=True: without queue locks nothing could tell a late "
+                "owner from the present one",
+                group=group,
+            )
+        self._offset_store = offset_store
         if self._is_broadcasting and instance_name is None:
             instance_name = DEFAULT_INSTANCE  # it finds its offsets again by its name
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
@@ -160,6 +171,7 @@ class LitePullConsumer(Starting):
                 make_receiver=self._poll_buffer,
                 uses_locks=self._is_ordered,
                 local_offset_store_dir=config.local_offset_store_dir,
+                offset_store=self._offset_store,
                 is_polled=True,
                 thread_count=0,  # the caller's threads poll, however many there are
                 commits_done=lite.auto_commit,

@@ -14,7 +14,7 @@ from ordermq.clock import Clock, SystemClock, require_wall_ms
 from ordermq.closing import Starting
 from ordermq.config import PullConsumerConfig
 from ordermq.consumer.dispatch.failure_policy import send_back
-from ordermq.consumer.offsets.offset_store import BrokerOffsets
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ConfigError, RemotingError, StateError
 from ordermq.model.message import MessageBatch, MessageView

@@ -22,6 +22,7 @@ from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
+from ordermq.consumer.dispatch.transactional_listener import transactional
 from ordermq.consumer.group.group_member import (
     GroupMember,
     MemberIdentity,
@@ -40,11 +41,13 @@ from ordermq.consumer.listener import (
     require_listener,
     wrapped,
 )
+from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
+from ordermq.model.names import wrapped as with_namespace
 from ordermq.model.subscription import EVERYTHING, Subscription
 
 _log = logging.getLogger("ordermq.consumer")
@@ -72,6 +75,9 @@ class PushConsumer(Starting):
         on_failure: what happens to a message of an ordered group that keeps failing, and after
             how many attempts; default `Retry()`, or the dead-letter topic if `max_attempts` or
             `max_reconsume_times` is given.
+        offset_store: keeps the group's offsets instead of the brokers, whose offsets follow it;
+            of an orderly group. With `ordermq.sql.SqlOffsetStore` each message takes effect in
+            your database exactly once (docs/exactly-once.md).
         on_assigned, on_revoked: called with a queue before its first pull, and after it was given
             up.
         history: a file to record the run's events in, for `ordermq audit`.
@@ -88,6 +94,7 @@ class PushConsumer(Starting):
         instance_name: str | None = None,
         config: ConsumerConfig | None = None,
         on_failure: FailurePolicy | None = None,
+        offset_store: OffsetStore | None = None,
         on_assigned: Callable[[MessageQueue], None] | None = None,
         on_revoked: Callable[[MessageQueue], None] | None = None,
         history: str | os.PathLike[str] | None = None,
@@ -118,6 +125,9 @@ class PushConsumer(Starting):
             raise ConfigError(
                 "history: not for broadcasting: every member has every message", group=group
             )
+        self._offset_store = offset_store
+        if offset_store is not None:
+            self._check_offset_store(offset_store)
         # A broadcasting member finds its offset file by its client id, so its default name is
         # fixed, as in Java; every other member gets a unique one.
         self.client_id = new_client_id(
@@ -150,6 +160,30 @@ class PushConsumer(Starting):
 
     def __repr__(self) -> str:
         return f"<PushConsumer {self.group} {self.client_id}>"
+
+    def _check_offset_store(self, store: OffsetStore) -> None:
+        consume = self.config.consume
+        if self._is_broadcasting:
+            raise ConfigError(
+                "offset_store is not for broadcasting: the store knows groups, and each "
+                "broadcasting member has offsets of its own",
+                group=self.group,
+            )
+        if not isinstance(store, TransactionalStore):
+            return
+        if not consume.auto_commit:
+            raise ConfigError(
+                "auto_commit=False with an offset store that has transactions: a call's "
+                "transaction commits what the call has done; leave auto_commit out",
+                group=self.group,
+            )
+        if consume.order_by_key:
+            raise ConfigError(
+                "order_by_key=True with an offset store that has transactions: keys finish out of "
+                "order, and what is done above the stored offset would be counted twice after a "
+                "crash; leave order_by_key out",
+                group=self.group,
+            )
 
     def subscribe(
         self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
@@ -205,6 +239,7 @@ class PushConsumer(Starting):
         # Now, not at the first message: then it would fail forever, far from its cause.
         require_listener(listener, self.group)
         self._require_no_listener()
+        self._in_transactions(listener)  # what it refuses, it refuses at the caller's line
         self._listener = listener
         return listener
 
@@ -225,6 +260,12 @@ class PushConsumer(Starting):
             StateError: there is one already.
         """
         require_listener(listener, self.group)
+        if self._offset_store is not None:
+            raise ConfigError(
+                "offset_store: for @consumer.orderly only; a concurrent group holds no locks, so "
+                "nothing could tell a late owner from the present one",
+                group=self.group,
+            )
         consume = self.config.consume
         # Silently ignored, each of these would promise an order that is not kept.
         ordered_only = {
@@ -267,9 +308,18 @@ class PushConsumer(Starting):
         if self._member is not None or self._closed:
             raise StateError(f"{call} before the consumer starts", group=self.group)
 
+    def _in_transactions(self, listener: Any) -> Any:
+        store = self._offset_store
+        if not isinstance(store, TransactionalStore):
+            return listener
+        group = with_namespace(self.config.remoting.namespace, self.group)
+        is_strict = self.config.consume.strict_results
+        return transactional(listener, store, group, is_strict=is_strict)
+
     def _wrapped(self, listener: Any, results: ListenerResults) -> Any:
         return wrapped(
-            listener,
+            # Within the hooks: they are told whether the transaction was committed, too.
+            self._in_transactions(listener),
             self.group,
             self._clock,
             self.config.consume,
@@ -331,6 +381,7 @@ class PushConsumer(Starting):
                 make_receiver=self._make_dispatcher,
                 uses_locks=self._listener is not None and not self._is_broadcasting,
                 local_offset_store_dir=config.local_offset_store_dir,
+                offset_store=self._offset_store,
                 is_polled=False,
                 thread_count=consume.consume_thread_count,
                 # With auto_commit=False, too: what a listener holds back is not done.

@@ -19,7 +19,7 @@ RANKS = (
     {"client"},
     {"consumer", "producer"},
     {"rocketmq"},
-    {"broker", "spark", "cli", "audit", "metrics", "pytest_plugin", "__main__"},
+    {"broker", "spark", "cli", "audit", "metrics", "pytest_plugin", "sql", "__main__"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Inside a room with folders: each folder or file imports itself and the floors below, none beside.
@@ -33,7 +33,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
         {"push_consumer", "lite_pull_consumer"},
     ),
 }
-HEAVY = {"numpy", "pandas", "pyarrow", "pyspark", "click", "rich", "matplotlib"}
+HEAVY = {"numpy", "pandas", "pyarrow", "pyspark", "click", "rich", "matplotlib", "sqlalchemy"}
 # The binding's own library, and a module that exists for type checkers only.
 CORE_MAY_ALSO_IMPORT = {"cffi", "_cffi_backend", "_typeshed"}
 

@@ -43,7 +43,7 @@ from ordermq.consumer.queue.assigned_queue import (
 )
 from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, Queue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.events import EventType
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
@@ -498,6 +498,6 @@ def restart_delay_ms(count: int) -> int:
 
 def failure_text(error: BaseException) -> str:
     """Describe a failed call for the log: what the listener raised, or what it returned."""
-    if type(error) is ConfigError:
+    if type(error) is ConfigError or isinstance(error, (StoreError, Fenced)):
         return str(error)
     return f"listener raised {type(error).__name__}"

@@ -23,7 +23,7 @@ from ordermq.consumer.dispatch.consume_loop import OnIoThread, failure_text
 from ordermq.consumer.listener import ConsumeContext, Verdict
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import ConfigError, RemotingError, RouteError
+from ordermq.errors import ConfigError, Fenced, RemotingError, RouteError, StoreError
 from ordermq.events import EventType
 from ordermq.model import properties as props
 from ordermq.model.message import MessageView
@@ -162,6 +162,9 @@ _AT_THE_LIMIT = {
     Stop: NextStep.STOP,
     ParkKey: NextStep.PARK,
 }
+# Errors of the offset store around a call: its database is away, or has another owner of the queue.
+# Were they counted, an hour's outage would move good messages to the dead-letter topic.
+_OUTAGES = (StoreError, Fenced)
 _SUSPENDED = "listener suspended the queue"
 _LOG_TEXT = {
     NextStep.RETRY: "offsets %d-%d will be retried in %d ms",
@@ -220,9 +223,13 @@ class FailureHandler:
         # not tried. Without one, any message of the batch may be the cause.
         # Attempts are counted in this process: another owner of the queue starts from zero.
         places = range(done, done + 1 if done else len(context.messages))
-        assigned.count_failures(context.messages, places, self._client.clock.now_ms())
-        attempts = assigned.attempts[failed[0]]
-        if self._limit and len(failed) > 1:
+        is_outage = isinstance(verdict.error, _OUTAGES)
+        now_ms = self._client.clock.now_ms()
+        assigned.count_failures(context.messages, places, now_ms, is_outage=is_outage)
+        attempts = (assigned.outages if is_outage else assigned.attempts)[failed[0]]
+        if is_outage:
+            step = NextStep.RETRY
+        elif self._limit and len(failed) > 1:
             # One by one from here on: the policy must apply only to the message that fails.
             assigned.isolate_until = failed[-1]
             step = NextStep.RETRY
@@ -255,7 +262,7 @@ class FailureHandler:
             f"limit {self._limit}, then {type(self._policy).__name__}"
             if self._limit
             else "no limit",
-            exc_info=None if type(error) is ConfigError else error,
+            exc_info=None if type(error) is ConfigError or isinstance(error, _OUTAGES) else error,
         )
 
     def log_parked(self, assigned: AssignedQueue, offset: int, error: BaseException) -> None:

@@ -29,7 +29,7 @@ from ordermq.consumer.listener import (
     Settlement,
     Verdict,
 )
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
@@ -79,7 +79,7 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         config: ConsumeConfig,
         listener: Listener,
         on_failure: FailurePolicy,
-        offsets: OffsetStore,
+        offsets: OffsetCommitter,
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
     ) -> None:
@@ -125,6 +125,11 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
                 batch.queue,
                 "this member does not hold the queue, and the one that does may be consuming it: "
                 "ask the holder, see `ordermq locks` or `mqadmin consumerStatus`",
+            )
+        if self._offsets.is_transactional:
+            raise self._not_consumed(
+                batch.queue,
+                "its effects are counted in the database of the offsets, and would be there twice",
             )
         if assigned in self._direct:
             raise self._not_consumed(

@@ -21,7 +21,7 @@ from ordermq.client.runtime import cancelled, supervise
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Flow, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics
@@ -201,7 +201,7 @@ class QueueFetcher:
         group: str,
         config: PullConfig,
         assigned: AssignedQueue,
-        offsets: OffsetStore,
+        offsets: OffsetCommitter,
         receiver: Receiver[Any],
         statistics: ConsumerStatistics,
     ) -> None:
@@ -481,7 +481,7 @@ class Fetcher:
         client: ClientSession,
         group: str,
         config: PullConfig,
-        offsets: OffsetStore,
+        offsets: OffsetCommitter,
         receiver: Receiver[Any],
         statistics: ConsumerStatistics,
         *,

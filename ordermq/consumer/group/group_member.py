@@ -35,7 +35,13 @@ from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.group.subscriptions import SubscriptionCheck, Subscriptions
 from ordermq.consumer.offsets.local_offsets import LocalOffsets, OffsetFile
 from ordermq.consumer.offsets.lock_epochs import LocalEpochs, StoredEpochs
-from ordermq.consumer.offsets.offset_store import BrokerOffsets, OffsetStore
+from ordermq.consumer.offsets.offset_committer import (
+    BrokerOffsets,
+    OffsetCommitter,
+    OffsetStorage,
+)
+from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
+from ordermq.consumer.offsets.store_offsets import StoreOffsets
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.receiver import Loop, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
@@ -43,7 +49,7 @@ from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic
+from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic, wrapped
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -116,7 +122,7 @@ class ReceiverParts(NamedTuple):
     """The parts of a member that its receiver may use."""
 
     client: ClientSession
-    offsets: OffsetStore
+    offsets: OffsetCommitter
     recorder: EventRecorder
     statistics: ConsumerStatistics
 
@@ -129,8 +135,9 @@ class MemberSettings:
         make_receiver: makes the receiver, which decides what happens to fetched messages.
         uses_locks: hold queues under queue locks.
         local_offset_store_dir: of a broadcasting member, which keeps its offsets in a file there.
+        offset_store: keeps the offsets instead of the brokers; None: the brokers do.
         is_polled: the caller polls, as of a lite pull consumer.
-        commits_done, commits_resets: see `OffsetStore`.
+        commits_done, commits_resets: see `OffsetCommitter`.
         drain_timeout_ms: see `Revocation`.
     """
 
@@ -146,6 +153,7 @@ class MemberSettings:
     make_receiver: Callable[[ReceiverParts], Receiver[Any]]
     uses_locks: bool
     local_offset_store_dir: str
+    offset_store: OffsetStore | None
     is_polled: bool
     thread_count: int
     commits_done: bool
@@ -195,14 +203,23 @@ class GroupMember(ProcessBound):
         self._runtime = client.runtime
         self.subscriptions = Subscriptions(client, group, settings.subscriptions)
         at_broker = BrokerOffsets(client, group)
-        self.offsets = OffsetStore(
+        storage: OffsetStorage = at_broker
+        # Opened before it joins; None where there is nothing to open.
+        self._store: StoreOffsets | None = None
+        if offset_file is not None:
+            storage = LocalOffsets(offset_file)
+        elif settings.offset_store is not None:
+            full_name = wrapped(settings.remoting.namespace, group)
+            storage = self._store = StoreOffsets(settings.offset_store, at_broker, full_name)
+        self.offsets = OffsetCommitter(
             client,
             settings.rebalance,
-            at_broker if offset_file is None else LocalOffsets(offset_file),
+            storage,
             self._recorder,
             statistics,
             commits_done=settings.commits_done,
             commits_resets=settings.commits_resets,
+            is_transactional=isinstance(settings.offset_store, TransactionalStore),
         )
         # Each part is made after the parts it uses; it reaches later ones through callbacks.
         self._receiver = settings.make_receiver(
@@ -363,6 +380,8 @@ class GroupMember(ProcessBound):
 
     async def _join(self) -> None:
         client, settings, retry = self.client, self._settings, retry_topic(self._group)
+        if self._store is not None:
+            await self._store.open()
         # The caller's own topics first: an error names one of them.
         await client.routes.get_all(
             sorted(self.subscriptions.topics(), key=lambda topic: topic == retry)

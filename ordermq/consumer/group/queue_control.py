@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from ordermq.client.session import ClientSession
 from ordermq.consumer.group.rebalance import Rebalancer
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Pause, QueueState
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
@@ -34,7 +34,7 @@ class QueueControl:
         client: ClientSession,
         group: str,
         rebalancer: Rebalancer,
-        offsets: OffsetStore,
+        offsets: OffsetCommitter,
         submit: Callable[[AssignedQueue], None],
         restart: Callable[[AssignedQueue], None],
         unpark: Callable[[AssignedQueue, bytes], bool],

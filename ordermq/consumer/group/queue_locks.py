@@ -15,7 +15,7 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, wait_until_set
 from ordermq.config import LeaseConfig
 from ordermq.consumer.offsets.lock_epochs import LockEpochs
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import OrderMQError, RemotingError, RouteError
@@ -205,7 +205,7 @@ class QueueLocks:
         client: ClientSession,
         group: str,
         config: LeaseConfig,
-        offsets: OffsetStore,
+        offsets: OffsetCommitter,
         epochs: LockEpochs,
         recorder: EventRecorder,
         statistics: ConsumerStatistics,

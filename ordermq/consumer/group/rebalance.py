@@ -16,7 +16,7 @@ from ordermq.config import RebalanceConfig
 from ordermq.consumer.group.allocation import allocate
 from ordermq.consumer.group.queue_locks import Locks
 from ordermq.consumer.group.revocation import Revocation
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueState
 from ordermq.errors import ConfigError, OrderMQError
 from ordermq.model.message_queue import MessageQueue
@@ -121,7 +121,7 @@ class Rebalancer:
         retry_ms: int,
         topics: Callable[[], list[str]],
         locks: Locks,
-        offsets: OffsetStore,
+        offsets: OffsetCommitter,
         revocation: Revocation,
         make_queue: Callable[[MessageQueue, Lease, int], AssignedQueue],
         on_assigned: Callable[[AssignedQueue], None],

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.consumer.group.queue_locks import Locks
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 
@@ -36,7 +36,7 @@ class Revocation:
         self,
         client: ClientSession,
         locks: Locks,
-        offsets: OffsetStore,
+        offsets: OffsetCommitter,
         statistics: ConsumerStatistics,
         drain_timeout_ms: int,
         is_leaving: Callable[[], bool],

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
 from ordermq.errors import ProtocolError, StateError, StoreError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
@@ -151,11 +152,14 @@ class LocalOffsets:
         self._waiting: dict[MessageQueue, int] = {}
         self._writing = asyncio.Lock()
 
+    async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
+        return await self.read(queue)  # nobody else consumes it
+
     async def read(self, queue: MessageQueue) -> int | None:
         return self._file.offsets.get(queue)
 
     async def write(
-        self, queue: MessageQueue, offset: int, epoch: int = 0, *, reset: bool = False
+        self, queue: MessageQueue, offset: int, lease: Lease = UNLOCKED, *, reset: bool = False
     ) -> None:
         self._waiting[queue] = offset
         async with self._writing:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
-from ordermq.consumer.offsets.offset_store import BrokerOffsets
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import BrokerError, LockLost, RemotingError, RouteError
 from ordermq.model.message_queue import MessageQueue

@@ -190,6 +190,7 @@ class AssignedQueue:
         self.process_queue = ProcessQueue(str(queue))
         self.process_queue.reset(start_offset)
         self.attempts: dict[int, int] = {}  # failed attempts by buffered offset; worker only
+        self.outages: dict[int, int] = {}  # those that were no fault of the message; worker only
         self._failed_ms: dict[int, int] = {}  # first failure of unfinished offsets
         self.isolate_until = -1  # up to this offset, one message per batch; worker only
         self.auto_commit = True  # of the running call, which may change it; worker only
@@ -292,9 +293,8 @@ class AssignedQueue:
             if not self._failed_ms:
                 return None
             offset = min(self._failed_ms, key=lambda each: (self._failed_ms[each], each))
-            return Blocked(
-                self.queue, offset, self.attempts.get(offset, 0), self._failed_ms[offset]
-            )
+            attempts = self.attempts.get(offset, 0) + self.outages.get(offset, 0)
+            return Blocked(self.queue, offset, attempts, self._failed_ms[offset])
 
     def is_revoked(self) -> bool:
         """Return True once the queue is being revoked or its lease is lost."""
@@ -353,12 +353,22 @@ class AssignedQueue:
         with self._lock:
             self.should_end_claim = True
 
-    def count_failures(self, run: MessageRun, places: range, now_ms: int) -> None:
-        """Count a failed attempt of these messages of a claim, before it is settled."""
+    def count_failures(
+        self, run: MessageRun, places: range, now_ms: int, *, is_outage: bool = False
+    ) -> None:
+        """Count a failed attempt of these messages of a claim, before it is settled.
+
+        Args:
+            is_outage: no fault of theirs, so no failure policy may hold it against them.
+        """
         with self._lock:
             for place in places:
                 view = run[place]
                 offset = view.queue_offset
+                if is_outage:
+                    self.outages[offset] = self.outages.get(offset, 0) + 1
+                    self._failed_ms.setdefault(offset, now_ms)
+                    continue
                 attempts = self.attempts[offset] = self.attempts.get(offset, 0) + 1
                 self._failed_ms.setdefault(offset, now_ms)
                 # Views read it from their batch: it lives as long as they do, and a batch of
@@ -395,7 +405,7 @@ class AssignedQueue:
                     self._done_offset = self._done_after(self.process_queue.commit())
                     if held:
                         self.process_queue.take_segments(held)
-                if self.attempts:
+                if self._failed_ms or self.attempts:
                     self._forget_failures(claim.messages.offsets()[:done])
             if not counts:
                 self.process_queue.end_dispatch()  # this run ends here and submits no other
@@ -407,6 +417,7 @@ class AssignedQueue:
     def _forget_failures(self, finished: Collection[int]) -> None:
         for offset in finished:
             self._failed_ms.pop(offset, None)
+            self.outages.pop(offset, None)
         # The attempts of held messages are kept: a rollback delivers them again.
         for offset in [each for each in self.attempts if each < self._done_offset]:
             del self.attempts[offset]
@@ -649,6 +660,7 @@ class AssignedQueue:
         # Another member may have had the queue in between, so attempts start again, as after
         # any take-over. No call runs: nothing of the old generation is counted any more.
         self.attempts.clear()
+        self.outages.clear()
         self._failed_ms.clear()
         self.isolate_until = -1
 

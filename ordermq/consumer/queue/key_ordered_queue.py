@@ -274,9 +274,10 @@ class KeyOrderedQueue(AssignedQueue):
             return
         self.lanes.done_columns(array("q", offsets))
         self.process_queue.remove(offsets)
-        if self.attempts:
+        if self._failed_ms:
             for offset in offsets:
                 self.attempts.pop(offset, None)
+                self.outages.pop(offset, None)
                 self._failed_ms.pop(offset, None)
         # The smallest unfinished offset: messages done above it are committed later.
         watermark = self.lanes.watermark

@@ -25,7 +25,7 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import Clock, wait_until_set
 from ordermq.consumer.group.queue_locks import LeaseTimes
 from ordermq.consumer.offsets.lock_epochs import StoredEpochs
-from ordermq.consumer.offsets.offset_store import BrokerOffsets
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
 from ordermq.forking import ProcessBound

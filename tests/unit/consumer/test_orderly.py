@@ -16,7 +16,7 @@ from ordermq.consumer.dispatch.consume_loop import BatchCalls, OnIoThread
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Stop, policy_for
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import (
     AssignedQueue,
     BatchClaim,
@@ -69,7 +69,7 @@ class Consumption:
             ConsumeConfig(**config),
             lambda messages, context: None,
             policy_for(on_failure, ConsumeConfig(**config), "G"),
-            cast(OffsetStore, SimpleNamespace(commit=self.commit)),
+            cast(OffsetCommitter, SimpleNamespace(commit=self.commit, is_transactional=False)),
             EventRecorder(NoHistory(), "G"),
             self.statistics,
         )

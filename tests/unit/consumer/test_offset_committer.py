@@ -10,7 +10,7 @@ import pytest
 
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeFromWhere, RebalanceConfig
-from ordermq.consumer.offsets.offset_store import BrokerOffsets, OffsetStore
+from ordermq.consumer.offsets.offset_committer import BrokerOffsets, OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim, Lease, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import BrokerError, Fenced, RequestTimeout
@@ -67,14 +67,14 @@ class FakeApi:
         return timestamp_ms
 
 
-def offsets_of(api: FakeApi, **settings: Any) -> OffsetStore:
+def offsets_of(api: FakeApi, **settings: Any) -> OffsetCommitter:
     client = SimpleNamespace(
         api=api,
         clock=ManualClock(),
         routes=SimpleNamespace(master_of=lambda name: "127.0.0.1:1"),
         report_failure=lambda broker_name, action, error: None,
     )
-    return OffsetStore(
+    return OffsetCommitter(
         client,  # type: ignore[arg-type]
         RebalanceConfig(**settings),
         BrokerOffsets(client, "G"),  # type: ignore[arg-type]

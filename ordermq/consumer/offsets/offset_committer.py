@@ -1,0 +1,334 @@
+"""Consumer offsets: where a queue starts, what is committed and when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Protocol
+
+from ordermq.client.connections import is_denied
+from ordermq.client.session import ClientSession
+from ordermq.config import ConsumeFromWhere, RebalanceConfig
+from ordermq.consumer.queue.assigned_queue import UNLOCKED, AssignedQueue, Lease, QueueState
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
+from ordermq.errors import BrokerError, Fenced, RemotingError, RouteError, StoreError
+from ordermq.events import EventType
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import RETRY_PREFIX
+from ordermq.remoting.bodies import ConsumerData, Heartbeat
+from ordermq.remoting.codes import ResponseCode
+
+_log = logging.getLogger("ordermq.consumer")
+_HALF_AN_HOUR_MS = 1_800_000
+# Failures of storage, after which the same may be tried again; anything else is a defect.
+STORE_ERRORS = (RemotingError, RouteError, StoreError)
+
+
+class OffsetStorage(Protocol):
+    """Storage of a group's consumer offsets; on the I/O thread.
+
+    Raises: one of STORE_ERRORS. Fenced: the queue has a newer owner.
+    """
+
+    async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
+        """Return the stored offset of a queue that was just granted, None if there is none.
+
+        From then on the storage may refuse the owners of older leases.
+        """
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset of any queue, None if there is none."""
+
+    async def write(
+        self, queue: MessageQueue, offset: int, lease: Lease = UNLOCKED, *, reset: bool = False
+    ) -> None:
+        """Store an offset; returns once it is safe.
+
+        Args:
+            lease: under which the queue is held; an older one than the last is refused.
+            reset: a wanted move, perhaps backwards.
+        """
+
+    def close(self) -> None:
+        """Release the storage; a second call does nothing."""
+
+
+class BrokerOffsets:
+    """Offsets of a group, each at the broker of its queue."""
+
+    def __init__(self, client: ClientSession, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._first = FirstOffsets()
+
+    async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
+        return await self.read(queue)  # the broker granted the lock, and knows its epoch
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        address = self._client.routes.master_of(queue.broker_name)
+        offset = await self._client.api.query_offset(address, self._group, queue)
+        return offset if offset is not None and offset >= 0 else None
+
+    async def write(
+        self, queue: MessageQueue, offset: int, lease: Lease = UNLOCKED, *, reset: bool = False
+    ) -> None:
+        api, epoch = self._client.api, lease.wire_epoch
+        address = self._client.routes.master_of(queue.broker_name)
+        async with self._first.turn(queue):
+            try:
+                await api.update_offset(address, self._group, queue, offset, epoch, reset)
+                return
+            except BrokerError as error:
+                if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+            await self._create_group(address)
+            await api.update_offset(address, self._group, queue, offset, epoch, reset)
+
+    def close(self) -> None:
+        """Nothing is held here."""
+
+    async def _create_group(self, address: str) -> None:
+        # Only the heartbeat of a member creates a group. A consumer that was given its queues by
+        # hand must not stay one: brokers list whoever sends heartbeats, and the other members
+        # would leave a share of the queues to it. Who is a member says so again at once.
+        member = ConsumerData(self._group, (), consume_type="CONSUME_ACTIVELY")
+        await self._client.api.heartbeat(address, Heartbeat(self._client.client_id, (member,)))
+        await self._client.api.unregister(address, consumer_group=self._group)
+        await self._client.heartbeats.beat()
+
+
+async def first_offset(client: ClientSession, config: RebalanceConfig, queue: MessageQueue) -> int:
+    """Find the start offset of a queue without a stored one
+    (docs/internals/semantics.md#rebalance).
+
+    Raises: RemotingError, RouteError: the broker could not be asked.
+    """
+    where, api = config.consume_from_where, client.api
+    address = client.routes.master_of(queue.broker_name)
+    if queue.topic.startswith(RETRY_PREFIX):
+        if where is not ConsumeFromWhere.TIMESTAMP:
+            return 0
+        where = ConsumeFromWhere.LAST_OFFSET  # what failed before is older than any time asked for
+    if where is ConsumeFromWhere.FIRST_OFFSET:
+        try:
+            return await api.min_offset(address, queue)
+        except BrokerError as error:
+            if not is_denied(error.response_code, str(error)):
+                raise
+            # RocketMQ 5 wants more of an account for this than for pulling. Java's clients begin
+            # at 0 without asking: the first pull corrects it.
+            return 0
+    if where is ConsumeFromWhere.TIMESTAMP:
+        asked_ms = config.consume_timestamp_ms or client.clock.wall_ms() - _HALF_AN_HOUR_MS
+        return await api.search_offset(address, queue, asked_ms)
+    return await api.max_offset(address, queue)
+
+
+class FirstOffsets:
+    """Lets nothing beside a group's first offset of a topic on its way to a broker.
+
+    RocketMQ (4.9.7, 5.3.3, 5.4.0) makes a group's table of a topic when it is told the first
+    offset; it looks for the table and puts one without a lock, so that of two first offsets
+    told at once one may be lost, acknowledged or not. Two queues handed over right after their
+    group began are such a pair. Members of other processes can still meet it with us.
+    """
+
+    def __init__(self) -> None:
+        self._made: set[tuple[str, str]] = set()
+        self._making: dict[tuple[str, str], asyncio.Lock] = {}
+
+    @contextlib.asynccontextmanager
+    async def turn(self, queue: MessageQueue) -> AsyncIterator[None]:
+        """To be held while an offset is stored: alone, until one of its topic is acknowledged."""
+        table = (queue.topic, queue.broker_name)
+        if table in self._made:
+            yield
+            return
+        async with self._making.setdefault(table, asyncio.Lock()):
+            yield
+            self._made.add(table)
+
+
+class OffsetCommitter:
+    """Reads and commits the offsets of a member's queues; on the I/O thread.
+
+    A commit is awaited, carries the lease's epoch where the broker knows epochs, and is
+    never sent outside the lease (docs/internals/semantics.md#fencing). Commits of one queue never
+    overlap, so none can arrive behind a newer one and move the offset back.
+
+    Args:
+        commits_done: commit what is done without being asked, periodically and when a queue is
+            given up. False: only `commit_at` commits.
+        commits_resets: store the target of a reset at once, else with the next commit.
+        is_transactional: listeners' own transactions move the stored offsets.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        config: RebalanceConfig,
+        storage: OffsetStorage,
+        recorder: EventRecorder,
+        statistics: ConsumerStatistics,
+        *,
+        commits_done: bool = True,
+        commits_resets: bool = True,
+        is_transactional: bool = False,
+    ) -> None:
+        self.is_transactional = is_transactional
+        self._client = client
+        self._config = config
+        self._storage = storage
+        self._recorder = recorder
+        self._statistics = statistics
+        self._commits_done = commits_done
+        self._commits_resets = commits_resets
+        # One request per queue at a time; of many queues at the same time.
+        self._busy: dict[MessageQueue, asyncio.Lock] = {}
+
+    async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
+        """Return where to start after the queue was granted: the stored offset, else by setting.
+
+        An offset that comes from the setting is committed at once: computed twice it could
+        differ, and what lies between would be lost (docs/internals/semantics.md#pull-loop,
+        rmq#10955).
+
+        Raises: one of STORE_ERRORS.
+        """
+        # After a lost lease a commit of this member may be under way still; read before it is
+        # stored, the offset would be behind it, and the next commit would move the group back.
+        async with self._turn(queue):
+            stored = await self._storage.take_over(queue, lease)
+            if stored is not None:
+                return stored
+            offset = await first_offset(self._client, self._config, queue)
+            await self._write(queue, offset, lease)
+            return offset
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """Return the stored offset of any queue, None if there is none.
+
+        Raises: one of STORE_ERRORS.
+        """
+        return await self._storage.read(queue)
+
+    async def commit(self, assigned: AssignedQueue) -> bool:
+        """Commit what is done of one queue and await the acknowledgement.
+
+        Returns: True if everything that is done is stored; False after an error, which
+            is logged: the next commit tries again, or a lost lease makes it moot.
+        """
+        async with self._turn(assigned.queue):
+            return await self._commit(assigned)
+
+    async def run(self, assigned: Callable[[], Iterable[AssignedQueue]], interval_ms: int) -> None:
+        """Commit what is done of the assigned queues, periodically and for ever."""
+        while self._commits_done:
+            await self._client.clock.sleep_ms(interval_ms)
+            await self.commit_all(assigned())
+
+    async def commit_all(self, queues: Iterable[AssignedQueue]) -> None:
+        """Commit every queue that has something new."""
+        now_ms = self._client.clock.now_ms()
+        dirty = [assigned for assigned in queues if assigned.uncommitted(now_ms) is not None]
+        await asyncio.gather(*(self.commit(assigned) for assigned in dirty))
+
+    async def commit_last(self, assigned: AssignedQueue) -> bool:
+        """Commit as `commit` before a queue is given up; returns behind commits under way."""
+        async with self._turn(assigned.queue):
+            return not self._commits_done or await self._commit(assigned)
+
+    async def commit_at(self, assigned: AssignedQueue, offset: int) -> bool:
+        """Commit the offset a caller asks for, forwards or backwards.
+
+        Returns: False, and nothing was stored, if the queue or its lease is lost.
+        Raises: one of STORE_ERRORS: not stored.
+        """
+        async with self._turn(assigned.queue):
+            lease, generation = assigned.lease, assigned.generation
+            if lease is None or not lease.is_valid(self._client.clock.now_ms()):
+                return False
+            await self._write(
+                assigned.queue, offset, lease, reset=offset < assigned.committed_offset
+            )
+            # Both at once, or the next periodic commit would move the offset back.
+            assigned.set_done_offset(generation, offset)
+            assigned.committed(offset, lease)
+            self._statistics.add("commits")
+            return True
+
+    async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> bool:
+        """Continue from `offset`, forwards or backwards
+        (docs/internals/semantics.md#pause-and-seek).
+
+        Returns: False, and nothing happens, if a batch runs or the queue was lost meanwhile.
+        Raises: one of STORE_ERRORS: it is not stored yet; the next commit stores it.
+        """
+        # Moved first: an error below leaves the queue at the new offset, and the old one behind.
+        lease = assigned.lease
+        if lease is None or not assigned.reposition(generation, offset):
+            return False
+        if self._commits_resets:
+            async with self._turn(assigned.queue):
+                self._record(EventType.RESET, assigned.queue, lease, offset)
+                await self._write(assigned.queue, offset, lease, reset=True)
+                assigned.committed(offset, lease)
+        return True
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop what is kept for a queue that was given up."""
+        self._busy.pop(queue, None)
+
+    def close(self) -> None:
+        """Release the storage."""
+        self._storage.close()
+
+    def _turn(self, queue: MessageQueue) -> asyncio.Lock:
+        return self._busy.setdefault(queue, asyncio.Lock())
+
+    async def _commit(self, assigned: AssignedQueue) -> bool:
+        found = assigned.uncommitted(self._client.clock.now_ms())
+        if found is None:
+            return assigned.done_offset == assigned.committed_offset
+        (offset, lease), queue = found, assigned.queue
+        self._record(EventType.COMMIT_SENT, queue, lease, offset)
+        try:
+            if lease.is_lock or not await self._is_ahead(assigned, offset):
+                await self._write(queue, offset, lease)
+        except Fenced as error:
+            self._statistics.add("fenced_commits")
+            _log.warning("%s", error)
+            assigned.lose_lease("its commit was fenced")
+            return False
+        except STORE_ERRORS as error:
+            self._client.report_failure(queue.broker_name, "commit", error)
+            return False
+        assigned.committed(offset, lease)
+        self._statistics.add("commits")
+        self._record(EventType.COMMIT_ACK, queue, lease, offset)
+        return True
+
+    async def _is_ahead(self, assigned: AssignedQueue, offset: int) -> bool:
+        """Return whether the next owner of a queue without a lock has committed further."""
+        if assigned.state is QueueState.ACTIVE:
+            return False  # the next owner starts only after the release: spare the request
+        stored = await self._storage.read(assigned.queue)
+        # What this member stored itself is its own to move, backwards too after a seek.
+        return stored is not None and stored != assigned.committed_offset and stored >= offset
+
+    async def _write(
+        self, queue: MessageQueue, offset: int, lease: Lease, *, reset: bool = False
+    ) -> None:
+        try:
+            await self._storage.write(queue, offset, lease, reset=reset)
+        except Fenced:
+            raise  # no error of storage: another member owns the queue, as the caller counts
+        except STORE_ERRORS:
+            self._statistics.add("commit_errors")
+            raise
+
+    def _record(self, event: EventType, queue: MessageQueue, lease: Lease, offset: int) -> None:
+        if self._recorder.enabled:
+            self._recorder.record(event, queue, lease.epoch, off=offset)

@@ -1,0 +1,76 @@
+"""StoreOffsets: a member's offsets in an offset store of the user's, the brokers' following."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from ordermq.consumer.offsets.offset_committer import OffsetStorage
+from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
+from ordermq.errors import BrokerError
+from ordermq.model.message_queue import MessageQueue
+
+_T = TypeVar("_T")
+_THREADS = 4  # several queues move at once, and a slow database must not hold up all of them
+
+
+class StoreOffsets:
+    """Offsets in a store of the user's; takes the place of `BrokerOffsets`.
+
+    The brokers' offsets are written behind the store's, so `ordermq lag` and `mqadmin` see them;
+    they are never ahead, and nothing starts from them where the store knows better.
+
+    Args:
+        group: as the brokers know it, with its namespace.
+    """
+
+    def __init__(self, store: OffsetStore, brokers: OffsetStorage, group: str) -> None:
+        self._store = store
+        self._brokers = brokers
+        self._group = group
+        # Its own threads: a database that does not answer must not use up those that the event
+        # loop has for everybody.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"ordermq-{group}-offsets")
+
+    async def open(self) -> None:
+        await self._run(self._store.open)
+
+    async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
+        store, group, epoch = self._store, self._group, lease.fence_epoch(queue)
+        offset = await self._run(partial(store.take_over, group, queue, epoch))
+        told = await self._brokers.read(queue)
+        if offset is None:
+            # A group that had its offsets at the brokers so far continues from there.
+            if told is not None:
+                await self._run(partial(store.write, group, queue, told, epoch))
+            return told
+        if told != offset:
+            # The last owner was killed before it told the broker, or the database is an older one.
+            with contextlib.suppress(BrokerError):  # it may have lost the end that it had
+                is_back = told is not None and told > offset
+                await self._brokers.write(queue, offset, lease, reset=is_back)
+        return offset
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        offset = await self._run(partial(self._store.read, self._group, queue))
+        return await self._brokers.read(queue) if offset is None else offset
+
+    async def write(
+        self, queue: MessageQueue, offset: int, lease: Lease = UNLOCKED, *, reset: bool = False
+    ) -> None:
+        # In this order: the broker's offset must never be ahead of the store's.
+        write = partial(self._store.write, is_reset=reset)
+        await self._run(partial(write, self._group, queue, offset, lease.fence_epoch(queue)))
+        await self._brokers.write(queue, offset, lease, reset=reset)
+
+    def close(self) -> None:
+        # Without waiting: a call that hangs in the database must not hold up the end.
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
