@@ -1,4 +1,4 @@
-"""A member of the run, to be killed: python -m tests.exactly_once.member ADDRESS DATABASE LEASE_MS."""
+"""A member, to be killed: python -m tests.exactly_once.member ADDRESS DATABASE LEASE_MS."""
 
 from __future__ import annotations
 

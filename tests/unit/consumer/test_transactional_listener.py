@@ -10,6 +10,7 @@ import pytest
 from ordermq.consumer.dispatch.transactional_listener import transactional
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.offsets.offset_store import TransactionalStore
+from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import ConfigError, StaleOwner, StateError, StoreError
 from ordermq.model.message import MessageRun
 from ordermq.model.status import ConsumeResult
@@ -65,7 +66,7 @@ class Call:
             set_auto_commit=lambda is_on: None,
             lose_lease=lambda reason, generation: self.given_up.append((reason, generation)),
         )
-        claim = SimpleNamespace(lease=SimpleNamespace(epoch=7), generation=3)
+        claim = SimpleNamespace(lease=Lease(7, 2_000_000, True), generation=3)
         self.context = ConsumeContext(cast(Any, assigned), cast(Any, claim), self.run, 0)
 
     def __call__(self, listener: Any, messages: Any = None, *, is_strict: bool = False) -> object:
