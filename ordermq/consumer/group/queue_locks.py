@@ -221,6 +221,7 @@ class QueueLocks:
         self._statistics = statistics
         self._held = held
         self._on_regained = on_regained
+        self._unread: dict[MessageQueue, str] = {}  # why a regained queue could not start
         self._times = LeaseTimes.of(config, None)
         self._wake = asyncio.Event()
         # One lock or unlock request per broker at a time. A renewal that overtakes an unlock,
@@ -374,8 +375,12 @@ class QueueLocks:
         try:
             offset = await self._offsets.start_offset(queue, lease)
         except OrderMQError as error:
-            _log.warning("%s: lock regained, but reading its offset failed: %s", queue, error)
+            # Tried several times a second while a database is away: each reason is told once.
+            if self._unread.get(queue) != str(error):
+                self._unread[queue] = str(error)
+                _log.warning("%s: lock regained, but reading its offset failed: %s", queue, error)
             return False
+        self._unread.pop(queue, None)
         if self.is_doubtful(queue):
             return False
         if not item.regain(lease, offset):  # revoked meanwhile
