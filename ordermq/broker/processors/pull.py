@@ -178,8 +178,9 @@ def _answer_found(
     else:
         body, next_offset = context.store.read(log, header.queue_offset, count, max_bytes)
     if not body:
-        # Messages, but none with the tags: the client pulls again behind what was scanned.
-        ext = _reply_ext(log, next_offset)
+        # Messages, but none with the tags: the client pulls again behind what was scanned. Or the
+        # gap of a restored back-up.
+        ext = _reply_ext(log, context.store.next_stored(log, next_offset))
         connection.reply(
             request, ResponseCode.PULL_RETRY_IMMEDIATELY, ext, remark="NO_MATCHED_MESSAGE"
         )

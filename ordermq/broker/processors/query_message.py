@@ -9,7 +9,7 @@ requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ordermq.broker.connection import BrokerConnection, RequestRefused
@@ -30,11 +30,6 @@ class _Span(NamedTuple):
     log: QueueLog
     first: int
     end: int
-
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """Yield (first, end) of each step, newest first."""
-        for upper in range(self.end, self.first, -_STEP_RECORDS):
-            yield max(upper - _STEP_RECORDS, self.first), upper
 
 
 def view(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -88,10 +83,14 @@ async def _find(
     context: BrokerContext, span: _Span, key: str, most: int, deadline_ms: int
 ) -> list[bytes]:
     found: list[bytes] = []
-    for first, end in span.steps():
+    end = span.end
+    while end > span.first:
         if len(found) >= most or context.clock.now_ms() > deadline_ms:
             break
+        first = max(end - _STEP_RECORDS, span.first)
         records = context.store.records(span.log, first, end)
+        # A step without records is in the gap that a restored back-up leaves: it is left at once.
+        end = first if records else context.store.last_stored(span.log, first) + 1
         found += [record for record in reversed(records) if _has_key(record, key)]
         # Lets sends and pulls in between: a scan of a large topic takes seconds.
         await asyncio.sleep(0)

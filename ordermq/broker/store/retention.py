@@ -87,7 +87,7 @@ class Retention:
         """Delete up to `count` of the oldest messages, at most one step; False if it failed."""
         count = min(count, STEP, _removable_count(log))
         # Moved before the delete: no pull is sent to an offset whose row may be gone by then.
-        log.min_offset += count
+        log.min_offset = self._store.next_stored(log, log.min_offset + count)
 
         def finish(error: StoreError | None) -> None:
             if error is None:

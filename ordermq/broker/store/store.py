@@ -30,6 +30,7 @@ from ordermq.broker.store.integrity import check_integrity, is_closed
 from ordermq.config import BrokerConfig, Durability
 from ordermq.errors import StoreError
 from ordermq.forking import ProcessBound
+from ordermq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.stored_message import stored_at
 from ordermq.private_files import make_private, open_private
 
@@ -39,6 +40,11 @@ FORMAT = 1  # of the schema; a database of another format is refused, never conv
 SCAN_LIMIT = 16_000  # rows one filtered pull may scan, so that other requests are not delayed
 _READ_CHUNK = 32  # records: the default batch of a pull, read with one query
 _REST_S = 5.0  # a bound that nothing should reach: a fork must not hang, and nor must the broker
+# After a back-up was restored, see `adopt_back_up`. No queue gets so many messages on average.
+_OFFSETS_PER_MS = 16
+_LEAST_GAP = 65_536
+# Their offsets are not seen by consumers, and the broker counts on their having no gap.
+_WAITING_TOPICS = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 # Each queue has a table of its own, `log_<queues.id>`, because each then grows at its right
 # edge: with eight queues twice as fast as one table keyed by queue and offset.
@@ -191,7 +197,24 @@ class Store(ProcessBound):
             size += sum(map(len, more))
             records += more
         records = _fitting(records, max_bytes)
-        return b"".join(records), offset + len(records)
+        # Not counted from `offset`: a restored back-up leaves a gap, see `adopt_back_up`.
+        return b"".join(records), _queue_offset(records[-1]) + 1 if records else end
+
+    def next_stored(self, log: QueueLog, offset: int) -> int:
+        """Return the first offset from `offset` on that has a record, or `max_offset`."""
+        if not log.is_stored:
+            return log.max_offset
+        (found,) = self._reader.execute(
+            f"SELECT min(off) FROM {log.table} WHERE off >= ?", (offset,)
+        ).fetchone()
+        return log.max_offset if found is None else min(int(found), log.max_offset)
+
+    def last_stored(self, log: QueueLog, end: int) -> int:
+        """Return the last offset below `end` that has a record, or -1."""
+        (found,) = self._reader.execute(
+            f"SELECT max(off) FROM {log.table} WHERE off < ?", (end,)
+        ).fetchone()
+        return -1 if found is None else int(found)
 
     def read_tagged(
         self, log: QueueLog, offset: int, count: int, max_bytes: int, tag_hashes: Sequence[int]
@@ -265,14 +288,18 @@ class Store(ProcessBound):
     def search(self, log: QueueLog, stored_ms: int, *, after: bool) -> int:
         """Return the first offset stored at or after a time (`after`: later than it).
 
-        `max_offset` if there is none. O(log n) reads.
+        The end of the queue if there is none; in a gap, its begin. O(log n) reads.
         """
         # Binary search works because store times never decrease within a queue, see `stored_now`.
         low, high = log.min_offset, log.max_offset
         while low < high:
             middle = (low + high) // 2
-            record = self.record(log, middle)
-            at = 0 if record is None else stored_at(record)
+            # The next record, if `middle` is in a gap; none is as good as a later one.
+            record = self.record(log, self.next_stored(log, middle))
+            if record is None:
+                high = middle
+                continue
+            at = stored_at(record)
             if at < stored_ms or (after and at == stored_ms):
                 low = middle + 1
             else:
@@ -338,6 +365,10 @@ class Store(ProcessBound):
                 record = self.record(found, last)
                 found.last_stored_ms = 0 if record is None else stored_at(record)
             self._logs[topic, queue_id] = self._by_row[row] = found
+        if "first_offsets" in tables:
+            for row, offset in self._reader.execute("SELECT * FROM first_offsets"):
+                if row in self._by_row:  # its topic may have been deleted
+                    self._continue_at(self._by_row[row], offset)
         self._broker_id = str(self.meta("broker_id"))
         # AUTOINCREMENT's own counter, not max(id): the number of a deleted topic's queue must not
         # be used again, as old message ids point to it.
@@ -355,8 +386,8 @@ class Store(ProcessBound):
     def adopt_back_up(self, wall_ms: int, lease_ms: int) -> None:
         """If this is a back-up, make it safe to go on from; call before anything is read from it.
 
-        Clients have seen epochs that were given out after it was made, and hold locks it does not
-        know.
+        Clients have seen epochs and offsets that were given out after it was made, and hold locks
+        it does not know.
         """
         made_ms = self.meta("backup_ms")
         if made_ms is None:
@@ -375,7 +406,25 @@ class Store(ProcessBound):
             "INSERT OR REPLACE INTO meta VALUES ('no_locks_before_ms', ?)", (wall_ms + lease_ms,)
         )
         execute("DELETE FROM meta WHERE name = 'backup_ms'")
+        # Offsets that clients have seen are not given again: more of them than a queue can have
+        # got since then are left out.
+        gap = max(wall_ms - int(str(made_ms)), 0) * _OFFSETS_PER_MS + _LEAST_GAP
+        execute("CREATE TABLE IF NOT EXISTS first_offsets (queue INTEGER PRIMARY KEY, off INTEGER)")
+        for found in self._logs.values():
+            if found.topic not in _WAITING_TOPICS:
+                self._continue_at(found, min(found.max_offset + gap, 1 << (OFFSET_BITS - 1)))
+                execute(
+                    "INSERT OR REPLACE INTO first_offsets VALUES (?, ?)",
+                    (found.row, found.max_offset),
+                )
         execute("COMMIT")
+
+    def _continue_at(self, log: QueueLog, offset: int) -> None:
+        """Give a log's next record an offset, if that is higher than the one it would have."""
+        if offset > log.max_offset:
+            if log.min_offset == log.max_offset:
+                log.min_offset = offset
+            log.max_offset = log.next_offset = offset
 
     def _committed(self, append: Append) -> None:
         append.log.max_offset = append.first_offset + len(append.records)
@@ -424,6 +473,10 @@ class Store(ProcessBound):
 def _rest(is_resting: threading.Event, is_over: threading.Event) -> None:
     is_resting.set()
     is_over.wait(_REST_S)
+
+
+def _queue_offset(record: bytes) -> int:
+    return int.from_bytes(record[20:28])
 
 
 def _fitting(records: Iterable[bytes], max_bytes: int) -> list[bytes]:

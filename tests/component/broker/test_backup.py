@@ -7,7 +7,9 @@ import os
 import shutil
 import sqlite3
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +20,7 @@ from ordermq.cli.main import main
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import StoreError
+from ordermq.remoting.codes import RequestCode, ResponseCode
 from tests.component.broker.broker_process import BrokerProcess
 from tests.component.broker.wire_client import WireClient, epochs, locked, records
 
@@ -147,6 +150,93 @@ def test_epochs_never_go_back_after_a_back_up(tmp_path: Path, is_restored: bool)
     # Once a lease has passed, a restart is a restart.
     with EmbeddedBroker(data, clock=clock) as broker, WireClient(broker.port, "thief") as thief:
         assert locked(thief.lock("group", "orders", 0)) == [0]
+
+
+def read_on(client: WireClient, offset: int, **more: Any) -> tuple[list[bytes], int]:
+    """Every body from an offset on, as a consumer pulls, and the next offset; in a few pulls."""
+    found: list[bytes] = []
+    for _ in range(20):
+        answer = client.pull("orders", offset, **more)
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            return found, offset
+        records_ = records(answer.body)
+        assert [m.queue_offset for m in records_] == sorted(m.queue_offset for m in records_)
+        found += [m.body for m in records_]
+        offset = int(answer.ext["nextBeginOffset"])
+    raise AssertionError("the end is not reached")
+
+
+@pytest.mark.parametrize("days", [0, 1, 365])
+def test_offsets_are_not_given_again_after_a_restore(tmp_path: Path, days: int) -> None:
+    clock = ManualClock(wall_ms=time.time_ns() // 1_000_000 + days * 86_400_000)
+    data, copy = tmp_path / "broker.db", tmp_path / "copy.db"
+    config = BrokerConfig(retention_ms=86_400_000, retention_interval_ms=1_000)
+    with EmbeddedBroker(data, clock=clock) as broker, WireClient(broker.port) as client:
+        for number in range(40):
+            client.send("orders", str(number).encode(), properties={"TAGS": "a", "KEYS": "old"})
+        client.commit("group", "orders", 10)
+        back_up(data, copy, no_progress)
+        client.send_batch("orders", [b"lost"] * 1_000)
+        assert client.commit("group", "orders", 1_040).code == 0
+    restore(copy, data, no_progress)
+    old = [str(number).encode() for number in range(40)]
+    with EmbeddedBroker(data, clock=clock) as broker, WireClient(broker.port) as client:
+        # Nothing new yet, and the member that was ahead is at the end, or behind it at no record.
+        assert read_on(client, 0, count=7) == (old, client.max_offset("orders"))
+        assert read_on(client, 1_040)[0] == []
+        assert client.committed("group", "orders") == 10
+        before_new_ms = clock.wall_ms()
+        clock.advance(1_000)
+        first = client.send("orders", b"new 0", properties={"TAGS": "a", "KEYS": "new"})
+        assert int(first.ext["queueOffset"]) > 1_040
+        client.send_batch("orders", [b"new 1", b"new 2"], properties={"TAGS": "b"})
+        new = [b"new 0", b"new 1", b"new 2"]
+        assert read_on(client, 0, count=7)[0] == old + new
+        assert read_on(client, 1_040)[0] == new
+        assert read_on(client, 0, tags="a")[0] == [*old, b"new 0"]
+        # A pull from within the gap with room for one record only: none twice.
+        within = int(first.ext["queueOffset"]) - 2
+        assert read_on(client, within, max_bytes=1)[0] == new
+
+        def search(boundary: str) -> int:
+            ext = {"topic": "orders", "queueId": "0", "boundaryType": boundary}
+            ext["timestamp"] = str(before_new_ms + 1)
+            answer = client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
+            return int(answer.ext["offset"])
+
+        assert read_on(client, search("lower"))[0] == new
+        assert search("upper") == 39
+        for key, count in (("old", 40), ("new", 1)):
+            ext = {"topic": "orders", "key": key, "maxNum": "64", "beginTimestamp": "0"}
+            ext["endTimestamp"] = str(clock.wall_ms() + 1)
+            answer = client.call(RequestCode.QUERY_MESSAGE, ext)
+            assert len(records(answer.body)) == count
+    with (
+        EmbeddedBroker(data, clock=clock, config=config) as broker,
+        WireClient(broker.port) as client,
+    ):
+        assert read_on(client, 0)[0] == old + new
+        deadline = time.monotonic() + 10
+        clock.advance(90_000_000)  # all but the newest message is too old
+        while client.min_offset("orders") < int(first.ext["queueOffset"]):
+            assert time.monotonic() < deadline
+            clock.advance(1_000)
+        assert client.send("orders").code == 0
+
+
+def test_an_empty_restored_queue_keeps_its_place_across_restarts(tmp_path: Path) -> None:
+    clock = ManualClock()
+    data, copy = tmp_path / "broker.db", tmp_path / "copy.db"
+    with EmbeddedBroker(data, clock=clock) as broker, WireClient(broker.port) as client:
+        client.send("orders", b"old")
+        back_up(data, copy, no_progress)
+    restore(copy, data, no_progress)
+    ends = []
+    for _ in range(3):
+        with EmbeddedBroker(data, clock=clock) as broker, WireClient(broker.port) as client:
+            ends.append(client.max_offset("orders"))
+    assert ends == [ends[0]] * 3
+    assert ends[0] > 1
 
 
 def test_a_restart_within_the_quiet_time_keeps_it(tmp_path: Path) -> None:
