@@ -92,8 +92,11 @@ class BatchRules:
                 if progress.is_unlocked and cause is Cause.NONE:
                     cause = Cause.UNLOCKED
                 self.duplicates[cause] += 1
-                if ownership in self._ownership.change_of:
-                    self._ownership.change_of[ownership].duplicates += 1
+                change = self._ownership.change_of.get(ownership) if ownership else None
+                # Counted by its cause: a queue that was handed over in order repeats nothing of it,
+                # but it may repeat what a broker's restart or a reset before it has brought back.
+                if change is not None and change.cause is cause:
+                    change.duplicates += 1
                 if generation < progress.done_in[i]:
                     continue  # late END of a previous owner; the newer one counts
             else:

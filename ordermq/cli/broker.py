@@ -53,12 +53,12 @@ from ordermq.events import History, NoHistory
     help="Delete the oldest messages while the store is larger; default: keep them.",
 )
 @click.option(
-    "--new-groups-start-at-zero",
+    "--new-groups-start-at-zero/--new-groups-start-by-setting",
     "--young-queues-from-zero",  # deprecated
     "new_groups_start_at_zero",
-    is_flag=True,
+    default=True,
     help="Start new groups at offset 0 of queues that still have their first message,"
-    " as RocketMQ's broker does.",
+    " as RocketMQ's broker does (the default), or where their consume_from_where says.",
 )
 @click.option(
     "--accounts",

@@ -352,12 +352,22 @@ class BrokerApi:
             config.max_decompressed_bytes,
         )
 
-    async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
+    async def query_offset(
+        self, address: str, group: str, queue: MessageQueue, *, stored_only: bool = True
+    ) -> int | None:
         """Return the group's committed offset of a queue, None if it has none
         (docs/internals/protocol.md#offsets).
+
+        Args:
+            stored_only: False: where there is none, a broker may answer 0 instead, which is where
+                it lets new groups start. RocketMQ 4.9 does so in any case.
         """
         header = QueryOffsetHeader(
-            group, queue.topic, queue.queue_id, broker_name=queue.broker_name
+            group,
+            queue.topic,
+            queue.queue_id,
+            set_zero_if_not_found=False if stored_only else None,
+            broker_name=queue.broker_name,
         )
         command = Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
         timeout_ms = self._config.offset_timeout_ms

@@ -13,6 +13,7 @@ from ordermq.closing import Closing
 from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
 
 
@@ -93,6 +94,13 @@ class GroupInspector(Closing):
                 wanted |= {*found.topics, *(queue.topic for queue in rows)}
         progress = {queue: row for queue, row in progress.items() if queue.topic in wanted}
         progress |= await self._untouched(wanted, progress, masters)
+        # Every push consumer subscribes to its group's retry topic, which an orderly group never
+        # uses: shown only where a message is or was.
+        progress = {
+            queue: row
+            for queue, row in progress.items()
+            if row.end or queue.topic in topics or not queue.topic.startswith(RETRY_PREFIX)
+        }
         holdings: dict[MessageQueue, tuple[str, QueueHolding]] = {}
         silent: dict[str, str] = {}
         # Through the broker that lists the member: clients do not listen on a port.

@@ -101,7 +101,7 @@ class BrokerConfig:
     transaction_max_age_ms: int = 3 * DAY_MS
     # A group without committed offset starts at offset 0 in a queue that still has its first
     # message, as with RocketMQ's broker (rmq#9083). False: consume_from_where alone decides.
-    new_groups_start_at_zero: bool = False
+    new_groups_start_at_zero: bool = True
     # Deprecated name of new_groups_start_at_zero.
     young_queues_from_zero: bool = False
     # Secret keys by access key; not empty: only requests signed by one of these accounts are

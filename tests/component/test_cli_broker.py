@@ -228,24 +228,26 @@ def test_retention_is_set_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ordermq.cli.broker._serve", lambda *given: served.append(given[3]))
     assert ordermq("broker").exit_code == 0
     assert served.pop() == BrokerConfig()
-    options = ("--retention-ms", "1000", "--retention-bytes", "5000", "--new-groups-start-at-zero")
-    assert ordermq("broker", *options).exit_code == 0
-    kept = BrokerConfig(retention_ms=1_000, retention_bytes=5_000, new_groups_start_at_zero=True)
+    options = ("--retention-ms", "1000", "--retention-bytes", "5000")
+    assert ordermq("broker", *options, "--new-groups-start-by-setting").exit_code == 0
+    kept = BrokerConfig(retention_ms=1_000, retention_bytes=5_000, new_groups_start_at_zero=False)
     assert served == [kept]
     result = ordermq("broker", "--retention-ms", "-1")
     assert result.exit_code == 2
     assert "retention_ms" in result.stderr
 
 
-def test_a_new_group_starts_at_zero_where_the_broker_is_configured_so(name_servers: str) -> None:
-    process, young = start_broker("--new-groups-start-at-zero")
+def test_a_new_group_starts_at_zero_unless_configured_otherwise(
+    name_servers: str,
+) -> None:
+    process, by_setting = start_broker("--new-groups-start-by-setting")
     try:
         got = {}
-        for servers in (name_servers, young):
+        for servers in (name_servers, by_setting):
             produce(servers, "--key", "k", text="1\n")
             options = ("--from", "last", "--count", "1", "--timeout", "1.5")
             got[servers] = consume(servers, *options).exit_code
-        assert got == {name_servers: 1, young: 0}
+        assert got == {name_servers: 0, by_setting: 1}
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

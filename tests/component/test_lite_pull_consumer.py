@@ -46,6 +46,12 @@ from tests.component.conftest import DEADLINE_S, eventually
 
 QUEUES = [MessageQueue("orders", "b", number) for number in range(8)]
 Make = Callable[..., LitePullConsumer]
+# Without the rule by which new groups start at 0 while a queue is young.
+BY_SETTING = pytest.mark.parametrize(
+    "broker_config",
+    [BrokerConfig(broker_name="b", durability="os", new_groups_start_at_zero=False)],  # type: ignore[arg-type]
+    ids=[""],
+)
 
 
 @pytest.fixture
@@ -124,9 +130,9 @@ def test_a_commit_may_name_offsets(producer: Producer, make: Make) -> None:
     consumer = make(auto_commit=False)
     polled(consumer, 80)
     consumer.commit({QUEUES[0]: 3, QUEUES[1]: 7})
-    assert stored(consumer) == [3, 7, 0, 0, 0, 0, 0, 0]
+    assert stored(consumer) == [3, 7, *[None] * 6]
     asyncio.run(consumer.acommit({QUEUES[0]: 2}))
-    assert stored(consumer) == [2, 7, 0, 0, 0, 0, 0, 0]
+    assert stored(consumer) == [2, 7, *[None] * 6]
 
 
 def test_two_members_share_the_queues_and_one_that_leaves_gives_them_back(
@@ -172,10 +178,10 @@ def test_what_was_polled_and_not_committed_comes_again_to_the_next_owner(
     moved = two.assignment()
     assert sorted(polled(two, 40)) == [n for n in range(80) if QUEUES[n % 8] in moved]
     one.commit()  # what is no longer its own is left to the new owner
-    assert all(one.committed(queue) == (0 if queue in moved else 10) for queue in QUEUES)
+    assert all(one.committed(queue) == (None if queue in moved else 10) for queue in QUEUES)
     with pytest.raises(StateError, match="not assigned to this member"):
         one.commit({moved[0]: 10, one.assignment()[0]: 5})
-    assert one.committed(moved[0]) == 0
+    assert one.committed(moved[0]) is None
     assert one.committed(one.assignment()[0]) == 5
 
 
@@ -207,12 +213,12 @@ def test_auto_commit_covers_what_pollers_came_back_from(producer: Producer, make
     )
     # The second is in our hands: however often the timer runs, it is not committed, nor is it
     # when we leave.
-    commits = consumer.statistics["commits"]
     send(producer, 8, start=16)
     third = consumer.poll(1_000)
-    eventually(lambda: consumer.statistics["commits"] > commits, "another commit")
+    eventually(
+        lambda: consumer.committed(second.message_queue) == second.next_offset, "the second batch"
+    )
     assert consumer.committed(third.message_queue) == 0
-    assert consumer.committed(second.message_queue) == second.next_offset
     consumer.close()
     with PullConsumer("g", name_servers=consumer.name_servers[0]) as other:
         assert other.fetch_consume_offset(third.message_queue) == 0
@@ -272,7 +278,7 @@ def test_seek_goes_either_way_and_forgets_what_was_buffered(producer: Producer, 
     assert consumer.position(QUEUES[3]) == 20
     send(producer, 8, start=160)
     assert polled(consumer, 1) == [163]
-    assert consumer.committed(QUEUES[3]) == 0
+    assert consumer.committed(QUEUES[3]) is None
     for offset in (-1, 22):
         with pytest.raises(ConfigError, match=r"the broker has 0\.\.21"):
             consumer.seek(QUEUES[3], offset)
@@ -323,18 +329,56 @@ def test_offsets_by_time_and_what_a_topic_has(producer: Producer, make: Make) ->
         consumer.fetch_message_queues("nowhere")
 
 
-def test_where_a_new_group_begins_is_a_setting_and_stored_at_once(
+@BY_SETTING
+def test_where_a_new_group_begins_is_a_setting_and_stored_with_its_first_commit(
     producer: Producer, make: Make
 ) -> None:
     send(producer, 16)
     last = make(consume_from_where="last_offset")
-    assert stored(last) == [2] * 8
+    assert stored(last) == [None] * 8
     last.close()
-    # The next member begins there, whatever came meanwhile and whatever its own setting.
+    # Nothing was consumed, so another member may still begin elsewhere.
+    first = make()
+    assert sorted(polled(first, 16)) == list(range(16))
+    first.commit()
+    first.close()
+    # From then on the group goes on there, whatever the setting of its next member.
     send(producer, 8, start=16)
-    assert sorted(polled(make(), 8)) == list(range(16, 24))
+    assert sorted(polled(make(consume_from_where="last_offset"), 8)) == list(range(16, 24))
 
 
+@BY_SETTING
+def test_the_first_commit_of_a_group_stores_the_start_of_its_other_queues_too(
+    producer: Producer, make: Make
+) -> None:
+    send(producer, 16)
+    consumer = make(consume_from_where="last_offset", auto_commit_interval_ms=50)
+    producer.send(Message("orders", b"16"), queue=QUEUES[0])
+    assert polled(consumer, 1) == [16]
+    consumer.poll(0)
+    eventually(lambda: stored(consumer) == [3, *[2] * 7], "every queue's offset is stored")
+
+
+def test_without_a_commit_nothing_is_stored_whatever_happens(
+    producer: Producer, make: Make, broker: EmbeddedBroker
+) -> None:
+    send(producer, 80)
+    one = make(auto_commit=False)
+    polled(one, 40)
+    one.seek_to_begin(QUEUES[0])
+    two = make(auto_commit=False)  # a hand-off there, and back
+    eventually(lambda: len(one.assignment()) == 4, "one gave half of its queues up")
+    two.poll(0)
+    two.close()
+    eventually(lambda: len(one.assignment()) == 8, "one has them all again")
+    one.close()
+    assert broker.statistics.commits == 0
+    last = make(auto_commit=False)
+    assert stored(last) == [None] * 8
+    assert sorted(polled(last, 80)) == list(range(80))
+
+
+@BY_SETTING
 def test_a_new_group_may_begin_at_a_time(producer: Producer, make: Make) -> None:
     send(producer, 8)
     middle_ms = int(time.time() * 1000) + 2
@@ -458,7 +502,7 @@ def test_offsets_that_cannot_be_written_are_told_and_written_later(
         broken.setattr(OffsetFile, "write", fail)
         with pytest.raises(StoreError, match="a test's own failure"):
             consumer.commit()
-    assert stored(consumer) == [0] * 8
+    assert stored(consumer) == [None] * 8
     consumer.commit()
     assert stored(consumer) == [10] * 8
 
@@ -832,13 +876,16 @@ def test_time_runs_on_the_clock_it_is_given(producer: Producer, make: Make) -> N
     clock = ManualClock()
     consumer = make(clock=clock, auto_commit_interval_ms=5_000)
     polled(consumer, 8)
+    # With its first messages the start of a queue is stored, or by now what is done of them.
+    eventually(lambda: None not in stored(consumer), "the group has begun")
+    send(producer, 8, start=8)
+    polled(consumer, 8)
     consumer.poll(0)
-    assert consumer.statistics["commits"] == 0  # where each queue begins is stored, no commit
-    assert stored(consumer) == [0] * 8
+    assert max(offset or 0 for offset in stored(consumer)) < 2
 
     def committed() -> bool:
         clock.advance(5_000)
-        return stored(consumer) == [1] * 8
+        return stored(consumer) == [2] * 8
 
     eventually(committed, "the interval's commit")
 

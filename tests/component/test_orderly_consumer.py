@@ -439,3 +439,17 @@ def test_a_buffer_full_of_bytes_leaves_the_io_thread_free(
         finally:
             let_go.set()
         seen.wait_for_count(30)
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_queue_that_has_become_idle_is_committed_long_before_the_interval(
+    broker: EmbeddedBroker,
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    concurrent: bool,
+) -> None:
+    send_all(producer, numbered(20, keys=4))
+    with make_consumer(seen.take, concurrent=concurrent, commit_interval_ms=600_000):
+        seen.wait_for_count(20)
+        eventually(lambda: committed(broker) == 20, "its lag is 0")

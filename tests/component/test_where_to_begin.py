@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.broker.server import HANDLERS
+from ordermq.config import BrokerConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -26,6 +28,12 @@ MakeConsumer = Callable[..., PushConsumer]
 def send(producer: Producer, *numbers: int) -> None:
     for number in numbers:
         producer.send(Message("orders", str(number).encode()), sharding_key="k")
+
+
+@pytest.fixture
+def broker_config(broker_config: BrokerConfig) -> BrokerConfig:
+    # Else every new group starts at 0, as with RocketMQ while queues are young.
+    return replace(broker_config, new_groups_start_at_zero=False)
 
 
 def numbers_of(seen: Seen) -> list[int]:
@@ -58,6 +66,22 @@ def test_a_new_group_begins_where_it_is_told_and_misses_nothing_after(
         send(producer, 5, 6)
         seen.wait_for_count(7 - first)
     assert numbers_of(seen) == list(range(first, 7))
+
+
+def test_a_group_that_skips_messages_says_so_once_with_their_count_and_the_setting(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(producer, 0, 1, 2)
+    with make_consumer(seen.take, consume_from_where="last_offset") as consumer:
+        eventually(lambda: len(consumer.assigned_queues()) == 9, "all queues are ours")
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == [
+        "orders: group g is new and starts at the end: 3 older messages are skipped "
+        "(consume_from_where='last_offset'; 'first_offset' starts at the oldest)"
+    ]
+    # It has consumed nothing, so it may still begin elsewhere.
+    with make_consumer(seen.take, consume_from_where="first_offset"):
+        seen.wait_for_count(3)
 
 
 def test_a_group_with_an_offset_goes_on_there_wherever_new_ones_begin(

@@ -616,6 +616,23 @@ def test_a_reset_may_go_back_and_forth() -> None:
     assert report.duplicates["reset"] == 1
 
 
+def test_a_repeat_counts_at_the_change_of_owner_only_if_that_caused_it() -> None:
+    run = two_members()
+    run.consume("a", 0, 1)
+    run.commit("a", 2)
+    run.unlock("a")
+    run.lock("b", 2)
+    run.record("b", "RESET", epoch=2, off=0)
+    run.consume("b", 0, 1)
+    run.commit("b", 2)
+    run.consume("b", 2, 3)
+    run.commit("b", 4)
+    report = sound(run)
+    assert report.duplicates["reset"] == 2
+    [hand_off] = report.hand_offs
+    assert hand_off.duplicates == 0
+
+
 def test_a_group_that_begins_at_the_end_owes_nothing_before() -> None:
     run = two_members()
     run.commit("a", 2)

@@ -33,15 +33,19 @@ def query(context: BrokerContext, connection: BrokerConnection, request: Command
 
     def answer() -> None:
         offset = context.offsets.get(key)
-        if offset is None and (
-            header.set_zero_if_not_found or context.config.new_groups_start_at_zero
-        ):
+        # As in Java's broker: where the field is missing, a queue that still has its first message
+        # starts at 0 (rmq#9083). An empty queue, too: a message that comes between this answer and
+        # the client's next question must not be skipped. (5.x brokers say "none" for it, 4.9 says
+        # 0.)
+        zero_wanted = header.set_zero_if_not_found
+        if zero_wanted is None:
+            zero_wanted = context.config.new_groups_start_at_zero
+        if offset is None and zero_wanted:
             log = context.store.find_log(header.topic, header.queue_id)
             if log is None or log.min_offset == 0:
                 offset = 0
         if offset is None:
-            # So that the client's consumeFromWhere decides. Java's broker answers 0 for a queue
-            # that still has its first message (rmq#9083).
+            # So that the client's consumeFromWhere decides.
             connection.reply(
                 request,
                 ResponseCode.QUERY_NOT_FOUND,

@@ -100,7 +100,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     ) -> DirectResult:
         # A queue and a claim of its own: whoever holds the real queue must not see this call, and
         # no offset moves.
-        callbacks = QueueCallbacks(lambda *_: None, lambda _: None, lambda _: None)
+        callbacks = QueueCallbacks(lambda *_: None, lambda _: None, lambda _: None, lambda: None)
         alone = AssignedQueue(batch.queue, self._group, UNLOCKED, batch.offset_at(0), callbacks)
         run = MessageRun([(batch, 0, 1)])
         claim = BatchClaim(run, UNLOCKED, alone.generation)

@@ -297,9 +297,10 @@ class QueueFetcher:
     ) -> Callable[[], object] | None:
         self._count(len(batch))
         self.assigned.max_offset = max_offset
-        if self.assigned.accept(self._generation, batch, next_offset):
-            return partial(self._receiver.submit, self.assigned)
-        return None
+        submits = self.assigned.accept(self._generation, batch, next_offset)
+        if not self.assigned.has_stored_offset:
+            self._offsets.store_start(self.assigned)
+        return partial(self._receiver.submit, self.assigned) if submits else None
 
     def may_pull(self) -> bool:
         # After each answer, on the I/O thread: attribute reads and one native call.
@@ -389,6 +390,8 @@ class QueueFetcher:
             elif assigned.accept(generation, batch, next_offset):
                 # Messages, but the broker suggests another replica for the next pull.
                 self._receiver.submit(assigned)
+            if not assigned.has_stored_offset:
+                self._offsets.store_start(assigned)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             await self._move(generation, offset, reply, is_reset=remark == OFFSET_RESET)
         else:

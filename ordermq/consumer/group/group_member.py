@@ -279,6 +279,7 @@ class GroupMember(ProcessBound):
             is_broadcasting=is_broadcasting,
         )
         statistics.follow(self._rebalancer.assigned)
+        self.offsets.follow(self._rebalancer.assigned)
         self.control = QueueControl(
             client,
             group,
@@ -339,6 +340,7 @@ class GroupMember(ProcessBound):
         self._leaving = True
         # Before anything is released: a pass under way would take back what others wait for.
         self._rebalancer.stop_acquiring()
+        self.offsets.leave()
         if self._locks.are_exclusive:
             self._runtime.call(self.client.leave(consumer_group=self._group))
         self._releasing = self._runtime.submit(self._rebalancer.release_all())
@@ -443,6 +445,9 @@ class GroupMember(ProcessBound):
         Raises: RouteError: no name server answers. BrokerError: a broker denies access, or does
             not filter by SQL.
         """
+        for subscription in subscriptions:
+            if self.subscriptions.of(subscription.topic) is None:
+                self.offsets.subscribed(subscription.topic)
         await self.subscriptions.put(subscriptions)
         # `register`, not `beat`: a topic's own brokers may be new, and may deny this account.
         await self.client.heartbeats.register()
@@ -483,6 +488,7 @@ class GroupMember(ProcessBound):
             self.subscriptions.remove(topic)
         self._rebalancer.assigned_by_user = frozenset(queues)
         for subscription in subscriptions:
+            self.offsets.subscribed(subscription.topic)
             self._fetcher.subscribe(subscription, is_registered=False)
         await self._rebalancer.rebalance_now()
 
@@ -587,6 +593,7 @@ class GroupMember(ProcessBound):
             on_lease_lost=self._on_lease_lost,
             on_drained=partial(self._runtime.post, self._revocation.on_drained),
             on_room=partial(self._runtime.post, self._fetcher.wake),
+            on_idle=self.offsets.note_idle,
         )
         made: AssignedQueue = self._receiver.make_queue(queue, lease, offset, callbacks)
         return made

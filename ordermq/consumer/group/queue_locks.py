@@ -373,7 +373,8 @@ class QueueLocks:
     async def _restart(self, item: AssignedQueue, lease: Lease) -> bool:
         queue = item.queue
         try:
-            offset = await self._offsets.start_offset(queue, lease)
+            before = None if item.has_stored_offset else item.committed_offset
+            offset, is_stored = await self._offsets.start_offset(queue, lease, before)
         except OrderMQError as error:
             # Tried several times a second while a database is away: each reason is told once.
             if self._unread.get(queue) != str(error):
@@ -385,6 +386,7 @@ class QueueLocks:
             return False
         if not item.regain(lease, offset):  # revoked meanwhile
             return False
+        item.has_stored_offset = is_stored
         _log.info("%s: lock regained, epoch %d, from offset %d", queue, lease.epoch, offset)
         self._on_regained(item)
         return True

@@ -311,10 +311,18 @@ class Rebalancer:
         if len(leases) < len(queues):
             self._try_again_in(self._retry_ms)
         await asyncio.gather(*(self._take(queue, lease) for queue, lease in leases.items()))
+        for topic, count in sorted(self._offsets.take_skipped().items()):
+            _log.warning(
+                "%s: group %s is new and starts at the end: %d older messages are skipped "
+                "(consume_from_where='last_offset'; 'first_offset' starts at the oldest)",
+                topic,
+                self._group,
+                count,
+            )
 
     async def _take(self, queue: MessageQueue, lease: Lease) -> None:
         try:
-            offset = await self._offsets.start_offset(queue, lease)
+            offset, is_stored = await self._offsets.start_offset(queue, lease)
         except OrderMQError as error:
             self._try_again_in(self._retry_ms)
             self._warnings.note(str(queue), f"granted, but reading its offset failed: {error}")
@@ -330,6 +338,7 @@ class Rebalancer:
             return
         # Nothing is awaited from here to `_on_assigned`: who sees the queue may use it.
         assigned = self._make_queue(queue, lease, offset)
+        assigned.has_stored_offset = is_stored
         self.held[queue] = assigned
         _log.info("%s: assigned, epoch %d, from offset %d", queue, lease.epoch, offset)
         self._on_assigned(assigned)

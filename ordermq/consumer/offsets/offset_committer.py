@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ordermq.client.connections import is_denied
 from ordermq.client.session import ClientSession
@@ -22,6 +23,9 @@ from ordermq.remoting.codes import ResponseCode
 
 _log = logging.getLogger("ordermq.consumer")
 _HALF_AN_HOUR_MS = 1_800_000
+_JOINING_MS = 5_000  # a member has its first queues by then, or waits for their owners
+_IDLE_MS = 200  # without a batch; shorter than a person looks, longer than a busy queue pauses
+_IDLE_PAUSE_MS = 1_000
 # Failures of storage, after which the same may be tried again; anything else is a defect.
 STORE_ERRORS = (RemotingError, RouteError, StoreError)
 
@@ -33,7 +37,8 @@ class OffsetStorage(Protocol):
     """
 
     async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
-        """Return the stored offset of a queue that was just granted, None if there is none.
+        """Return the stored offset of a queue that was just granted, else where the storage lets a
+        new group start; None if neither. 0 may be either.
 
         From then on the storage may refuse the owners of older leases.
         """
@@ -64,11 +69,15 @@ class BrokerOffsets:
         self._first = FirstOffsets()
 
     async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
-        return await self.read(queue)  # the broker granted the lock, and knows its epoch
+        # No lease: the broker granted the lock, and knows its epoch.
+        return await self._query(queue, stored_only=False)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        address = self._client.routes.master_of(queue.broker_name)
-        offset = await self._client.api.query_offset(address, self._group, queue)
+        return await self._query(queue, stored_only=True)
+
+    async def _query(self, queue: MessageQueue, stored_only: bool) -> int | None:
+        address, api = self._client.routes.master_of(queue.broker_name), self._client.api
+        offset = await api.query_offset(address, self._group, queue, stored_only=stored_only)
         return offset if offset is not None and offset >= 0 else None
 
     async def write(
@@ -99,33 +108,6 @@ class BrokerOffsets:
         await self._client.heartbeats.beat()
 
 
-async def first_offset(client: ClientSession, config: RebalanceConfig, queue: MessageQueue) -> int:
-    """Find the start offset of a queue without a stored one
-    (docs/internals/semantics.md#rebalance).
-
-    Raises: RemotingError, RouteError: the broker could not be asked.
-    """
-    where, api = config.consume_from_where, client.api
-    address = client.routes.master_of(queue.broker_name)
-    if queue.topic.startswith(RETRY_PREFIX):
-        if where is not ConsumeFromWhere.TIMESTAMP:
-            return 0
-        where = ConsumeFromWhere.LAST_OFFSET  # what failed before is older than any time asked for
-    if where is ConsumeFromWhere.FIRST_OFFSET:
-        try:
-            return await api.min_offset(address, queue)
-        except BrokerError as error:
-            if not is_denied(error.response_code, str(error)):
-                raise
-            # RocketMQ 5 wants more of an account for this than for pulling. Java's clients begin
-            # at 0 without asking: the first pull corrects it.
-            return 0
-    if where is ConsumeFromWhere.TIMESTAMP:
-        asked_ms = config.consume_timestamp_ms or client.clock.wall_ms() - _HALF_AN_HOUR_MS
-        return await api.search_offset(address, queue, asked_ms)
-    return await api.max_offset(address, queue)
-
-
 class FirstOffsets:
     """Lets nothing beside a group's first offset of a topic on its way to a broker.
 
@@ -151,8 +133,19 @@ class FirstOffsets:
             self._made.add(table)
 
 
+class StartOffset(NamedTuple):
+    """Start offset of a queue; not stored if it comes from a setting or a broker's rule."""
+
+    offset: int
+    is_stored: bool
+
+
 class OffsetCommitter:
     """Reads and commits the offsets of a member's queues; on the I/O thread.
+
+    Nothing is stored before a group's first commit: until then a member that starts again starts
+    by its setting, perhaps another one (docs/internals/semantics.md#rebalance). From then on the
+    start offsets of the topic's other queues are stored as well.
 
     A commit is awaited, carries the lease's epoch where the broker knows epochs, and is
     never sent outside the lease (docs/internals/semantics.md#fencing). Commits of one queue never
@@ -187,25 +180,86 @@ class OffsetCommitter:
         self._commits_resets = commits_resets
         # One request per queue at a time; of many queues at the same time.
         self._busy: dict[MessageQueue, asyncio.Lock] = {}
+        self._begun: set[str] = set()  # topics of which the group is known to have an offset
+        self._storing: set[MessageQueue] = set()  # their start offsets are on their way
+        self._is_closing = False
+        self._joined_ms = client.clock.wall_ms()
+        self._subscribed_ms: dict[str, int] = {}  # topics that came later
+        self._skipped: Counter[str] = Counter()  # messages by topic, not told of yet
+        self._assigned: Callable[[], Iterable[AssignedQueue]] = list
+        # `_commit_idle` runs, or is about to: the I/O thread is woken once, not for each queue.
+        self._is_idle_noted = not commits_done
 
-    async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
+    async def start_offset(
+        self, queue: MessageQueue, lease: Lease, before: int | None = None
+    ) -> StartOffset:
         """Return where to start after the queue was granted: the stored offset, else by setting.
 
-        An offset that comes from the setting is committed at once: computed twice it could
-        differ, and what lies between would be lost (docs/internals/semantics.md#pull-loop,
-        rmq#10955).
-
+        Args:
+            before: where this member started the queue, if that was not stored: computed anew it
+                could differ, and what lies between would be lost (rmq#10955).
         Raises: one of STORE_ERRORS.
         """
         # After a lost lease a commit of this member may be under way still; read before it is
         # stored, the offset would be behind it, and the next commit would move the group back.
         async with self._turn(queue):
             stored = await self._storage.take_over(queue, lease)
-            if stored is not None:
-                return stored
-            offset = await first_offset(self._client, self._config, queue)
-            await self._write(queue, offset, lease)
-            return offset
+            if stored:
+                self._begun.add(queue.topic)
+                return StartOffset(stored, True)
+            if before is not None:
+                return StartOffset(before, False)
+            offset = await self._first_offset(queue) if stored is None else stored
+            # A listener's transaction moves an offset that must be there.
+            if self.is_transactional and stored is None:
+                await self._write(queue, offset, lease)
+            return StartOffset(offset, self.is_transactional)
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        """Find the start offset of a queue without a stored one
+        (docs/internals/semantics.md#rebalance).
+
+        Raises: RemotingError, RouteError: the broker could not be asked.
+        """
+        where, api, clock = self._config.consume_from_where, self._client.api, self._client.clock
+        address = self._client.routes.master_of(queue.broker_name)
+        if queue.topic.startswith(RETRY_PREFIX):
+            if where is not ConsumeFromWhere.TIMESTAMP:
+                return 0
+            return await api.max_offset(address, queue)  # what failed is older than any time asked
+        if where is ConsumeFromWhere.FIRST_OFFSET:
+            return await self._min_offset(address, queue)
+        if where is ConsumeFromWhere.TIMESTAMP:
+            asked_ms = self._config.consume_timestamp_ms or clock.wall_ms() - _HALF_AN_HOUR_MS
+            return await api.search_offset(address, queue, asked_ms)
+        since_ms = self._subscribed_ms.get(queue.topic, self._joined_ms)
+        if clock.wall_ms() - since_ms > _JOINING_MS:
+            # The queue was another member's, which stored nothing, or it is new: whatever came
+            # since this one has subscribed is the group's.
+            return await api.search_offset(address, queue, since_ms)
+        end = await api.max_offset(address, queue)
+        skipped = end - await self._min_offset(address, queue)
+        self._skipped[queue.topic] += skipped  # no await in this line: other queues count, too
+        return end
+
+    async def _min_offset(self, address: str, queue: MessageQueue) -> int:
+        try:
+            return await self._client.api.min_offset(address, queue)
+        except BrokerError as error:
+            if not is_denied(error.response_code, str(error)):
+                raise
+            # RocketMQ 5 wants more of an account for this than for pulling. Java's clients begin
+            # at 0 without asking: the first pull corrects it.
+            return 0
+
+    def subscribed(self, topic: str) -> None:
+        """Note that the member consumes a topic from now on, or queues assigned by hand."""
+        self._subscribed_ms[topic] = self._client.clock.wall_ms()
+
+    def take_skipped(self) -> Counter[str]:
+        """Return how many messages `start_offset` has left out since the last call, by topic."""
+        skipped, self._skipped = +self._skipped, Counter()
+        return skipped
 
     async def stored(self, queue: MessageQueue) -> int | None:
         """Return the stored offset of any queue, None if there is none.
@@ -232,13 +286,78 @@ class OffsetCommitter:
     async def commit_all(self, queues: Iterable[AssignedQueue]) -> None:
         """Commit every queue that has something new."""
         now_ms = self._client.clock.now_ms()
-        dirty = [assigned for assigned in queues if assigned.uncommitted(now_ms) is not None]
-        await asyncio.gather(*(self.commit(assigned) for assigned in dirty))
+        new = [assigned for assigned in queues if self._is_new(assigned, now_ms)]
+        await asyncio.gather(*(self.commit(assigned) for assigned in new))
+
+    def follow(self, assigned: Callable[[], Iterable[AssignedQueue]]) -> None:
+        """Commit these queues soon after they have become idle."""
+        self._assigned = assigned
+
+    def note_idle(self) -> None:
+        """Look soon whether a queue is up to date and can be committed; any thread, often.
+
+        Else its lag would be shown for an interval after its last message.
+        """
+        if not self._is_idle_noted:
+            self._is_idle_noted = True
+            self._client.runtime.post(self._look_for_idle)
+
+    def _look_for_idle(self) -> None:
+        self._client.runtime.spawn(self._commit_idle(), "commits of idle queues")
+
+    async def _commit_idle(self) -> None:
+        """Commit the queues that are up to date for a while, once they are."""
+        clock, is_any_busy = self._client.clock, True
+        while is_any_busy and not self._is_closing:
+            await clock.sleep_ms(_IDLE_MS)
+            now_ms, idle, is_any_busy = clock.now_ms(), [], False
+            for assigned in self._assigned():
+                if not self._is_idle(assigned):
+                    continue
+                # A queue that a message passes every few ms is busy, though it is empty in between.
+                if now_ms - assigned.last_claim_ms >= _IDLE_MS:
+                    idle.append(assigned)
+                else:
+                    is_any_busy = True
+            await asyncio.gather(*(self.commit(assigned) for assigned in idle))
+            if idle:  # else messages that come one by one would each bring a commit
+                await clock.sleep_ms(_IDLE_PAUSE_MS)
+        # What became idle since the look posts again: nobody else would look for it.
+        self._is_idle_noted = self._is_closing
+        if any(self._is_idle(assigned) for assigned in self._assigned()):
+            self.note_idle()
+
+    def _is_idle(self, assigned: AssignedQueue) -> bool:
+        return assigned.is_up_to_date and self._is_new(assigned, self._client.clock.now_ms())
+
+    def store_start(self, assigned: AssignedQueue) -> None:
+        """Store the start offset of a queue whose first messages have come, if it is not yet."""
+        # Once: pulls follow each other faster than the answer comes.
+        if self._commits_done and assigned.queue not in self._storing:
+            self._storing.add(assigned.queue)
+            self._client.runtime.spawn(self._store_start(assigned), f"start of {assigned.queue}")
+
+    async def _store_start(self, assigned: AssignedQueue) -> None:
+        try:
+            await self.commit(assigned)
+        finally:
+            self._storing.discard(assigned.queue)
+
+    def leave(self) -> None:
+        """Store no start offset any more of a topic that the group has not begun."""
+        self._is_closing = self._is_idle_noted = True
+
+    def _is_new(self, assigned: AssignedQueue, now_ms: int) -> bool:
+        with_start = assigned.queue.topic in self._begun
+        return assigned.uncommitted(now_ms, with_start=with_start) is not None
 
     async def commit_last(self, assigned: AssignedQueue) -> bool:
         """Commit as `commit` before a queue is given up; returns behind commits under way."""
         async with self._turn(assigned.queue):
-            return not self._commits_done or await self._commit(assigned)
+            # Its next owner must not skip what comes meanwhile. At the end of the member the group
+            # may end, too, and then it has not begun.
+            with_start = not self._is_closing or assigned.queue.topic in self._begun
+            return not self._commits_done or await self._commit(assigned, with_start=with_start)
 
     async def commit_at(self, assigned: AssignedQueue, offset: int) -> bool:
         """Commit the offset a caller asks for, forwards or backwards.
@@ -283,13 +402,15 @@ class OffsetCommitter:
 
     def close(self) -> None:
         """Release the storage."""
+        self._is_idle_noted = True  # a listener that ends later finds nobody to wake
         self._storage.close()
 
     def _turn(self, queue: MessageQueue) -> asyncio.Lock:
         return self._busy.setdefault(queue, asyncio.Lock())
 
-    async def _commit(self, assigned: AssignedQueue) -> bool:
-        found = assigned.uncommitted(self._client.clock.now_ms())
+    async def _commit(self, assigned: AssignedQueue, *, with_start: bool = False) -> bool:
+        with_start = with_start or assigned.queue.topic in self._begun
+        found = assigned.uncommitted(self._client.clock.now_ms(), with_start=with_start)
         if found is None:
             return assigned.done_offset == assigned.committed_offset
         (offset, lease), queue = found, assigned.queue
@@ -306,6 +427,7 @@ class OffsetCommitter:
             self._client.report_failure(queue.broker_name, "commit", error)
             return False
         assigned.committed(offset, lease)
+        self._begun.add(queue.topic)
         self._statistics.add("commits")
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True

@@ -43,7 +43,7 @@ class StoreOffsets:
     async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
         store, group, epoch = self._store, self._group, lease.fence_epoch(queue)
         offset = await self._run(partial(store.take_over, group, queue, epoch))
-        told = await self._brokers.read(queue)
+        told = await self._brokers.take_over(queue, lease)
         if offset is None:
             # A group that had its offsets at the brokers so far continues from there.
             if told is not None:

@@ -165,11 +165,13 @@ class QueueCallbacks(NamedTuple):
         on_lease_lost: the lease is over, with the reason; once per generation.
         on_drained: the running batches of a revoked queue have ended.
         on_room: a fetcher that waits for room may pull again.
+        on_idle: nothing pending is left, for now; often, so it must be quick.
     """
 
     on_lease_lost: Callable[[AssignedQueue, str], None]
     on_drained: Callable[[AssignedQueue], None]
     on_room: Callable[[AssignedQueue], None]
+    on_idle: Callable[[], object]
 
 
 class AssignedQueue:
@@ -206,7 +208,10 @@ class AssignedQueue:
         self.max_offset = start_offset  # end of the queue at the broker, as of the last answer
         self.bad_answer_at = -1  # the offset that is pulled again after a bad answer; -1: none
         self.try_unlock_times = 0  # how often its revocation found a batch still running
-        self._on_lease_lost, self._on_drained, self._on_room = callbacks
+        # False: the start offset comes from a setting, or from the broker's rule for new groups,
+        # and is stored with the first commit. I/O thread only.
+        self.has_stored_offset = True
+        self._on_lease_lost, self._on_drained, self._on_room, self._on_idle = callbacks
         self._lock = threading.Lock()
         self._state = QueueState.ACTIVE
         self._lease: Lease | None = lease
@@ -257,6 +262,11 @@ class AssignedQueue:
     def behind(self) -> int:
         """Messages of the queue at the broker that are not done."""
         return max(self.max_offset - self._done_offset, 0)
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """True while every message that the broker has told of is done."""
+        return not self._running and not self.process_queue.message_count and not self.behind
 
     @property
     def unfinished_span(self) -> int:
@@ -459,10 +469,12 @@ class AssignedQueue:
             if self.process_queue.pending_count:
                 return True
             self.process_queue.end_dispatch()
-            return False
+        self._on_idle()
+        return False
 
     def _done_after(self, watermark: int) -> int:
-        return watermark
+        # With nothing left, what the filter left out behind the last message is done, too.
+        return watermark if self.process_queue.message_count else self._next_pull_offset
 
     def _is_valid(self, now_ms: int) -> bool:
         return self._lease is not None and self._lease.is_valid(now_ms)
@@ -532,10 +544,11 @@ class AssignedQueue:
         with self._lock:
             if claim.generation == self._generation:
                 watermark = self.process_queue.remove(offsets)
-                self._done_offset = max(self._done_offset, watermark)
+                self._done_offset = max(self._done_offset, self._done_after(watermark))
             drained = self._leave_batch()
             room = self._has_room()
         self._notify(False, drained, room)
+        self._on_idle()
 
     def requeue(self, claim: BatchClaim, offsets: Collection[int]) -> bool:
         """Make unfinished offsets of a settled claim pending again.
@@ -581,6 +594,7 @@ class AssignedQueue:
                 self._done_offset = max(self._done_offset, next_offset)
                 # Empty: this only raises its lowest offset.
                 self.process_queue.reset(self._done_offset)
+        self._on_idle()
 
     def wait_for_room(self, below: int) -> bool:
         """Request an `on_room` call once fewer than `below` messages are buffered.
@@ -666,21 +680,28 @@ class AssignedQueue:
 
     # Group member, on the I/O thread: commits, pauses, revocation.
 
-    def uncommitted(self, now_ms: int) -> tuple[int, Lease] | None:
-        """Return the offset to commit and the lease to commit it under; None if there is none."""
+    def uncommitted(self, now_ms: int, *, with_start: bool = False) -> tuple[int, Lease] | None:
+        """Return the offset to commit and the lease to commit it under; None if there is none.
+
+        Args:
+            with_start: also a start offset that is not stored yet, even if no message came since.
+        """
         with self._lock:
             lease = self._lease
             if lease is None or not lease.is_valid(now_ms):
                 return None
-            if self._done_offset == self._committed_offset:
-                return None
-            return self._done_offset, lease
+            if self._done_offset != self._committed_offset:
+                return self._done_offset, lease
+            # Once messages are here, the group has begun: its next owner must begin here, too.
+            is_begun = with_start or self._next_pull_offset != self._done_offset
+            return None if self.has_stored_offset or not is_begun else (self._done_offset, lease)
 
     def committed(self, offset: int, lease: Lease) -> None:
         """Note that the broker acknowledged `offset` under `lease`."""
         with self._lock:
             if self._lease is not None and self._lease.epoch == lease.epoch:
                 self._committed_offset = offset
+                self.has_stored_offset = True
 
     def set_done_offset(self, generation: int, offset: int) -> None:
         """Count everything before `offset`, and nothing behind it, as done: a poller says so."""

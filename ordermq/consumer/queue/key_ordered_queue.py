@@ -145,9 +145,12 @@ class KeyOrderedQueue(AssignedQueue):
                 for offset in offsets:
                     self.lanes.failed(offset)
             self._calls.pop(offsets[0], None)
+            is_idle = not self._calls
             drained = self._leave_batch()
             room = self._has_room()
         self._notify(is_lost, drained, room)
+        if is_idle:
+            self._on_idle()
         return counts
 
     def release(self, claim: BatchClaim, first: int) -> bool:
@@ -281,7 +284,7 @@ class KeyOrderedQueue(AssignedQueue):
                 self._failed_ms.pop(offset, None)
         # The smallest unfinished offset: messages done above it are committed later.
         watermark = self.lanes.watermark
-        self._done_offset = max(self._done_offset, watermark)
+        self._done_offset = max(self._done_offset, self._done_after(watermark))
         # Drop the bytes of batches that lie below the watermark; a slow key keeps its batch alive.
         while self._batches:
             number = next(iter(self._batches))

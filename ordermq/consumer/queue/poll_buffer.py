@@ -80,6 +80,7 @@ class PolledQueue(AssignedQueue):
             room = self._has_room()
         if room:
             self._on_room(self)
+        self._on_idle()
 
     def notify_room(self) -> None:
         """Let the fetcher look again."""

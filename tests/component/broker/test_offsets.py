@@ -12,6 +12,7 @@ from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.headers import QueryOffsetHeader
 from tests.component.broker.conftest import Connect
 from tests.component.broker.wire_client import WireClient, epochs
+from tests.component.conftest import eventually
 
 
 def test_a_group_without_an_offset_gets_query_not_found(client: WireClient) -> None:
@@ -19,20 +20,42 @@ def test_a_group_without_an_offset_gets_query_not_found(client: WireClient) -> N
     assert client.committed("group", "orders") is None
 
 
-def test_zero_is_answered_only_if_the_request_asks_for_it(client: WireClient) -> None:
+def start_of(client: WireClient, set_zero_if_not_found: bool | None = None) -> str | None:
+    """Where a new group starts, as a client asks that is about to start."""
+    header = QueryOffsetHeader("group", "orders", 0, set_zero_if_not_found=set_zero_if_not_found)
+    return client.call(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext()).ext.get("offset")
+
+
+def test_a_new_group_starts_at_zero_in_a_young_queue_as_with_rocketmq(client: WireClient) -> None:
     client.send("orders")
-    ext = QueryOffsetHeader("group", "orders", 0, set_zero_if_not_found=True).to_ext()
-    assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, ext).ext["offset"] == "0"
+    assert start_of(client) == start_of(client, True) == "0"
+    assert start_of(client, False) is None
+    client.commit("group", "orders", 1)
+    assert start_of(client) == start_of(client, False) == "1"
 
 
-def test_with_new_groups_start_at_zero_a_new_group_gets_offset_zero() -> None:
-    config = BrokerConfig(new_groups_start_at_zero=True)
-    with EmbeddedBroker(config=config) as young:
-        client = WireClient(young.port, "client-1")
+def test_a_new_group_does_not_start_at_zero_where_the_first_message_is_gone() -> None:
+    clock = ManualClock()
+    config = BrokerConfig(retention_ms=1_000, retention_interval_ms=10)
+    with EmbeddedBroker(config=config, clock=clock) as old:
+        client = WireClient(old.port, "client-1")
         client.send("orders")
-        assert client.committed("group", "orders") == 0
-        client.commit("group", "orders", 1)
-        assert client.committed("group", "orders") == 1
+        client.send("orders")  # the newest message of a queue is kept
+
+        def is_gone() -> bool:
+            clock.advance(500)
+            return start_of(client) is None
+
+        eventually(is_gone, "the first message has expired")
+        client.close()
+
+
+def test_without_new_groups_start_at_zero_the_setting_of_the_client_decides() -> None:
+    with EmbeddedBroker(config=BrokerConfig(new_groups_start_at_zero=False)) as broker:
+        client = WireClient(broker.port, "client-1")
+        client.send("orders")
+        assert start_of(client) is None
+        assert start_of(client, True) == "0"
         client.close()
 
 

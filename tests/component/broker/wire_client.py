@@ -252,7 +252,7 @@ class WireClient:
         return self.wait(self.start_commit(group, topic, offset, queue_id, **more))
 
     def committed(self, group: str, topic: str, queue_id: int = 0) -> int | None:
-        header = QueryOffsetHeader(group, topic, queue_id)
+        header = QueryOffsetHeader(group, topic, queue_id, set_zero_if_not_found=False)
         answer = self.call(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
         return int(answer.ext["offset"]) if answer.code == 0 else None
 

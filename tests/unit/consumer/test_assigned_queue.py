@@ -39,6 +39,7 @@ class Orders:
                 on_lease_lost=lambda _, reason: self.lost_leases.append(reason),
                 on_drained=lambda _: self._count("drained"),
                 on_room=lambda _: self._count("room"),
+                on_idle=lambda: None,
             ),
         )
 

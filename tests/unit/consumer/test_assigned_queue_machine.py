@@ -56,6 +56,7 @@ class AssignedQueueMachine(RuleBasedStateMachine):
                 on_lease_lost=lambda _, __: self.lease_lost(),
                 on_drained=lambda _: self.was_drained(),
                 on_room=lambda _: self.has_room(),
+                on_idle=lambda: None,
             ),
         )
         self.state = QueueState.ACTIVE

@@ -36,6 +36,7 @@ def assigned_with(count: int, drained: list[AssignedQueue] | None = None) -> Ass
             on_lease_lost=lambda *_: None,
             on_drained=(drained if drained is not None else []).append,
             on_room=lambda *_: None,
+            on_idle=lambda: None,
         ),
     )
     assert assigned.accept(0, batch(range(count)), count)

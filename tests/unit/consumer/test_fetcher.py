@@ -61,7 +61,10 @@ class Pulls:
             Lease(7, 50_000, True),
             10,
             QueueCallbacks(
-                on_lease_lost=lambda *_: None, on_drained=lambda *_: None, on_room=lambda *_: None
+                on_lease_lost=lambda *_: None,
+                on_drained=lambda *_: None,
+                on_room=lambda *_: None,
+                on_idle=lambda: None,
             ),
         )
         self.generation = self.assigned.generation

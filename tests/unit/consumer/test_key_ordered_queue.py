@@ -47,6 +47,7 @@ def key_ordered_queue(notified: Notified | None = None, **config: Any) -> KeyOrd
             on_lease_lost=lambda _, reason: notified.lost.append(reason),
             on_drained=notified.drained.append,
             on_room=notified.room.append,
+            on_idle=lambda: None,
         ),
     )
 

@@ -59,7 +59,7 @@ def assigned() -> AssignedQueue:
         "G",
         Lease(7, 2_000, True),
         0,
-        QueueCallbacks(on_lease_lost=ignore, on_drained=ignore, on_room=ignore),
+        QueueCallbacks(on_lease_lost=ignore, on_drained=ignore, on_room=ignore, on_idle=ignore),
     )
 
 

@@ -36,7 +36,9 @@ class FakeApi:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
+    async def query_offset(
+        self, address: str, group: str, queue: MessageQueue, *, stored_only: bool = True
+    ) -> int | None:
         self.calls.append(("query",))
         return self.stored
 
@@ -67,10 +69,10 @@ class FakeApi:
         return timestamp_ms
 
 
-def offsets_of(api: FakeApi, **settings: Any) -> OffsetCommitter:
+def offsets_of(api: FakeApi, clock: ManualClock | None = None, **settings: Any) -> OffsetCommitter:
     client = SimpleNamespace(
         api=api,
-        clock=ManualClock(),
+        clock=clock or ManualClock(),
         routes=SimpleNamespace(master_of=lambda name: "127.0.0.1:1"),
         report_failure=lambda broker_name, action, error: None,
     )
@@ -83,17 +85,23 @@ def offsets_of(api: FakeApi, **settings: Any) -> OffsetCommitter:
     )
 
 
-def assigned_with_done(*done: int) -> AssignedQueue:
+def assigned_at(offset: int, *, is_stored: bool, queue: MessageQueue = QUEUE) -> AssignedQueue:
     def ignore(*_: object) -> None:
         return None
 
     assigned = AssignedQueue(
-        QUEUE,
+        queue,
         "G",
         LEASE,
-        0,
-        QueueCallbacks(on_lease_lost=ignore, on_drained=ignore, on_room=ignore),
+        offset,
+        QueueCallbacks(on_lease_lost=ignore, on_drained=ignore, on_room=ignore, on_idle=ignore),
     )
+    assigned.has_stored_offset = is_stored
+    return assigned
+
+
+def assigned_with_done(*done: int) -> AssignedQueue:
+    assigned = assigned_at(0, is_stored=True)
     finish(assigned, *done)
     return assigned
 
@@ -112,7 +120,9 @@ class RacyApi(FakeApi):
         super().__init__()
         self.tables: dict[tuple[str, str], dict[int, int]] = {}
 
-    async def query_offset(self, address: str, group: str, queue: MessageQueue) -> int | None:
+    async def query_offset(
+        self, address: str, group: str, queue: MessageQueue, *, stored_only: bool = True
+    ) -> int | None:
         return self.tables.get((queue.broker_name, queue.topic), {}).get(queue.queue_id)
 
     async def update_offset(
@@ -136,8 +146,9 @@ def test_first_offsets_of_a_topic_do_not_lose_each_other() -> None:
 
     async def work() -> None:
         api = RacyApi()
-        offsets = offsets_of(api, consume_from_where=ConsumeFromWhere.LAST_OFFSET)
-        await asyncio.gather(*(offsets.start_offset(queue, PLAIN) for queue in queues))
+        offsets = offsets_of(api)
+        held = [assigned_at(9, is_stored=False, queue=queue) for queue in queues]
+        assert all(await asyncio.gather(*map(offsets.commit_last, held)))
         stored = dict.fromkeys(range(4), 9)
         assert api.tables == {("a", "orders"): stored, ("b", "orders"): stored}
 
@@ -159,28 +170,109 @@ def test_first_commits_of_a_topic_do_not_lose_each_other() -> None:
     asyncio.run(work())
 
 
-def test_a_stored_offset_is_where_the_group_goes_on_even_at_zero() -> None:
+def test_a_stored_offset_is_where_the_group_goes_on() -> None:
+    api = FakeApi()
+    api.stored = 5
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == (5, True)
+    assert api.calls == [("query",)]
+
+
+def test_zero_may_be_a_brokers_answer_to_a_new_group_and_counts_as_not_stored() -> None:
+    api = FakeApi()
+    api.stored = 0
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE)) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (ConsumeFromWhere.LAST_OFFSET, 9),
+        (ConsumeFromWhere.FIRST_OFFSET, 3),
+        (ConsumeFromWhere.TIMESTAMP, NOON_MS),
+    ],
+)
+def test_without_one_the_setting_decides_and_nothing_is_stored(
+    where: ConsumeFromWhere, expected: int
+) -> None:
+    api = FakeApi()
+    offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=NOON_MS)
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == (expected, False)
+    assert api.calls == [("query",)]
+
+
+def test_a_start_at_the_end_tells_how_many_messages_it_skips_once() -> None:
     async def work() -> None:
-        for stored in (0, 5):
-            api = FakeApi()
-            api.stored = stored
-            assert await offsets_of(api).start_offset(QUEUE, LEASE) == stored
-            assert api.calls == [("query",)]
+        offsets = offsets_of(FakeApi(), consume_from_where=ConsumeFromWhere.LAST_OFFSET)
+        await offsets.start_offset(QUEUE, LEASE)
+        await offsets.start_offset(MessageQueue(QUEUE.topic, "broker-b", 0), LEASE)
+        assert offsets.take_skipped() == {QUEUE.topic: 2 * (9 - 3)}
+        assert not offsets.take_skipped()
 
     asyncio.run(work())
 
 
-def test_without_one_the_setting_decides_and_its_answer_is_committed_at_once() -> None:
+def test_a_queue_that_starts_again_before_anything_was_stored_starts_where_it_did() -> None:
+    api = FakeApi()
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == (4, False)
+    api.stored = 0  # a broker's answer to a new group, which may differ from one time to the next
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == (4, False)
+    api.stored = 6
+    assert asyncio.run(offsets_of(api).start_offset(QUEUE, LEASE, 4)) == (6, True)
+
+
+def test_a_queue_taken_later_starts_with_what_came_since_the_member_joined() -> None:
+    """Its owner before has stored nothing: the end would skip what came in between."""
+    clock = ManualClock()
+    joined_ms = clock.wall_ms()
+    offsets = offsets_of(FakeApi(), clock)
+    clock.advance(60_000)
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == (joined_ms, False)
+    assert not offsets.take_skipped()
+    offsets.subscribed(QUEUE.topic)  # only now
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == (9, False)
+
+
+def test_a_start_offset_is_stored_with_the_first_commit_of_its_topic() -> None:
     async def work() -> None:
-        for where, expected in (
-            (ConsumeFromWhere.LAST_OFFSET, 9),
-            (ConsumeFromWhere.FIRST_OFFSET, 3),
-            (ConsumeFromWhere.TIMESTAMP, NOON_MS),
-        ):
-            api = FakeApi()
-            offsets = offsets_of(api, consume_from_where=where, consume_timestamp_ms=NOON_MS)
-            assert await offsets.start_offset(QUEUE, LEASE) == expected
-            assert api.calls == [("query",), ("commit", expected, 7)]
+        api = FakeApi()
+        offsets = offsets_of(api)
+        one = assigned_at(3, is_stored=False)
+        other = assigned_at(9, is_stored=False, queue=MessageQueue(QUEUE.topic, "broker-b", 0))
+        await offsets.commit_all([one, other])
+        assert api.calls == [], "nothing has come, so nothing is stored"
+        finish(one, 3)
+        await offsets.commit_all([one, other])
+        await offsets.commit_all([one, other])
+        assert api.calls == [("commit", 4, 7), ("commit", 9, 7)]
+
+    asyncio.run(work())
+
+
+def test_a_start_offset_is_stored_when_its_first_messages_have_come() -> None:
+    """Else an owner after a crash would start behind them."""
+
+    async def work() -> None:
+        api = FakeApi()
+        offsets = offsets_of(api)
+        assigned = assigned_at(3, is_stored=False)
+        assert assigned.accept(assigned.generation, batch([3]), 4)
+        await offsets.commit(assigned)
+        assert api.calls == [("commit", 3, 7)]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+def test_a_start_offset_is_stored_for_the_next_owner_but_not_at_the_end_of_the_member(
+    is_leaving: bool,
+) -> None:
+    async def work() -> None:
+        api = FakeApi()
+        offsets = offsets_of(api)
+        if is_leaving:
+            offsets.leave()
+        assert await offsets.commit_last(assigned_at(3, is_stored=False))
+        assert api.calls == ([] if is_leaving else [("commit", 3, 7)])
 
     asyncio.run(work())
 
@@ -188,7 +280,7 @@ def test_without_one_the_setting_decides_and_its_answer_is_committed_at_once() -
 def test_a_time_that_is_not_given_is_half_an_hour_ago() -> None:
     offsets = offsets_of(FakeApi(), consume_from_where=ConsumeFromWhere.TIMESTAMP)
     half_an_hour_ago = ManualClock().wall_ms() - 1_800_000
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == half_an_hour_ago
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)).offset == half_an_hour_ago
 
 
 @pytest.mark.parametrize(
@@ -204,7 +296,7 @@ def test_a_retry_topic_begins_at_its_beginning_but_for_a_time_at_its_end(
 ) -> None:
     retry = MessageQueue("%RETRY%G", "broker-a", 0)
     offsets = offsets_of(FakeApi(), consume_from_where=where, consume_timestamp_ms=NOON_MS)
-    assert asyncio.run(offsets.start_offset(retry, PLAIN)) == expected
+    assert asyncio.run(offsets.start_offset(retry, PLAIN)).offset == expected
 
 
 def test_commits_of_one_queue_never_overlap() -> None:
@@ -245,7 +337,7 @@ def test_a_queue_that_begins_anew_reads_its_offset_behind_a_commit_under_way() -
         assert not start.done()
         api.gate.set()
         await commit
-        assert await start == 3
+        assert await start == (3, True)
 
     asyncio.run(asyncio.wait_for(work(), 10))
 
@@ -268,7 +360,85 @@ def test_an_account_that_may_not_ask_for_the_oldest_offset_begins_at_0() -> None
     api = FakeApi()
     api.denied = ResponseCode.NO_PERMISSION
     offsets = offsets_of(api, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)) == 0
+    assert asyncio.run(offsets.start_offset(QUEUE, LEASE)).offset == 0
     api.stored, api.denied = None, ResponseCode.SYSTEM_BUSY
     with pytest.raises(BrokerError):
         asyncio.run(offsets.start_offset(QUEUE, LEASE))
+
+
+class Running:
+    """`OffsetCommitter.run` over one queue, with a clock that tests move."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.api = FakeApi()
+        self.offsets = offsets_of(self.api, self.clock)
+        self.assigned = assigned_with_done(0)
+        self.assigned.last_claim_ms = self.clock.now_ms()
+        loop = asyncio.get_running_loop()
+        runtime: Any = SimpleNamespace(
+            post=loop.call_soon, spawn=lambda work, name: loop.create_task(work)
+        )
+        self.offsets._client.runtime = runtime
+        self.offsets.follow(lambda: [self.assigned])
+        self.task = asyncio.create_task(self.offsets.run(lambda: [self.assigned], 5_000))
+
+    async def pass_ms(self, delta_ms: int) -> None:
+        for _ in range(delta_ms // 50):
+            self.clock.advance(50)
+            for _ in range(8):  # the loop has a few steps to go after each wake-up
+                await asyncio.sleep(0)
+
+    @property
+    def commits(self) -> list[int]:
+        return [offset for _, offset, _ in self.api.calls]
+
+
+def test_an_idle_queue_is_committed_soon_and_a_busy_one_each_interval() -> None:
+    async def work() -> None:
+        run = Running()
+        await run.pass_ms(100)
+        run.offsets.note_idle()
+        await run.pass_ms(500)
+        assert run.commits == [1]
+        # A message every 100 ms: empty in between each time, and not idle.
+        for offset in range(1, 41):
+            finish(run.assigned, offset)
+            run.assigned.last_claim_ms = run.clock.now_ms()
+            run.offsets.note_idle()
+            await run.pass_ms(100)
+        assert run.commits == [1]
+        await run.pass_ms(2_000)
+        assert run.commits[-1] == 41
+        assert len(run.commits) <= 3  # the interval's, and the idle one
+        run.task.cancel()
+
+    asyncio.run(asyncio.wait_for(work(), 20))
+
+
+def test_messages_that_come_one_by_one_bring_a_commit_a_second_at_most() -> None:
+    async def work() -> None:
+        run = Running()
+        for offset in range(1, 21):
+            finish(run.assigned, offset)
+            run.assigned.last_claim_ms = run.clock.now_ms()
+            run.offsets.note_idle()
+            await run.pass_ms(500)
+        assert 2 <= len(run.commits) <= 12  # in ten seconds
+        run.task.cancel()
+
+    asyncio.run(asyncio.wait_for(work(), 20))
+
+
+def test_a_queue_with_more_to_come_is_not_idle() -> None:
+    async def work() -> None:
+        run = Running()
+        run.assigned.max_offset = 100  # the broker said so
+        run.offsets.note_idle()
+        await run.pass_ms(4_000)
+        assert run.commits == []
+        await run.pass_ms(2_000)
+        assert run.commits == [1]
+        run.task.cancel()
+
+    asyncio.run(asyncio.wait_for(work(), 20))

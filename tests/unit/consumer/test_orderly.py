@@ -55,6 +55,7 @@ class Consumption:
                 on_lease_lost=lambda *_: None,
                 on_drained=self.drained.append,
                 on_room=lambda *_: None,
+                on_idle=lambda: None,
             ),
         )
         assert self.assigned.accept(0, batch(range(200)), 200)

@@ -33,7 +33,10 @@ class Held:
 
     def hold(self, queue: MessageQueue, offset: int, lease: Lease | None = None) -> PolledQueue:
         callbacks = QueueCallbacks(
-            lambda item, reason: self.lost.append(item), self.drained.append, self.roomy.append
+            lambda item, reason: self.lost.append(item),
+            self.drained.append,
+            self.roomy.append,
+            lambda: None,
         )
         if lease is None:
             lease = self.lease() if self.buffer.is_ordered else UNLOCKED

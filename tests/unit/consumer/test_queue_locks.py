@@ -96,7 +96,7 @@ class Broker:
         self.times = LeaseTimes.of(LeaseConfig(), lock_ms)
         self.stop_ms = self.times.duration_ms - self.times.margin_ms
         callbacks = QueueCallbacks(
-            lambda _, reason: self.lost.append(reason), lambda _: None, lambda _: None
+            lambda _, reason: self.lost.append(reason), lambda _: None, lambda _: None, lambda: None
         )
         lease = self.times.lease(1, self._start_ms)
         self.queue = AssignedQueue(QUEUE, "g", lease, 0, callbacks)
