@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Coverage-guided fuzzing of the C core under ASan and UBSan: stored records, command headers,
-# batch bodies, and the steps of maps, queues, lanes and locks.
+# Coverage-guided fuzzing. Of the C core under ASan and UBSan: stored records, command headers,
+# batch bodies, and the steps of maps, queues, lanes and locks. Of Python's decoders, with Atheris
+# (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed bodies), and what a
+# broker sends to a client: answers, requests, pulls.
 #   ci/fuzz.sh                      ten minutes for each target
 #   SECONDS_EACH=15 ci/fuzz.sh      less
 #   ci/fuzz.sh records headers      only these targets
 #   ci/fuzz.sh --keep               add what reached new code to tests/fuzz
 # Starts from tests/fuzz/TARGET. What breaks is left in build/fuzz; replay it with
-# `build/fuzz/TARGET FILE`. Needs clang with libFuzzer (Debian: apt install clang libclang-rt-14-dev).
+# `build/fuzz/TARGET FILE`, or `.venv/bin/python tests/fuzz/decoders.py TARGET FILE`. Needs clang
+# with libFuzzer (Debian: apt install clang libclang-rt-14-dev), and Atheris (`ordermq[fuzz]`).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case ${1:-} in
@@ -20,11 +23,45 @@ if [ "${1:-}" = --keep ]; then
     keep=yes
     shift
 fi
+native=(records headers batches structures)
+decoders=(frames fields parts packed answers requests pulls)
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(records headers batches structures)
+[ ${#targets[@]} -gt 0 ] || targets=("${native[@]}" "${decoders[@]}")
 each=${SECONDS_EACH:-600}
 build=build/fuzz
 mkdir -p "$build"
+for target in "${targets[@]}"; do
+    [ -d "tests/fuzz/$target" ] || {
+        echo "ordermq: no target $target: there is ${native[*]} ${decoders[*]}" >&2
+        exit 2
+    }
+done
+is_native() {
+    [[ " ${native[*]} " == *" $1 "* ]]
+}
+limits=(-max_total_time="$each" -timeout=20 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1)
+
+python=.venv/bin/python
+if "$python" -c 'import atheris' 2>/dev/null; then
+    for target in "${targets[@]}"; do
+        is_native "$target" && continue
+        seeds=tests/fuzz/$target
+        echo "ordermq: fuzzing $target for $each s, from $(find "$seeds" -type f | wc -l) inputs"
+        mkdir -p "$build/corpus-$target"
+        "$python" tests/fuzz/decoders.py "$target" "${limits[@]}" \
+            -artifact_prefix="$build/$target-" "$build/corpus-$target" "$seeds" \
+            >"$build/$target.log" 2>&1 ||
+            { tail -40 "$build/$target.log" >&2; exit 1; }
+        grep -E 'number_of_executed_units|DONE' "$build/$target.log"
+        if [ -n "$keep" ]; then
+            "$python" tests/fuzz/decoders.py "$target" -merge=1 -use_counters=0 "$seeds" \
+                "$build/corpus-$target" >/dev/null 2>&1
+        fi
+    done
+else
+    echo "ordermq: FUZZING OF PYTHON SKIPPED: no Atheris in .venv; pip install 'ordermq[fuzz]'"
+fi
+
 if ! echo '#include <stddef.h>
 #include <stdint.h>
 int LLVMFuzzerTestOneInput(const uint8_t *b, size_t n) { return b == NULL && n > 0; }' |
@@ -33,25 +70,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *b, size_t n) { return b == NULL && n >
         "install clang and its runtime (Debian: apt install clang libclang-rt-14-dev)"
     exit 0
 fi
-python=$(command -v python3 || command -v python)
-read -ra sources < <("$python" -c '
+read -ra sources < <("$(command -v python3 || command -v python)" -c '
 import runpy
 print(*runpy.run_path("ext/c_core.py")["SOURCES"])')
 flags=(-std=c11 -g -O1 -Wno-unused-function -fno-omit-frame-pointer -pthread -Iext/core
     -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
 
 for target in "${targets[@]}"; do
+    is_native "$target" || continue
     seeds=tests/fuzz/$target
-    [ -d "$seeds" ] || {
-        echo "ordermq: no target $target: there is records, headers, batches and structures" >&2
-        exit 2
-    }
     echo "ordermq: fuzzing $target for $each s, from $(find "$seeds" -type f | wc -l) inputs"
     clang "${flags[@]}" "-DOMQ_FUZZ=\"$target\"" tests/unit/core/sanitize_*.c "${sources[@]}" \
         -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc -o "$build/$target"
     mkdir -p "$build/corpus-$target"
-    "$build/$target" -max_total_time="$each" -timeout=10 -rss_limit_mb=2048 -max_len=4096 \
-        -print_final_stats=1 -verbosity=1 -artifact_prefix="$build/$target-" \
+    "$build/$target" "${limits[@]}" -verbosity=1 -artifact_prefix="$build/$target-" \
         "$build/corpus-$target" "$seeds" 2>"$build/$target.log" ||
         { tail -40 "$build/$target.log" >&2; exit 1; }
     grep -E 'number_of_executed_units|DONE' "$build/$target.log"

@@ -11,7 +11,7 @@ pytest="$venv/bin/python -m pytest -n 3"
 ci/lint.sh
 ci/compilers.sh
 ci/sanitize.sh
-SECONDS_EACH=${FUZZ_SECONDS:-10} ci/fuzz.sh
+SECONDS_EACH=${FUZZ_SECONDS:-5} ci/fuzz.sh
 for core in cffi reference; do
     echo "ordermq: the parts that use the core, on $core"
     ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer tests/component

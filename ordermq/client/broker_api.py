@@ -449,7 +449,11 @@ class BrokerApi:
         # An answer with some epochs cannot be matched with its queues: take none of them.
         if len(epochs) != len(granted):  # RocketMQ's broker returns no epochs
             epochs = [0] * len(granted)
-        return LockGrant(dict(zip(granted, epochs, strict=True)), reply.lease_ms, reply.broker_id)
+        asked = set(queues)
+        held = {
+            queue: epoch for queue, epoch in zip(granted, epochs, strict=True) if queue in asked
+        }
+        return LockGrant(held, reply.lease_ms, reply.broker_id)
 
     async def unlock(
         self, address: str, group: str, queues: Sequence[MessageQueue], epochs: Sequence[int]

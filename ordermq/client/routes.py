@@ -13,7 +13,7 @@ from ordermq.client.name_server_api import NameServerApi
 from ordermq.clock import Clock
 from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, BrokerData, TopicRoute
+from ordermq.remoting.bodies import MAX_QUEUES, PERM_READ, PERM_WRITE, BrokerData, TopicRoute
 from ordermq.remoting.connection import split_address
 
 _log = logging.getLogger("ordermq.client")
@@ -33,7 +33,7 @@ def publish_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:
         found = []
         for part in route.order_conf.split(";"):
             name, _, count = part.partition(":")
-            if name and count.isdecimal():
+            if name and count.isdecimal() and len(count) < len(str(MAX_QUEUES)):
                 found += [MessageQueue(topic, name, number) for number in range(int(count))]
         return sorted(found)
     masters = {broker.broker_name for broker in route.brokers if broker.master}

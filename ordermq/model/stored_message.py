@@ -74,6 +74,8 @@ class StoredMessage:
             store_host = record[at : at + store_size]
             times, _, body_size = _TAIL.unpack_from(record, at + store_size)
             at += store_size + _TAIL.size
+            if body_size < 0:
+                raise ValueError(f"a body of {body_size} bytes")
             body, at = record[at : at + body_size], at + body_size
             wide = magic == MAGIC_LONG_TOPIC
             topic_size = _SHORT.unpack_from(record, at)[0] if wide else record[at]
@@ -81,7 +83,9 @@ class StoredMessage:
             topic, at = record[at : at + topic_size].decode(), at + topic_size
             (size,) = _SHORT.unpack_from(record, at)
             properties = record[at + 2 : at + 2 + size]
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            if len(properties) != size:
+                raise ValueError(f"{size} bytes of properties, {len(properties)} left")
+        except (struct.error, IndexError, ValueError) as error:
             raise ProtocolError(
                 f"stored record is truncated ({len(record)} bytes): {error}"
             ) from None

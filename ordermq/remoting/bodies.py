@@ -28,6 +28,7 @@ _QUEUE_AS_NAME = re.compile(rb"([{,]\s*)(\{[^{}]*\})\s*:")
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+MAX_QUEUES = 1 << 17  # of a topic at one broker: no more are ever made, and each is an object here
 
 
 def load_object(body: bytes, what: str) -> dict[str, Any]:
@@ -47,14 +48,24 @@ def load_object(body: bytes, what: str) -> dict[str, Any]:
 def _member(source: object, name: str, kind: type, what: str) -> Any:
     """Return a member of a JSON object; raise ProtocolError unless it is of `kind`."""
     if not isinstance(source, dict):
-        raise ProtocolError(f"{what}: expected an object with a member {name!r}, got {source!r}")
+        raise ProtocolError(
+            f"{what}: expected an object with a member {name!r}, got {source!r:.100}"
+        )
     return _checked(source.get(name), kind, f"{what}: member {name!r}")
 
 
 def _checked(value: object, kind: type, what: str) -> Any:
     # By exact type: bool is a subclass of int, and `true` is no number.
     if type(value) is not kind:
-        raise ProtocolError(f"{what}: expected {_KINDS[kind]}, got {value!r}")
+        raise ProtocolError(f"{what}: expected {_KINDS[kind]}, got {value!r:.100}")
+    return value
+
+
+def _number(source: object, name: str, end: int, what: str) -> int:
+    """Return a member of a JSON object that must be a number from 0 on, below `end`."""
+    value: int = _member(source, name, int, what)
+    if not 0 <= value < end:
+        raise ProtocolError(f"{what}: member {name!r} is {value}: expected 0..{end - 1}")
     return value
 
 
@@ -110,7 +121,10 @@ def with_quoted_names(body: bytes, what: str) -> dict[str, Any]:
     Raises: ProtocolError: it is malformed.
     """
     # Topic and broker names cannot contain a brace, so a pattern finds the objects used as names.
-    text = _QUEUE_AS_NAME.sub(lambda m: m[1] + orjson.dumps(m[2].decode()) + b":", body)
+    try:
+        text = _QUEUE_AS_NAME.sub(lambda m: m[1] + orjson.dumps(m[2].decode()) + b":", body)
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{what}: the body is not UTF-8: {error}") from None
     return load_object(text, what)
 
 
@@ -123,7 +137,7 @@ def queue_from_json(value: object, what: str) -> MessageQueue:
     return MessageQueue(
         _member(value, "topic", str, what),
         _member(value, "brokerName", str, what),
-        _member(value, "queueId", int, what),
+        _number(value, "queueId", 1 << 31, what),
     )
 
 
@@ -171,14 +185,14 @@ class TopicRoute:
             try:
                 by_id = {int(number): str(address) for number, address in addresses.items()}
             except ValueError:  # ids are strings in JSON: "0" is the master
-                raise ProtocolError(f"{what}: broker ids {sorted(addresses)!r}") from None
+                raise ProtocolError(f"{what}: broker ids {sorted(addresses)!r:.100}") from None
             name = _member(item, "brokerName", str, what)
             brokers.append(BrokerData(name, by_id, _optional(item, "cluster", "", what)))
         queues = [
             QueueData(
                 _member(item, "brokerName", str, what),
-                _member(item, "readQueueNums", int, what),
-                _member(item, "writeQueueNums", int, what),
+                _number(item, "readQueueNums", MAX_QUEUES, what),
+                _number(item, "writeQueueNums", MAX_QUEUES, what),
                 _member(item, "perm", int, what),
                 _optional(item, "topicSysFlag", 0, what),
             )

@@ -263,6 +263,12 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
             f"command header: code, opaque, flag, version are {(code, opaque, flag, version)!r}, "
             "expected numbers"
         )
+    # Ints in Java, and in the binary header, which the answer may have to use. All at once, for
+    # this runs for each answer; then one by one, if any is negative.
+    if not 0 <= code | opaque | flag | version < 1 << 31:
+        for number in (code, opaque, flag, version):
+            if not -(1 << 31) <= number < 1 << 31:
+                raise ProtocolError(f"command header: {number} does not fit into 32 bits")
     if not isinstance(ext, dict) or not (remark is None or isinstance(remark, str)):
         raise ProtocolError("command header: extFields must be an object, remark a string")
     for name, value in ext.items():
@@ -282,7 +288,7 @@ def decode_json(header: bytes | memoryview, body: bytes) -> Command:
 
 def _language(value: object) -> int:
     if type(value) is int:
-        return value
+        return value if 0 <= value < 256 else int(LanguageCode.OTHER)
     # Java has null for a language it does not know.
     if value is None or isinstance(value, str):
         return _LANGUAGE_CODES.get(value or "", LanguageCode.OTHER)

@@ -375,6 +375,9 @@ class LockExtHeader(Header):
         Raises: ProtocolError: one of them is not a number of 64 bits.
         """
         try:
-            return [_read_int(text) for text in self.epochs.split(",")] if self.epochs else []
+            epochs = [_read_int(text) for text in self.epochs.split(",")] if self.epochs else []
+            if min(epochs, default=0) < 0:
+                raise ValueError
+            return epochs
         except ValueError:
             raise ProtocolError(f"omqEpochs is {self.epochs!r:.100}, not numbers") from None

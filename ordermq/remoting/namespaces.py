@@ -130,4 +130,9 @@ def _fields(code: int) -> tuple[str, ...]:
 
 
 def _renamed(body: bytes, change: Callable[[str], str]) -> bytes:
-    return _NAME_IN_JSON.sub(lambda m: m[1] + change(m[2].decode()).encode(), body)
+    # Whatever is no UTF-8 stays as it is: who reads the body says what is wrong with it.
+    def renamed(match: re.Match[bytes]) -> bytes:
+        name = match[2].decode(errors="surrogateescape")
+        return match[1] + change(name).encode(errors="surrogateescape")
+
+    return _NAME_IN_JSON.sub(renamed, body)
