@@ -66,7 +66,10 @@ class PollBufferMachine(RuleBasedStateMachine):
     def hold(self, queue: MessageQueue, offset: int) -> None:
         if queue not in self.held:
             callbacks = QueueCallbacks(
-                lambda *_: None, lambda item: self.drained.append(item), self.has_been_notified
+                lambda *_: None,
+                lambda item: self.drained.append(item),
+                self.has_been_notified,
+                lambda: None,
             )
             made = self.buffer.make_queue(queue, self.lease, offset, callbacks)
             self.held[queue] = Held(made, offset, offset, offset)

@@ -138,8 +138,10 @@ class Broker:
     ) -> None:
         self.unlocked += queues
 
-    async def start_offset(self, queue: MessageQueue, lease: Lease) -> int:
-        return 0
+    async def start_offset(
+        self, queue: MessageQueue, lease: Lease, before: int | None = None
+    ) -> tuple[int, bool]:
+        return 0, True
 
     def run_until(self, end_ms: int, step_ms: int) -> None:
         """Let the renewal loop run from the first lease to a later moment."""
