@@ -221,15 +221,22 @@ class BrokerConnection(asyncio.Protocol):
     def settle(self, response: Command) -> None:
         """Pass on a client's response; one without a waiter is ignored
         (docs/internals/protocol.md#flags-and-request-ids)."""
-        done = self._response_callbacks.pop(response.opaque, None)
-        if done is not None:
-            done(response)
+        self._end_wait(response.opaque, response)
 
     def give_up(self, opaque: int) -> None:
         """Stop waiting for the response to a request of the broker."""
+        self._end_wait(opaque, None)
+
+    def _end_wait(self, opaque: int, response: Command | None) -> None:
         done = self._response_callbacks.pop(opaque, None)
-        if done is not None:
-            done(None)
+        if done is None:
+            return
+        try:
+            done(response)
+        except Exception as error:  # noqa: BLE001 - reported; the connection and the others go on
+            self._loop.call_exception_handler(
+                {"message": f"{self.peer}: response {opaque}", "exception": error}
+            )
 
     def flush(self) -> None:
         """Write waiting frames to the transport."""

@@ -24,6 +24,7 @@ from ordermq.errors import ProtocolError, StoreError
 from ordermq.events import Recorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.supervisor import Supervisor, every
 
 # Of every table that is sent to tools; the embedded broker keeps no versions of its tables.
 DATA_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
@@ -76,16 +77,16 @@ class BrokerContext:
         self._retention = Retention(store, config, clock, statistics, is_system_topic)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def background_jobs(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the coroutines that run from start to stop, each until it is cancelled."""
-        # Created here, started by the server: they need the running store.
-        return [
-            self.long_polling.run(),
-            self.delayed.run(),
-            self.timed.run(),
-            self.transactions.run(),
-            self._retention.run(),
-        ]
+    def start_loops(self, supervisor: Supervisor) -> None:
+        """Begin the loops that run from start to stop; they need the running store."""
+        clock, config = self.clock, self.config
+        supervisor.start("held pulls", self.long_polling.round)
+        supervisor.start("delayed messages", self.delayed.round)
+        supervisor.start("timed messages", self.timed.round)
+        check_ms, trim_ms = config.transaction_check_interval_ms, config.retention_interval_ms
+        check_all, trim = self.transactions.check_all, self._retention.trim
+        supervisor.start("transaction checks", every(clock, check_ms, check_all))
+        supervisor.start("retention", every(clock, trim_ms, trim))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine after its handler has returned; the broker's stop cancels it."""
@@ -131,7 +132,13 @@ class BrokerContext:
             if error is not None:
                 self.reply_write_failed(connection, request, error)
             elif then is not None:
-                then()
+                try:
+                    then()
+                except Exception as raised:
+                    # The write is durable, but its client must not wait for the answer for ever.
+                    remark = f"{type(raised).__name__}: {raised}"
+                    connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+                    raise
             else:
                 connection.reply(request, ResponseCode.SUCCESS)
 

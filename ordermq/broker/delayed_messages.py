@@ -51,17 +51,22 @@ class DelayedMessages:
         self._arrived = asyncio.Event()
         store.on_append(self._on_append)
 
-    async def run(self) -> None:
-        """Deliver what is due, when it is due, until cancelled."""
-        while True:
-            # Cleared before looking: a message that arrives meanwhile ends the next wait.
-            self._arrived.clear()
-            wait_ms = _LONGEST_SLEEP_MS
-            for level in range(len(DELAY_LEVELS_MS)):
-                waiting = self._store.find_log(SCHEDULE_TOPIC, level)
-                if waiting is not None:
-                    wait_ms = min(wait_ms, await self._deliver(waiting))
-            await wait_until_set(self._arrived, self._clock, max(wait_ms, 1))
+    async def round(self) -> None:
+        """Deliver what is due, and wait until more may be."""
+        # Cleared before looking: a message that arrives meanwhile ends the next wait.
+        self._arrived.clear()
+        wait_ms, broken = _LONGEST_SLEEP_MS, None
+        for level in range(len(DELAY_LEVELS_MS)):
+            waiting = self._store.find_log(SCHEDULE_TOPIC, level)
+            if waiting is None:
+                continue
+            try:
+                wait_ms = min(wait_ms, await self._deliver(waiting))
+            except Exception as error:  # noqa: BLE001 - raised below
+                broken = error  # the messages of the other levels are due all the same
+        if broken is not None:
+            raise broken
+        await wait_until_set(self._arrived, self._clock, max(wait_ms, 1))
 
     def _on_append(self, append: Append) -> None:
         if append.log.topic == SCHEDULE_TOPIC:
@@ -152,20 +157,19 @@ class TimedMessages:
         offsets.append(offset)
         self._statistics.timed_messages += 1
 
-    async def run(self) -> None:
-        """Deliver what is due, when it is due, until cancelled."""
-        while True:
-            self._arrived.clear()
-            wait_ms = _LONGEST_SLEEP_MS
-            while taken := self._take_due(self._clock.wall_ms()):
-                if await self._move(taken) is not None:
-                    wait_ms = _RETRY_MS
-                    break
-            else:
-                due_ms = self._next_due_ms()
-                if due_ms is not None:
-                    wait_ms = min(wait_ms, due_ms - self._clock.wall_ms())
-            await wait_until_set(self._arrived, self._clock, max(wait_ms, 1))
+    async def round(self) -> None:
+        """Deliver what is due, and wait until more may be."""
+        self._arrived.clear()
+        wait_ms = _LONGEST_SLEEP_MS
+        while taken := self._take_due(self._clock.wall_ms()):
+            if await self._move(taken) is not None:
+                wait_ms = _RETRY_MS
+                break
+        else:
+            due_ms = self._next_due_ms()
+            if due_ms is not None:
+                wait_ms = min(wait_ms, due_ms - self._clock.wall_ms())
+        await wait_until_set(self._arrived, self._clock, max(wait_ms, 1))
 
     def recall(self, handle: RecallHandle, done: Done) -> bool:
         """Remove the handle's message before it is due; False if it does not wait.
@@ -239,8 +243,13 @@ class TimedMessages:
         return None
 
     async def _move(self, taken: list[tuple[int, int]]) -> StoreError | None:
-        removals = [self._pending.removal(offset) for offset, _ in taken]
-        appends = [found for offset, _ in taken if (found := self._restored(offset)) is not None]
+        try:
+            removals = [self._pending.removal(offset) for offset, _ in taken]
+            restored = [self._restored(offset) for offset, _ in taken]
+        except Exception:
+            self._put_back(taken)  # else only a restart of the broker would find them again
+            raise
+        appends = [found for found in restored if found is not None]
 
         def finish(error: StoreError | None) -> None:
             if error is None:

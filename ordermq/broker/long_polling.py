@@ -89,18 +89,17 @@ class LongPolling:
         for key in list(self._held):
             self._take_matching(key, lambda pull: pull.connection is connection)
 
-    async def run(self) -> None:
-        """Answer pulls at their deadlines, until cancelled."""
-        while True:
-            now_ms = self._clock.now_ms()
-            for pull in self._overdue(now_ms):
-                self._answer_held(pull)
-            # One timer for all pulls: a timer per pull would be made and cancelled per message.
-            deadlines = (pull.deadline_ms for pulls in self._held.values() for pull in pulls)
-            self._next_check_ms = min(deadlines, default=now_ms + self._max_check_interval_ms)
-            self._next_check_ms = min(self._next_check_ms, now_ms + self._max_check_interval_ms)
-            self._earlier_deadline.clear()
-            await wait_until_set(self._earlier_deadline, self._clock, self._next_check_ms - now_ms)
+    async def round(self) -> None:
+        """Answer the pulls whose deadline has passed, and wait for the next deadline."""
+        now_ms = self._clock.now_ms()
+        for pull in self._overdue(now_ms):
+            self._answer_held(pull)
+        # One timer for all pulls: a timer per pull would be made and cancelled per message.
+        deadlines = (pull.deadline_ms for pulls in self._held.values() for pull in pulls)
+        self._next_check_ms = min(deadlines, default=now_ms + self._max_check_interval_ms)
+        self._next_check_ms = min(self._next_check_ms, now_ms + self._max_check_interval_ms)
+        self._earlier_deadline.clear()
+        await wait_until_set(self._earlier_deadline, self._clock, self._next_check_ms - now_ms)
 
     def _wake(self) -> None:
         # Taken first: an answered pull may be held again, and waits for the next message then.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 from ordermq.broker.connection import BrokerConnection, RequestRefused
 from ordermq.broker.connection_limits import ConnectionLimits
@@ -30,6 +31,7 @@ from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import refusal_reason
 from ordermq.remoting.tls import server_context
+from ordermq.supervisor import Supervisor, every
 
 log = logging.getLogger("ordermq.broker")
 
@@ -62,7 +64,7 @@ class BrokerServer:
         self._connections: set[BrokerConnection] = set()
         self._limits = ConnectionLimits(config, clock, statistics)
         self._listener: Listener | None = None
-        self._jobs: list[asyncio.Task[None]] = []
+        self.supervisor = Supervisor(clock, log, self._count_internal_error)
         self._context = BrokerContext(store, config, clock, history, statistics, self._answer_held)
 
     async def start(self, host: str, port: int) -> int:
@@ -75,21 +77,24 @@ class BrokerServer:
         tls = server_context(self._config)
         self._listener = Listener(self._limits, self._new_connection, tls)
         bound = await self._listener.open(host, port)
-        jobs = [
-            *self._context.background_jobs(),
-            self._expire_members_and_locks(),
-            self._check_connections(),
-        ]
-        self._jobs = [loop.create_task(job) for job in jobs]
-        for job in self._jobs:
-            job.add_done_callback(_log_crash)
+        loop.set_exception_handler(self._on_error)
+        self._start_loops()
         return bound
+
+    def _start_loops(self) -> None:
+        clock, start = self._context.clock, self.supervisor.start
+        self._context.start_loops(self.supervisor)
+        # A quarter of the lease: a waiting member learns of an expired lock after at most 5/4
+        # of it.
+        most_ms = max(self._context.locks.lease_ms // 4, 10)
+        interval_ms = min(self._config.client_scan_interval_ms, most_ms)
+        expire = every(clock, interval_ms, self._expire_members_and_locks)
+        start("expiry", expire, longest_pause_ms=interval_ms)
+        start("connection limits", every(clock, self._limits.interval_ms, self._limit))
 
     async def stop(self) -> None:
         """Accept no more requests, finish the writes, answer them, close the connections."""
-        for job in self._jobs:
-            job.cancel()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self.supervisor.stop()
         await self._context.cancel_spawned()
         if self._listener is not None:
             await self._listener.close()
@@ -183,36 +188,34 @@ class BrokerServer:
                 )  # fmt: skip
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
 
-    async def _check_connections(self) -> None:
-        """Close connections that are beyond a limit of time, until cancelled."""
-        while True:
-            await self._context.clock.sleep_ms(self._limits.interval_ms)
-            self._limits.check()
+    async def _limit(self) -> None:
+        """Close connections that are beyond a limit of time."""
+        self._limits.check()
 
     async def _expire_members_and_locks(self) -> None:
-        """Drop members without heartbeats and expired locks, until cancelled."""
+        """Drop members without heartbeats, and expired locks."""
         context = self._context
-        # A quarter of the lease: a waiting member learns of an expired lock after at most 5/4
-        # of it.
-        interval_ms = min(
-            context.config.client_scan_interval_ms, max(context.locks.lease_ms // 4, 10)
+        context.locks.sweep()
+        changed, gone = context.groups.expire(context.clock.now_ms())
+        for group in changed:
+            group.notify_members()
+        for member in gone:
+            self._statistics.members_expired += 1
+            log.warning(
+                "dropping member, no heartbeat for %d ms: client=%s address=%s",
+                context.config.client_expiry_ms, member.client_id, member.connection.peer,
+            )  # fmt: skip
+            # If it is alive after all, it reconnects and registers with its next heartbeat.
+            member.connection.close()
+
+    def _count_internal_error(self) -> None:
+        self._statistics.internal_errors += 1
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Take an error of a callback or task, which nobody has got."""
+        self._count_internal_error()
+        log.error(
+            "internal error (please report): %s",
+            context["message"],
+            exc_info=context.get("exception"),
         )
-        while True:
-            await context.clock.sleep_ms(interval_ms)
-            context.locks.sweep()
-            changed, gone = context.groups.expire(context.clock.now_ms())
-            for group in changed:
-                group.notify_members()
-            for member in gone:
-                self._statistics.members_expired += 1
-                log.warning(
-                    "dropping member, no heartbeat for %d ms: client=%s address=%s",
-                    context.config.client_expiry_ms, member.client_id, member.connection.peer,
-                )  # fmt: skip
-                # If it is alive after all, it reconnects and registers with its next heartbeat.
-                member.connection.close()
-
-
-def _log_crash(job: asyncio.Task[None]) -> None:
-    if not job.cancelled() and job.exception() is not None:
-        log.error("a background job of the broker crashed: restart it", exc_info=job.exception())

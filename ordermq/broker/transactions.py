@@ -126,16 +126,20 @@ class Transactions:
         """Drop a half message."""
         self._end(half, "transactions_rolled_back", None, done)
 
-    async def run(self) -> None:
-        """Check the waiting half messages at each interval, until cancelled."""
-        while True:
-            await self._clock.sleep_ms(self._config.transaction_check_interval_ms)
-            for number, half in enumerate(list(self._waiting.values())):
+    async def check_all(self) -> None:
+        """Check the waiting half messages; one that cannot be checked keeps none from it."""
+        broken = None
+        for number, half in enumerate(list(self._waiting.values())):
+            try:
                 # It may have ended while the loop below gave way to other requests.
                 if self._waiting.get(half.offset) is half:
                     self._check(half)
-                if number % _CHECKS_AT_ONCE == _CHECKS_AT_ONCE - 1:
-                    await asyncio.sleep(0)
+            except Exception as error:  # noqa: BLE001 - raised below
+                broken = error
+            if number % _CHECKS_AT_ONCE == _CHECKS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        if broken is not None:
+            raise broken
 
     def _check(self, half: HalfMessage) -> None:
         config, now_ms = self._config, self._clock.wall_ms()

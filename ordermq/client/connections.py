@@ -188,7 +188,12 @@ class Connections(ProcessBound):
     # ConnectionEvents
 
     def on_request(self, connection: Connection, command: Command) -> None:
-        answer = self._on_request(connection.address, command)
+        try:
+            answer = self._on_request(connection.address, command)
+        except Exception:
+            # The broker and its tool wait for an answer; the error itself is the caller's to log.
+            self._answer(connection, command, _internal_error(command))
+            raise
         if isinstance(answer, asyncio.Task):
             answer.add_done_callback(lambda task: self._answer_late(connection, command, task))
         else:
@@ -198,10 +203,7 @@ class Connections(ProcessBound):
         self, connection: Connection, command: Command, task: asyncio.Task[Command]
     ) -> None:
         if task.cancelled() or task.exception() is not None:  # logged by `Runtime.spawn`
-            remark = "internal error of the client (see its log)"
-            self._answer(
-                connection, command, command.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-            )
+            self._answer(connection, command, _internal_error(command))
         else:
             self._answer(connection, command, task.result())
 
@@ -229,6 +231,11 @@ class Connections(ProcessBound):
             # A request that fails because of it is reported by `outages`.
             _log.info("%s: connection lost: %s", connection.address, error or "closed by peer")
             self._on_lost(connection.address)
+
+
+def _internal_error(command: Command) -> Command:
+    remark = "internal error of the client (see its log)"
+    return command.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
 
 
 def is_denied(code: int, remark: str | None) -> bool:

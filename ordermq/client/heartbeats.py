@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from ordermq.client.broker_api import BrokerApi
 from ordermq.client.connections import Connections, is_denied
@@ -13,6 +14,7 @@ from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.errors import BrokerError, OrderMQError, RemotingError
 from ordermq.remoting.bodies import Heartbeat
+from ordermq.supervisor import Supervisor
 
 
 class Heartbeats:
@@ -32,6 +34,7 @@ class Heartbeats:
     def __init__(
         self,
         runtime: Runtime,
+        supervisor: Supervisor,
         clock: Clock,
         config: RemotingConfig,
         connections: Connections,
@@ -41,6 +44,7 @@ class Heartbeats:
         on_broker_back: Callable[[], None] | None,
     ) -> None:
         self._runtime = runtime
+        self._supervisor = supervisor
         self._clock = clock
         self._config = config
         self._outages = connections.outages
@@ -111,8 +115,8 @@ class Heartbeats:
         # A broker that left the routes a moment ago is expected back at this address.
         is_needed = is_needed and self._routes.is_expected(address)
         if is_needed and not self._is_stopped and address not in self._reconnecting:
-            self._reconnecting[address] = self._runtime.spawn(
-                self._reconnect(address), f"reconnect {address}"
+            self._reconnecting[address] = self._supervisor.start(
+                "reconnect", partial(self._reconnect, address), address
             )
 
     async def stop(self) -> None:
@@ -120,20 +124,24 @@ class Heartbeats:
         self._is_stopped = True
         await cancelled(*self._reconnecting.values(), *self._registering.values())
 
-    async def _reconnect(self, address: str) -> None:
-        try:
-            while not await self._is_registered_again(address):
-                if not self._routes.is_expected(address):
-                    return  # the broker has another address now, or is forgotten
+    async def _reconnect(self, address: str) -> bool:
+        """Try once to register again; return whether to try once more."""
+        if not await self._is_registered_again(address):
+            if self._routes.is_expected(address):
                 # Connections pause between failed connects themselves; this pause is for a
                 # broker that accepts the connection and refuses the heartbeat.
                 await self._clock.sleep_ms(self._config.reconnect_delay_ms)
-        finally:
-            del self._reconnecting[address]
+                return True
+            # The broker has another address now, or is forgotten.
+            self._reconnecting.pop(address, None)
+            return False
         if self._on_broker_back is None:
             self._registered.add(address)
         else:
             self._on_broker_back()
+        # Here and not when the task ends: a connection may be lost again in between.
+        self._reconnecting.pop(address, None)
+        return False
 
     async def _is_registered_again(self, address: str) -> bool:
         try:

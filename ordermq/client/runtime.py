@@ -1,7 +1,4 @@
-"""The I/O thread: one asyncio loop per process that owns all connections and timers.
-
-`repeat` takes a `Clock`, so that tests move the time.
-"""
+"""The I/O thread: one asyncio loop per process that owns all connections and timers."""
 
 from __future__ import annotations
 
@@ -10,17 +7,15 @@ import concurrent.futures
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
-from ordermq.clock import Clock
-from ordermq.errors import StateError
+from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.event_loop import new_event_loop
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
-_RESTART_DELAY_MS = 1_000
 
 
 class Runtime(ProcessBound):
@@ -28,6 +23,9 @@ class Runtime(ProcessBound):
 
     `acquire` counts a user and `release` uncounts it; the thread ends with its last user. After
     a fork the child gets a loop of its own.
+
+    Attributes:
+        errors: errors that nobody expected, of tasks and callbacks; each is logged.
     """
 
     _shared: ClassVar[Runtime | None] = None
@@ -36,6 +34,8 @@ class Runtime(ProcessBound):
     def __init__(self, name: str = "ordermq-io") -> None:
         self.loop = new_event_loop()
         self._users = 0  # under `_shared_lock`
+        self.errors = 0
+        self._is_stopping = False
         # The loop keeps only weak references: a task nobody holds may be collected while it runs.
         self._tasks: set[asyncio.Task[Any]] = set()
         # The constructor returns with a running loop, so that nobody posts to one that is not.
@@ -64,6 +64,7 @@ class Runtime(ProcessBound):
                 return
             if Runtime._shared is self:
                 Runtime._shared = None
+        self._is_stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         # A client that is closed by a callback on the I/O thread cannot wait for that thread.
         if threading.current_thread() is not self._thread:
@@ -125,16 +126,40 @@ class Runtime(ProcessBound):
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
+            self.errors += 1
             _log.error("task %s: internal error (please report)", task.get_name(), exc_info=error)
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Take an error that no task or caller has got: of a callback, or of an abandoned task."""
+        error = context.get("exception")
+        if isinstance(error, OrderMQError):
+            # A failed request whose caller gave up before: no defect.
+            _log.debug("I/O thread: %s: %s", context["message"], error)
+            return
+        self.errors += 1
+        _log.error(
+            "I/O thread: internal error (please report): %s", context["message"], exc_info=error
+        )
 
     def _run(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self.loop)
+        self.loop.set_exception_handler(self._on_error)
         self.loop.call_soon(started.set)
         try:
-            self.loop.run_forever()
+            while not self._is_stopping:
+                self._run_loop()
         finally:
             self._cancel_all()
             self.loop.close()
+
+    def _run_loop(self) -> None:
+        try:
+            self.loop.run_forever()
+        # A sys.exit() of user code, as of an allocation strategy, stops asyncio's loop. It must
+        # not stop every client of the process.
+        except (SystemExit, KeyboardInterrupt) as error:
+            self.errors += 1
+            _log.error("I/O thread: user code asked it to exit; it goes on", exc_info=error)
 
     def _cancel_all(self) -> None:
         # Their `finally` blocks must run, so the loop goes on until each task has ended.
@@ -147,34 +172,6 @@ class Runtime(ProcessBound):
 
 
 os.register_at_fork(after_in_child=Runtime._forget)
-
-
-async def repeat(
-    action: Callable[[], Awaitable[None]], clock: Clock, interval_ms: Callable[[], int]
-) -> None:
-    """Run `action` after each interval, for ever; `interval_ms` is called before each wait."""
-    while True:
-        await clock.sleep_ms(interval_ms())
-        await action()
-
-
-async def supervise(
-    work: Callable[[], Awaitable[None]], name: str, clock: Clock, on_error: Callable[[], object]
-) -> None:
-    """Run a loop until it ends by itself; after an internal error log it and run it again.
-
-    Args:
-        on_error: called with each error, to count it.
-    """
-    while True:
-        try:
-            await work()
-            return
-        except Exception:  # noqa: BLE001 - logged, counted, begun again
-            on_error()
-            _log.exception("%s: internal error (please report); restarting", name)
-            # What broke may break again at once, and fill the log.
-            await clock.sleep_ms(_RESTART_DELAY_MS)
 
 
 async def cancelled(*tasks: asyncio.Task[object] | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from ordermq.client.connections import Answer, Connections
 from ordermq.client.heartbeats import Heartbeats
 from ordermq.client.name_server_api import NameServerApi, parse_name_servers
 from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
-from ordermq.client.runtime import Runtime, cancelled, repeat
+from ordermq.client.runtime import Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
@@ -25,7 +26,9 @@ from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import split_address
 from ordermq.remoting.dialer import look_up
+from ordermq.supervisor import Supervisor, every
 
+_log = logging.getLogger("ordermq.client")
 _T = TypeVar("_T")
 DEFAULT_INSTANCE = "DEFAULT"
 _LOOPBACK = "127.0.0.1"
@@ -59,6 +62,9 @@ class ClientSession(ProcessBound):
             next request.
         on_route_change: called with a topic whose queues changed.
         on_master_moved: called with a broker whose master has another address now.
+        on_internal_error: called with each error of a loop, to count it.
+    Attributes:
+        supervisor: runs the client's loops, those of its owner too; on the I/O thread.
     Raises: ConfigError: `name_servers` is not host:port.
     """
 
@@ -76,6 +82,7 @@ class ClientSession(ProcessBound):
         on_broker_back: Callable[[], None] | None = None,
         on_route_change: Callable[[str], None] = _ignore,
         on_master_moved: Callable[[str], None] = _ignore,
+        on_internal_error: Callable[[], object] = lambda: None,
     ) -> None:
         addresses = parse_name_servers(name_servers)  # before the thread is held: this may raise
         own_id = client_id if client_id is not None else new_client_id(config, addresses)
@@ -85,6 +92,7 @@ class ClientSession(ProcessBound):
         self.client_id = own_id
         self.clock = clock if clock is not None else SystemClock()
         self.runtime = Runtime.acquire()
+        self.supervisor = Supervisor(self.clock, _log, on_internal_error)
         self.connections = Connections(self.clock, config, on_request, self._connection_lost)
         self.outages = self.connections.outages
         self.api = BrokerApi(self.connections, config, own_id)
@@ -94,6 +102,7 @@ class ClientSession(ProcessBound):
         )
         self.heartbeats = Heartbeats(
             self.runtime,
+            self.supervisor,
             self.clock,
             config,
             self.connections,
@@ -106,7 +115,7 @@ class ClientSession(ProcessBound):
         self._on_broker_back = on_broker_back
         self._on_route_change = on_route_change
         self._on_master_moved = on_master_moved
-        self._loops: list[asyncio.Task[object]] = []
+        self._loops: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[object]] = set()
         self._is_closed = False
 
@@ -160,15 +169,10 @@ class ClientSession(ProcessBound):
         """Begin the periodic heartbeats and route refreshes."""
         # The first heartbeat and the first routes are the caller's: it must see their errors.
         config, beat, refresh = self.config, self.heartbeats.beat, self.routes.refresh_all
+        start, clock, own_id = self.supervisor.start, self.clock, self.client_id
         self._loops = [
-            self.runtime.spawn(
-                repeat(beat, self.clock, lambda: config.heartbeat_interval_ms),
-                f"heartbeat {self.client_id}",
-            ),
-            self.runtime.spawn(
-                repeat(refresh, self.clock, lambda: config.route_interval_ms),
-                f"routes {self.client_id}",
-            ),
+            start("heartbeat", every(clock, config.heartbeat_interval_ms, beat), own_id),
+            start("routes", every(clock, config.route_interval_ms, refresh), own_id),
         ]
 
     async def leave(
@@ -301,8 +305,10 @@ class ClientSession(ProcessBound):
     def _connection_lost(self, address: str) -> None:
         # The owner first: a member marks leases of that broker as doubtful before anything is
         # sent over a new connection.
-        self._on_connection_lost(address)
-        self.heartbeats.connection_lost(address)
+        try:
+            self._on_connection_lost(address)
+        finally:
+            self.heartbeats.connection_lost(address)
 
 
 def _no_such_topic(topic: str) -> RouteError:

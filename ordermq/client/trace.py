@@ -8,6 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from ordermq.client.routes import publish_queues
 from ordermq.client.runtime import cancelled
@@ -58,7 +59,7 @@ class TraceDispatcher(ProcessBound):
         self._dropped = 0
         self._turns = itertools.count()
         self._client: ClientSession | None = None
-        self._sending: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None  # the loop
         self._closing = asyncio.Event()
 
     @property
@@ -85,7 +86,9 @@ class TraceDispatcher(ProcessBound):
         )
 
         async def begin() -> None:
-            self._sending = client.runtime.spawn(self._run(client), f"trace {self._group}")
+            self._sending = client.supervisor.start(
+                "traces", partial(self._send_waiting, client), self._group
+            )
 
         client.start(begin)
 
@@ -101,19 +104,21 @@ class TraceDispatcher(ProcessBound):
                 await asyncio.wait([self._sending], timeout=_SEND_TIMEOUT_MS / 1_000)
             await cancelled(self._sending)
 
-        client.call(end())
-        client.close()
+        try:
+            client.call(end())
+        except Exception as error:  # noqa: BLE001 - traces must not keep their owner from closing
+            self._drop(len(self._waiting), f"the traces could not be closed: {error!r}")
+        finally:
+            client.close()
 
     # On the I/O thread.
 
-    async def _run(self, client: ClientSession) -> None:
-        is_last = False
-        while not is_last:
-            is_last = await wait_until_set(
-                self._closing, self._clock, self.config.trace_interval_ms
-            )
-            while self._waiting:
-                await self._send(client, *self._take())
+    async def _send_waiting(self, client: ClientSession) -> bool:
+        """Send what has gathered after an interval; return False for the last time."""
+        is_last = await wait_until_set(self._closing, self._clock, self.config.trace_interval_ms)
+        while self._waiting:
+            await self._send(client, *self._take())
+        return not is_last
 
     def _take(self) -> tuple[list[TraceRecord], str]:
         """Remove and return the records of one trace message, and their text."""

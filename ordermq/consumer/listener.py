@@ -458,6 +458,7 @@ class _Around:
     hooks: Sequence[ConsumeHook]
     filters: Sequence[MessageFilter]
     results: ListenerResults
+    failed: list[Callable[[ConsumeCall], None]] = field(default_factory=list)  # steps of hooks
 
     def filtered(self, messages: Sequence[MessageView]) -> Sequence[MessageView]:
         """Return the messages every filter keeps; a filter that raises fails the call."""
@@ -498,10 +499,16 @@ class _Around:
     def _run(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
         try:
             step(call)
-        except Exception:  # noqa: BLE001 - the user's; logged and counted
+        # Also sys.exit(): a hook watches the call and does not decide it.
+        except BaseException:  # noqa: BLE001 - the user's; logged and counted
             self.statistics.add("hook_errors")
+            if step in self.failed:
+                return
+            self.failed.append(step)  # one line per hook: it may raise at each message
             _log.exception(
-                "%s: consume hook raised; the listener call continues", call.message_queue
+                "%s: consume hook raised; the listener call continues, further errors of this "
+                "hook are counted in hook_errors",
+                call.message_queue,
             )
 
     def result(

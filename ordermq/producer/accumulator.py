@@ -240,7 +240,8 @@ class Accumulator:
         try:
             queue = self._routing.choose(self._routes, request.message, request.key, request.queue)
             request.sender = self._sender_of(queue)
-        except Exception as error:  # noqa: BLE001 - raised where the receipt is read
+        # Also a selector's sys.exit(), which would end the I/O thread's loop.
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised where the receipt is read
             request.fail(error)
 
     # On the I/O thread.

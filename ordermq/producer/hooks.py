@@ -50,8 +50,8 @@ class SendHook(Protocol):
     """Called around each send, in the order hooks were added.
 
     `before` runs on the thread that sends, `after` on the I/O thread (on the caller's, if no
-    queue could be chosen): it must be quick and must not send. An exception of a hook is logged
-    and counted (`Producer.hook_errors`), and the send continues.
+    queue could be chosen): it must be quick and must not send. The first exception of a hook is
+    logged, all are counted (`Producer.hook_errors`), and the send continues.
     """
 
     def before(self, call: SendCall) -> None: ...
@@ -67,6 +67,7 @@ class SendHooks:
         self._clock = clock
         self.hooks: list[SendHook] = []
         self.errors = 0  # exceptions that hooks raised
+        self._failed: list[Callable[[SendCall], None]] = []  # steps that have raised
         self._counting = threading.Lock()  # callers and the I/O thread count
 
     def wrap(self, messages: Sequence[Message], pending: PendingMessage) -> None:
@@ -95,8 +96,8 @@ class SendHooks:
             for hook in self.hooks:
                 try:
                     hook.before(call)
-                except Exception:  # noqa: BLE001 - the user's; logged, and the send continues
-                    self._count(call, call.message.topic)
+                except (Exception, SystemExit):  # noqa: BLE001 - logged, and the send continues
+                    self._count(hook.before, call, call.message.topic)
         pending.is_watched = True  # the broker's header is kept for hooks only
         pending.on_done = partial(self._after, calls, pending.on_done)
 
@@ -127,12 +128,23 @@ class SendHooks:
                 hook.after(call)
             # Also sys.exit() and a cancellation: they would end the I/O thread's loop.
             except (Exception, SystemExit, asyncio.CancelledError):  # noqa: BLE001
-                self._count(call, where)
+                self._count(hook.after, call, where)
 
-    def _count(self, call: SendCall, where: MessageQueue | str) -> None:
+    def _count(
+        self, step: Callable[[SendCall], None], call: SendCall, where: MessageQueue | str
+    ) -> None:
         with self._counting:
             self.errors += 1
-        _log.exception("%s: message %s: a send hook raised", where, call.message_id)
+            is_first = step not in self._failed
+            if is_first:
+                self._failed.append(step)
+        if is_first:  # one line per hook: it may raise at each message
+            _log.exception(
+                "%s: message %s: a send hook raised; further errors of this hook are counted in "
+                "hook_errors",
+                where,
+                call.message_id,
+            )
 
 
 class TraceSends:

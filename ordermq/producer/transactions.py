@@ -282,15 +282,24 @@ class TransactionProducer(Producer):
         except RuntimeError:  # the producer is closing; the broker asks another member next time
             return request.reply(ResponseCode.SYSTEM_BUSY)
         self._checking.add(checking)
-        checking.add_done_callback(self._checking.discard)
+        checking.add_done_callback(self._checked)
         return request.reply(ResponseCode.SUCCESS)
+
+    def _checked(self, checking: concurrent.futures.Future[None]) -> None:
+        self._checking.discard(checking)
+        if not checking.cancelled() and (error := checking.exception()) is not None:
+            # The broker asks again: what is lost is only this answer.
+            _log.error("a transaction check failed (please report)", exc_info=error)
 
     # On a check thread.
 
     def _run_check(
         self, address: str, header: CheckTransactionHeader, message: MessageView
     ) -> None:
-        state, remark = _state(lambda: self._check(message), "check", message.message_id)
+        try:
+            state, remark = _state(lambda: self._check(message), "check", message.message_id)
+        except BaseException as error:  # noqa: BLE001 - a pool would swallow its sys.exit()
+            state, remark = _raised(error, "check", message.message_id)
         ended = EndTransactionHeader(
             self.group,
             header.half_offset,
@@ -369,7 +378,7 @@ def _answer_of(state: TransactionState | None) -> _Outcome:
     return TransactionState.UNKNOWN if state is None else TransactionState(state), None
 
 
-def _raised(error: Exception, name: str, transaction_id: str) -> _Outcome:
+def _raised(error: BaseException, name: str, transaction_id: str) -> _Outcome:
     _log.error(
         "transaction %s: %s failed, its state is unknown", transaction_id, name, exc_info=error
     )

@@ -402,13 +402,21 @@ class Connection(asyncio.Protocol):
                 else:
                     if self._namespaces is not None:
                         self._namespaces.unwrap_request(command)
-                    self._events.on_request(self, command)
+                    try:
+                        self._events.on_request(self, command)
+                    except Exception as error:  # noqa: BLE001 - reported to the loop's owner
+                        self._report(f"request {command.code} of the server", error)
         finally:
             self.uncork()
         if self._after_read:
             actions, self._after_read = self._after_read, []
             for action in actions:
-                action()
+                # One that raises must not silence the others: each is the only notice of messages
+                # for one queue. Nor may it end the connection, as asyncio would.
+                try:
+                    action()
+                except Exception as error:  # noqa: BLE001 - reported to the loop's owner
+                    self._report("an action after a read", error)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -423,9 +431,9 @@ class Connection(asyncio.Protocol):
             self._socket.close()
         # Before `on_closed`: its owner may reconnect and retry, and must not meet old requests.
         for waiting in self._pending.end():
-            waiting.failed(self._closed_error(ConnectionLost))
+            self._fail(waiting, self._closed_error(ConnectionLost))
         for waiting in self._refused:
-            waiting.failed(self._closed_error(ConnectFailed))
+            self._fail(waiting, self._closed_error(ConnectFailed))
         self._ended.set()
         self._events.on_closed(self, self._error)
 
@@ -435,9 +443,13 @@ class Connection(asyncio.Protocol):
             # The request timed out before, and its caller has got that error.
             _log.debug("%s: late response dropped: opaque %d", self.address, command.opaque)
         else:
-            if self._namespaces is not None:
-                self._namespaces.unwrap_answer(waiting.code, command)
-            waiting.answered(command)
+            try:
+                if self._namespaces is not None:
+                    self._namespaces.unwrap_answer(waiting.code, command)
+                waiting.answered(command)
+            except Exception as error:  # noqa: BLE001 - whoever waits must not wait for ever
+                self._fail(waiting, error)
+                self._report(f"the answer to request {waiting.code}", error)
 
     def _explained(self, error: Exception | None) -> Exception | None:
         if isinstance(error, ssl.SSLError):
@@ -465,13 +477,26 @@ class Connection(asyncio.Protocol):
                 f"request {waiting.code}: no response in time, its outcome is unknown{silent}",
                 address=self.address,
             )
-            waiting.failed(error)
+            self._fail(waiting, error)
             if self._heard_bytes == waiting.heard_bytes:
                 # Not one byte since the request was sent: a dead connection, which TCP may take
                 # minutes to notice. Pending requests fail now, and the next one reconnects. A
                 # peer that sends other responses is only slow: its connection is kept.
                 self.abort(error)
         self._end_stuck_frame(now_ms)
+
+    def _fail(self, waiting: ResponseFuture, error: Exception) -> None:
+        # Whoever waits must not raise. If one does, the others must hear of their failure even so.
+        try:
+            waiting.failed(error)
+        except Exception as raised:  # noqa: BLE001 - reported to the loop's owner
+            self._report(f"the failure of request {waiting.code}", raised)
+
+    def _report(self, what: str, error: Exception) -> None:
+        """Report a defect to the owner of the loop, which counts it; the connection goes on."""
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"{self.address}: {what}", "exception": error}
+        )
 
     def _end_stuck_frame(self, now_ms: int) -> None:
         # A corrupted length that is within bounds would swallow all later responses, and no

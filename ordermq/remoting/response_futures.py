@@ -100,7 +100,13 @@ class ResponseFutures:
             # The task ends with the last request, so that an idle connection wakes nobody.
             while self._is_needed():
                 await self._clock.sleep_ms(_TICK_MS)
-                self._on_tick(self._clock.now_ms())
+                # A check that raises must not be the last one: nothing would time out any more.
+                try:
+                    self._on_tick(self._clock.now_ms())
+                except Exception as error:  # noqa: BLE001 - reported to the loop's owner
+                    asyncio.get_running_loop().call_exception_handler(
+                        {"message": "time-outs were not checked", "exception": error}
+                    )
 
     def _is_needed(self) -> bool:
         # Under the lock: another thread may have tested `is_ticking` and be about to add its

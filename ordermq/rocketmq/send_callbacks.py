@@ -79,5 +79,6 @@ def _call(
             on_exception(async_failure(error))
         else:
             _log.error("send_async failed, and no exception_callback was given", exc_info=error)
-    except Exception:  # noqa: BLE001 - logged; no caller is left to raise it to
+    # Also sys.exit(): it would end the thread, and `close` would wait for it for ever.
+    except BaseException:  # noqa: BLE001 - logged; no caller is left to raise it to
         _log.exception("a callback of send_async raised")

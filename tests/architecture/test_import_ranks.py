@@ -12,7 +12,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HOUSE = ROOT / "ordermq"
 RANKS = (
-    {"errors", "forking", "clock", "closing", "config", "events", "private_files"},
+    {
+        "errors",
+        "forking",
+        "clock",
+        "closing",
+        "config",
+        "events",
+        "private_files",
+        "supervisor",
+    },
     {"core"},
     {"model"},
     {"remoting"},

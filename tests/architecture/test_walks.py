@@ -25,6 +25,7 @@ _BESIDE = {
     "ordermq/model/names.py",
     "ordermq/forking.py",  # once per connection
     "ordermq/remoting/bodies.py",
+    "ordermq/supervisor.py",
 }
 
 

@@ -105,9 +105,11 @@ def awaitable_done(done: Done) -> tuple[Done, asyncio.Future[StoreError | None]]
     ended: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
 
     def finish(error: StoreError | None) -> None:
-        done(error)
-        if not ended.done():
-            ended.set_result(error)
+        try:
+            done(error)
+        finally:  # the loop that waits for this write would stand still for ever
+            if not ended.done():
+                ended.set_result(error)
 
     return finish, ended
 
@@ -136,6 +138,7 @@ class GroupCommit:
         self._statistics = statistics
         self._committed = committed
         self._submitted: list[Write] = []
+        self._has_logged_callback = False
         self._failed_in_a_row = 0  # groups; a full disk is logged once, not per group
         # SimpleQueue: its put and get are single C calls, and the writer blocks without polling.
         self._waiting: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
@@ -231,7 +234,7 @@ class GroupCommit:
         if self._database.in_transaction:
             try:
                 self._database.execute("ROLLBACK")
-            except sqlite3.Error:
+            except Exception:
                 log.exception("rollback failed; SQLite repeats it at the next write")
 
     def _append(
@@ -268,8 +271,25 @@ class GroupCommit:
     def _finish(self, group: list[Write], error: StoreError | None) -> None:
         self._statistics.store_groups += 1
         for write in group:
-            if error is None:
-                # Before `done`: a client that gets its reply may read the message at once.
-                for append in write.appends:
-                    self._committed(append)
-            write.done(error)
+            try:
+                if error is None:
+                    # Before `done`: a client that gets its reply may read the message at once.
+                    for append in write.appends:
+                        self._committed(append)
+            except Exception:  # noqa: BLE001 - counted and logged
+                self._note_failed_callback()
+            # One that raises must not silence those behind it: their writes are durable, and
+            # their clients would wait for answers that never come.
+            try:
+                write.done(error)
+            except Exception:  # noqa: BLE001 - counted and logged
+                self._note_failed_callback()
+
+    def _note_failed_callback(self) -> None:
+        self._statistics.internal_errors += 1
+        if not self._has_logged_callback:
+            self._has_logged_callback = True
+            log.exception(
+                "a callback of a write failed (please report); further ones are counted in "
+                "internal_errors"
+            )

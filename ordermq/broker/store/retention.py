@@ -41,15 +41,14 @@ class Retention:
         self._statistics = statistics
         self._is_kept = is_kept
 
-    async def run(self) -> None:
-        """Check the store at each interval, until cancelled."""
+    async def trim(self) -> bool:
+        """Check the store once; False if nothing is ever deleted."""
         config = self._config
-        while config.retention_ms or config.retention_bytes:
-            await self._clock.sleep_ms(config.retention_interval_ms)
-            if config.retention_ms:
-                await self._trim_by_age(self._clock.wall_ms() - config.retention_ms)
-            if config.retention_bytes:
-                await self._trim_by_size(config.retention_bytes)
+        if config.retention_ms:
+            await self._trim_by_age(self._clock.wall_ms() - config.retention_ms)
+        if config.retention_bytes:
+            await self._trim_by_size(config.retention_bytes)
+        return bool(config.retention_ms or config.retention_bytes)
 
     def _trimmable_logs(self) -> list[QueueLog]:
         return [

@@ -428,8 +428,14 @@ class Store(ProcessBound):
 
     def _committed(self, append: Append) -> None:
         append.log.max_offset = append.first_offset + len(append.records)
+        broken = None
         for listener in self._listeners:
-            listener(append)
+            try:
+                listener(append)
+            except Exception as error:  # noqa: BLE001 - raised below
+                broken = error  # the others must hear of the message
+        if broken is not None:
+            raise broken
 
     # At a fork. SQLite's own locks are of the process: one that another thread held at the fork
     # would stop every database that the child opens, for ever. So both threads rest meanwhile.

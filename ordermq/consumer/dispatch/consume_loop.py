@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol
 
-from ordermq.client.runtime import Runtime, repeat
+from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import ConsumeConfig, PullConfig
@@ -48,6 +48,7 @@ from ordermq.events import EventType
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
+from ordermq.supervisor import every
 
 _log = logging.getLogger("ordermq.consumer")
 _SUCCESS = ConsumeResult.SUCCESS
@@ -243,11 +244,6 @@ class SlowListenerWatch:
         self._on_slow = on_slow
         self._notified: set[RunningCall] = set()
 
-    async def run(self) -> None:
-        """Check until cancelled."""
-        interval_ms = max(self._timeout_ms // _CHECKS_PER_TIMEOUT, 1)
-        await repeat(self.check, self._clock, lambda: interval_ms)
-
     async def check(self) -> None:
         """Log each call that has become slow since the last check."""
         now_ms = self._clock.now_ms()
@@ -377,7 +373,8 @@ class ConsumeLoop(ABC, Generic[Queue]):
             self._pool.stack_of,
             self._on_slow,
         )
-        return [("slow listeners", watch.run)]
+        interval_ms = max(self._config.consume_timeout_ms // _CHECKS_PER_TIMEOUT, 1)
+        return [("slow listeners", every(self._clock, interval_ms, watch.check))]
 
     def resize(self, size: int) -> None:
         self._pool.resize(size)
@@ -409,7 +406,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
                 step = steps.send(step.perform(listener, runtime))
         except StopIteration:
             return
-        except Exception:  # noqa: BLE001 - logged, and the queue restarts
+        except BaseException:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
     async def _run_async(self, assigned: Queue) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import inspect
+import logging
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue
 from ordermq.forking import ProcessBound
 
+_log = logging.getLogger("ordermq.consumer")
 # A listener that returns sooner than this hardly waits for anything but the interpreter lock, so
 # one thread is enough for it.
 _QUICK_CALL_NS = 100_000
@@ -264,7 +266,12 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             assigned = self._next(worker)
             if assigned is not None:
                 worker.since_ns = self._clock_ns()
-                self._run(assigned)
+                # `run` handles its own errors. Should that fail, too, this thread must go on: it
+                # may be the primary one, and every queue of the consumer waits for that.
+                try:
+                    self._run(assigned)
+                except BaseException:  # noqa: BLE001 - logged
+                    _log.exception("%s: a run ended by an error (please report)", assigned.queue)
             elif self._is_closing or worker.is_ended:
                 return
             else:
@@ -353,7 +360,10 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
 async def _outcome_of(call: Awaitable[object]) -> tuple[object, BaseException | None]:
     try:
         return await call, None
-    except Exception as error:  # noqa: BLE001 - the user's; handed on as the outcome
+    except asyncio.CancelledError:
+        raise
+    # Also a listener's sys.exit(), which would end the I/O thread's loop.
+    except BaseException as error:  # noqa: BLE001 - the user's; handed on as the outcome
         return None, error
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
 from ordermq.client.routes import MASTER_ID, PullSource
-from ordermq.client.runtime import cancelled, supervise
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
@@ -265,16 +266,18 @@ class QueueFetcher:
         """Look now: there is room again, a lease, or a broker."""
         self._wake.set()
 
-    async def run(self) -> None:
-        """Pull until the queue is no longer held."""
+    async def round(self) -> bool:
+        """Pull for as long as messages come, or wait for a moment; False after a revocation."""
         assigned = self.assigned
-        while assigned.state is QueueState.ACTIVE:
-            # Cleared before looking: a `wake` between the look and the wait must not be lost.
-            self._wake.clear()
-            if assigned.lease is None:
-                await wait_until_set(self._wake, self._client.clock, _ROOM_RECHECK_MS)
-            elif not await self._wait_for_room():
-                await self._run_pull_loop()
+        if assigned.state is not QueueState.ACTIVE:
+            return False
+        # Cleared before looking: a `wake` between the look and the wait must not be lost.
+        self._wake.clear()
+        if assigned.lease is None:
+            await wait_until_set(self._wake, self._client.clock, _ROOM_RECHECK_MS)
+        elif not await self._wait_for_room():
+            await self._run_pull_loop()
+        return True
 
     async def _wait_for_room(self) -> bool:
         flow = self._receiver.flow(self.assigned, self._config)
@@ -514,7 +517,11 @@ class Fetcher:
         )
         fetcher.subscribe(subscription, is_registered=is_registered)
         self._by_queue[assigned.queue] = fetcher
-        self._spawn(fetcher, self._first(fetcher))
+        self._start(
+            fetcher,
+            partial(self._before_first, assigned.queue),
+            partial(self._receiver.prepare, assigned),
+        )
         self._divide(assigned.queue.topic)
 
     def end(self, assigned: AssignedQueue) -> None:
@@ -570,18 +577,18 @@ class Fetcher:
             return  # the first pull is still to come
         assert fetcher.task is not None
         fetcher.task.cancel()
-        self._spawn(fetcher, self._pull(fetcher))
+        self._start(fetcher, partial(self._receiver.prepare, fetcher.assigned))
 
-    async def _first(self, fetcher: QueueFetcher) -> None:
-        await self._before_first(fetcher.assigned.queue)
-        await self._pull(fetcher)
+    def _start(self, fetcher: QueueFetcher, *steps: Callable[[], Awaitable[None]]) -> None:
+        """Take the steps, one after the other, then pull; a step that fails is taken again."""
+        left = deque(steps)
 
-    async def _pull(self, fetcher: QueueFetcher) -> None:
-        await self._receiver.prepare(fetcher.assigned)
-        count_error = partial(self._statistics.add, "internal_errors")
-        name = f"pull {fetcher.assigned.queue}"
-        await supervise(fetcher.run, name, self._client.clock, count_error)
+        async def round() -> bool:
+            if not left:
+                return await fetcher.round()
+            await left[0]()
+            left.popleft()
+            return True
 
-    def _spawn(self, fetcher: QueueFetcher, work: Coroutine[Any, Any, None]) -> None:
-        name = f"pull {fetcher.assigned.queue} {self._group}"
-        fetcher.task = self._client.runtime.spawn(work, name)
+        name = f"{fetcher.assigned.queue} {self._group}"
+        fetcher.task = self._client.supervisor.start("pull", round, name)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import cancelled, supervise
+from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import (
@@ -54,6 +54,7 @@ from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.supervisor import every
 
 _log = logging.getLogger("ordermq.consumer")
 _IDLE_CHECK_MS = 20
@@ -184,7 +185,7 @@ class GroupMember(ProcessBound):
         self._has_left = False  # by `leave`: no member of the group until `rejoin`
         self._releasing: Future[None] | None = None  # what `force` cancels
         self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
-        self._loops: list[asyncio.Task[object]] = []
+        self._loops: list[asyncio.Task[None]] = []
         self._callbacks: set[asyncio.Task[None]] = set()
         statistics = settings.statistics
         # Nothing is sent before `start`: the parts that its callbacks use are made below.
@@ -199,6 +200,7 @@ class GroupMember(ProcessBound):
             on_broker_back=self._on_broker_back,
             on_route_change=self._on_route_change,
             on_master_moved=self._on_master_moved,
+            on_internal_error=partial(statistics.add, "internal_errors"),
         )
         self._runtime = client.runtime
         self.subscriptions = Subscriptions(client, group, settings.subscriptions)
@@ -400,26 +402,20 @@ class GroupMember(ProcessBound):
         # Heartbeats from here on: the first one was just sent, and a broker expires members only
         # after several intervals.
         client.start_loops()
+        commit = partial(self.offsets.commit_periodically, self._rebalancer.held.values)
         loops: list[Loop] = [
-            ("rebalance", self._rebalancer.run),
-            ("subscription check", self._check.run),
-            ("locks", self._locks.run),
-            (
-                "commits",
-                partial(
-                    self.offsets.run, self._rebalancer.held.values, settings.commit_interval_ms
-                ),
-            ),
+            ("rebalance", self._rebalancer.round),
+            ("subscription check", self._check.round),
+            ("commits", every(client.clock, settings.commit_interval_ms, commit)),
             *self._receiver.loops(self._rebalancer.assigned),
         ]
-        count_error = partial(settings.statistics.add, "internal_errors")
-        self._loops = [
-            self._runtime.spawn(
-                supervise(work, f"{name} {self._group}", client.clock, count_error),
-                f"{name} {self._group}",
-            )
-            for name, work in loops
-        ]
+        start = client.supervisor.start
+        self._loops = [start(kind, round, self._group) for kind, round in loops]
+        # Locks of another broker, which answers well, must be renewed in time all the same.
+        longest_ms = settings.lease.lock_retry_ms
+        self._loops.append(
+            start("locks", self._locks.round, self._group, longest_pause_ms=longest_ms)
+        )
 
     async def _disconnect(self) -> None:
         # The connections last: the user's `on_revoked` may still ask the brokers something.
@@ -631,6 +627,9 @@ class GroupMember(ProcessBound):
             return
         try:
             await asyncio.to_thread(callback, *arguments)
-        except Exception:  # noqa: BLE001 - the user's; logged and counted
+        except asyncio.CancelledError:
+            raise
+        # Also sys.exit(), which would end the I/O thread's loop.
+        except BaseException:  # noqa: BLE001 - the user's; logged and counted
             self._settings.statistics.add("callback_errors")
             _log.exception("%s: callback %r raised", arguments[0], callback)

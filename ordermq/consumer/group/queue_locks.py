@@ -112,8 +112,8 @@ class Locks(Protocol):
     def renew_soon(self) -> None:
         """Renew now instead of at the next interval, as after a reconnect."""
 
-    async def run(self) -> None:
-        """Keep the leases, for ever."""
+    async def round(self) -> None:
+        """Keep the leases once, and wait until that is due again."""
 
 
 class NoLocks:
@@ -166,16 +166,16 @@ class NoLocks:
     def renew_soon(self) -> None:
         self._wake.set()
 
-    async def run(self) -> None:
+    async def round(self) -> None:
         """Restart queues that stopped after an internal error, at their committed offset."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
+        # Before the wait: an error in the round before may have left a queue stopped.
+        while not self._restart_stopped():
             # A queue with batches still running must not start again, or their messages would
             # run twice at once; nothing wakes this loop when they end.
-            while not self._restart_stopped():
-                await wait_until_set(self._wake, self._clock, self._retry_ms)
-                self._wake.clear()
+            await wait_until_set(self._wake, self._clock, self._retry_ms)
+            self._wake.clear()
+        await self._wake.wait()
+        self._wake.clear()
 
     def _restart_stopped(self) -> bool:
         """Restart what can be; return True if no stopped queue is left."""
@@ -270,13 +270,12 @@ class QueueLocks:
     def renew_soon(self) -> None:
         self._wake.set()
 
-    async def run(self) -> None:
-        """Renew for ever: valid leases in time, lost ones every `lock_retry_ms`."""
-        while True:
-            # Cleared first: a lease lost during the round is asked for in the next one.
-            self._wake.clear()
-            await self.renew_all()
-            await wait_until_set(self._wake, self._client.clock, self._pause_ms())
+    async def round(self) -> None:
+        """Renew once: valid leases in time, lost ones every `lock_retry_ms`; and wait."""
+        # Cleared first: a lease lost during the round is asked for in the next one.
+        self._wake.clear()
+        await self.renew_all()
+        await wait_until_set(self._wake, self._client.clock, self._pause_ms())
 
     async def renew_all(self) -> None:
         """Prolong each valid lease and try to regain each lost one, once."""

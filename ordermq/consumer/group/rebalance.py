@@ -206,15 +206,14 @@ class Rebalancer:
         soon = [task for queue, task in releases if not self.held[queue].is_running]
         await asyncio.gather(*soon, return_exceptions=True)
 
-    async def run(self) -> None:
-        """Run pass after pass, for ever."""
+    async def round(self) -> None:
+        """Run a pass, and wait until the next one is due."""
         clock, config = self._client.clock, self._config
-        while True:
-            await self.pass_once()
-            # Each join wakes every member once per broker, and every pass would compute the same:
-            # many notices in a short time cause one pass; a single one is handled almost at once.
-            await clock.sleep_ms(config.rebalance_min_interval_ms)
-            await wait_until_set(self._wake, clock, self._next_pass_ms)
+        await self.pass_once()
+        # Each join wakes every member once per broker, and every pass would compute the same:
+        # many notices in a short time cause one pass; a single one is handled almost at once.
+        await clock.sleep_ms(config.rebalance_min_interval_ms)
+        await wait_until_set(self._wake, clock, self._next_pass_ms)
 
     async def pass_once(self) -> None:
         """Compare share and holdings of each topic once, and act on the difference."""

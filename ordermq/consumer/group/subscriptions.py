@@ -121,17 +121,16 @@ class SubscriptionCheck:
         """Compare again: the members or the topics changed."""
         self._wake.set()
 
-    async def run(self) -> None:
-        """Compare now and after each change, at most once a second; for ever."""
-        while True:
-            self._wake.clear()
-            if own := self._own():
-                await self._check_modes(own)
-                await self._compare(own)
-            await self._client.clock.sleep_ms(_MIN_CHECK_INTERVAL_MS)
-            # A change of expression wakes nobody: the other members find it within an interval.
-            interval_ms = self._client.config.heartbeat_interval_ms
-            await wait_until_set(self._wake, self._client.clock, interval_ms)
+    async def round(self) -> None:
+        """Compare, and wait for a change, at least a second."""
+        self._wake.clear()
+        if own := self._own():
+            await self._check_modes(own)
+            await self._compare(own)
+        await self._client.clock.sleep_ms(_MIN_CHECK_INTERVAL_MS)
+        # A change of expression wakes nobody: the other members find it within an interval.
+        interval_ms = self._client.config.heartbeat_interval_ms
+        await wait_until_set(self._wake, self._client.clock, interval_ms)
 
     def _own(self) -> MemberSubscriptions | None:
         retry = retry_topic(self._group)

@@ -277,11 +277,11 @@ class OffsetCommitter:
         async with self._turn(assigned.queue):
             return await self._commit(assigned)
 
-    async def run(self, assigned: Callable[[], Iterable[AssignedQueue]], interval_ms: int) -> None:
-        """Commit what is done of the assigned queues, periodically and for ever."""
-        while self._commits_done:
-            await self._client.clock.sleep_ms(interval_ms)
+    async def commit_periodically(self, assigned: Callable[[], Iterable[AssignedQueue]]) -> bool:
+        """Commit what is done of the assigned queues; False if only callers commit."""
+        if self._commits_done:
             await self.commit_all(assigned())
+        return self._commits_done
 
     async def commit_all(self, queues: Iterable[AssignedQueue]) -> None:
         """Commit every queue that has something new."""

@@ -8,10 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ordermq.client.runtime import repeat
 from ordermq.clock import Clock
 from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import (
@@ -26,6 +24,7 @@ from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
+from ordermq.supervisor import every
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -299,8 +298,7 @@ class PollBuffer:
         )
 
     def loops(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> Sequence[Loop]:
-        watch = partial(repeat, self._watch, self._clock, lambda: _WATCH_INTERVAL_MS)
-        return [("pollers", watch)]
+        return [("pollers", every(self._clock, _WATCH_INTERVAL_MS, self._watch))]
 
     def resize(self, size: int) -> None:
         """The caller's threads poll: there are none to resize."""

@@ -7,7 +7,7 @@ is given one receiver at construction, and asks it for everything that differs: 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -15,9 +15,10 @@ from ordermq.config import PullConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
+from ordermq.supervisor import Round
 
 Queue = TypeVar("Queue", bound=AssignedQueue)
-Loop = tuple[str, Callable[[], Awaitable[None]]]  # its name, and what runs until cancelled
+Loop = tuple[str, Round]  # its kind, and what it repeats until cancelled
 
 
 class Flow(Enum):

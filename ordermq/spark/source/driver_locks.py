@@ -174,8 +174,11 @@ class DriverLocks(ProcessBound):
         await learn_routes(self.session, queues)
         await self.session.heartbeats.register()
         self.session.start_loops()
-        self._renewal = self.session.runtime.spawn(
-            self._renew_forever(), f"lease renewal {self.run_id:016x}"
+        self._renewal = self.session.supervisor.start(
+            "lease renewal",
+            self._renew_and_wait,
+            f"{self.run_id:016x}",
+            longest_pause_ms=self._config.lock_retry_ms,
         )
 
     async def _lock_all_or_none(self, queues: list[MessageQueue]) -> LockRefused | None:
@@ -269,11 +272,10 @@ class DriverLocks(ProcessBound):
 
     # Renewing the locks.
 
-    async def _renew_forever(self) -> None:
-        while True:
-            self._wake.clear()
-            await self.renew()
-            await wait_until_set(self._wake, self.session.clock, self._pause_ms())
+    async def _renew_and_wait(self) -> None:
+        self._wake.clear()
+        await self.renew()
+        await wait_until_set(self._wake, self.session.clock, self._pause_ms())
 
     def _pause_ms(self) -> int:
         deadlines_ms = [lease.deadline_ms for q, lease in self._held.items() if q not in self._lost]

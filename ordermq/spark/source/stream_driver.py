@@ -155,7 +155,8 @@ class StreamDriver(ProcessBound):
             self._finished = end
             # Not awaited: the checkpoint is the truth, and the group's offset only follows it.
             if self._options.group:
-                self._session.submit(self._commit(end))
+                runtime = self._session.runtime
+                runtime.post(lambda: runtime.spawn(self._commit(end), "commit of a query"))
 
     async def _commit(self, end: Offsets) -> None:
         if self._locks is not None:

@@ -1,16 +1,14 @@
-"""The I/O thread, and waiting on it with a clock that the test moves."""
+"""The I/O thread."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from ordermq.client.runtime import Runtime, cancelled, repeat
-from ordermq.clock import ManualClock
+from ordermq.client.runtime import Runtime
 from ordermq.errors import StateError
 
 
@@ -109,44 +107,38 @@ def test_what_still_runs_at_the_end_is_cancelled() -> None:
     assert ended.is_set()
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 10))
+@pytest.mark.parametrize("error", [RuntimeError("broken"), SystemExit(3)])
+@pytest.mark.parametrize("place", ["callback", "task", "timer"])
+def test_an_error_nobody_expected_is_logged_and_counted_and_the_thread_goes_on(
+    runtime: Runtime, error: BaseException, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise error
+
+    async def fail_later() -> None:
+        raise error
+
+    if place == "callback":
+        runtime.post(fail)
+    elif place == "timer":
+        runtime.post_after(0.0, fail)
+    else:
+        runtime.post(lambda: runtime.spawn(fail_later(), "the broken one"))
+    for _ in range(5):  # an error stops asyncio's loop, and it begins anew
+        assert runtime.call(asyncio.sleep(0, "alive"), 10.0) == "alive"
+    assert runtime.errors >= 1
+    assert str(error) in caplog.text
+    assert caplog.records[-1].exc_info
 
 
-async def turns(count: int = 10) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+def test_an_abandoned_request_that_failed_is_no_internal_error(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    def report() -> None:
+        error = StateError("closed meanwhile")
+        runtime.loop.call_exception_handler({"message": "never retrieved", "exception": error})
 
-
-def test_a_repeated_action_first_waits_its_interval_which_is_read_each_time() -> None:
-    async def work() -> None:
-        clock, calls, intervals = ManualClock(), list[int](), iter([10, 50, 1_000])
-
-        async def action() -> None:
-            calls.append(clock.now_ms())
-
-        loop = asyncio.create_task(repeat(action, clock, lambda: next(intervals)))
-        start = clock.now_ms()
-        for _ in range(6):
-            await turns()
-            clock.advance(10)
-        await turns()
-        assert [at - start for at in calls] == [10, 60]
-        await cancelled(loop)
-        assert loop.cancelled()
-
-    run(work())
-
-
-def test_cancelling_skips_finished_tasks_and_none() -> None:
-    async def fail() -> None:
-        raise ValueError
-
-    async def work() -> None:
-        failed: asyncio.Task[object] = asyncio.create_task(fail())
-        running: asyncio.Task[object] = asyncio.create_task(asyncio.Event().wait())
-        await turns()
-        await cancelled(failed, None, running)
-        assert running.cancelled()
-
-    run(work())
+    runtime.post(report)
+    runtime.call(asyncio.sleep(0))
+    assert runtime.errors == 0
+    assert caplog.records == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import RemotingError
 from ordermq.events import NoHistory
 from ordermq.model.message_queue import MessageQueue
+from ordermq.supervisor import Supervisor
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,8 @@ class Broker:
         """Let the renewal loop run from the first lease to a later moment."""
 
         async def work() -> None:
-            renewal = asyncio.create_task(self.locks.run())
+            supervisor = Supervisor(self.clock, logging.getLogger("ordermq.consumer"))
+            renewal = supervisor.start("locks", self.locks.round)
             while self.clock.now_ms() - self._start_ms < end_ms:
                 for _ in range(20):
                     await asyncio.sleep(0)
