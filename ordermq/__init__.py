@@ -1,5 +1,6 @@
 """Strictly ordered message consumption for Python at native speed."""
 
+import ordermq.loggers  # noqa: F401 - before any of them is used
 from ordermq.consumer.dispatch.failure_policy import DeadLetter, ParkKey, Retry, Stop
 from ordermq.consumer.listener import ConsumeCall, ConsumeHook, ConsumeReturn
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer

@@ -26,11 +26,14 @@ One line is one event with these members:
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +42,8 @@ from ordermq.clock import CLOCK_ID
 from ordermq.closing import Closing
 from ordermq.errors import ConfigError
 from ordermq.private_files import open_private
+
+_log = logging.getLogger("ordermq.events")
 
 
 class EventType(StrEnum):
@@ -124,6 +129,7 @@ class History(Closing):
         self.process = process
         self._lock = threading.Lock()
         self._sequence = 0
+        self._is_torn = False  # the last line is incomplete: the disk was full
         try:
             # Private, because it has the sharding keys of the messages.
             self._file = open_private(self.path, os.O_WRONLY | os.O_APPEND)
@@ -132,7 +138,9 @@ class History(Closing):
                 f"history={str(path)!r} cannot be written ({error.strerror}): give a file in an "
                 "existing folder"
             ) from error
-        self.record(EventType.OPEN)
+        # A disk that is full now may have room later; until then a member works all the same.
+        with contextlib.suppress(OSError):
+            self.record(EventType.OPEN)
 
     def record(
         self,
@@ -157,12 +165,21 @@ class History(Closing):
             line["t"] = time.clock_gettime_ns(CLOCK_ID)
             self._sequence += 1
             # One write per line: after kill -9 every event whose `record` returned is there.
-            os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+            data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+            if self._is_torn:
+                data = b"\n" + data
+            written = os.write(self._file, data)
+            if written < len(data):
+                self._is_torn = True
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            self._is_torn = False
 
     def close(self) -> None:
         if self._file < 0:
             return
-        self.record(EventType.CLOSE)
+        # Without its last line an audit takes this process for a crashed one, which is safe.
+        with contextlib.suppress(OSError):
+            self.record(EventType.CLOSE)
         with self._lock:
             self._close_file()
 
@@ -173,3 +190,55 @@ class History(Closing):
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+class GuardedRecorder:
+    """Recorder whose errors never reach those it observes: a full disk, a defect of the user's.
+
+    They are counted and logged once. Sequence numbers go on, so that an audit finds the gap.
+
+    Args:
+        on_error: called with each error, to count it.
+    """
+
+    def __init__(self, recorder: Recorder, on_error: Callable[[], object]) -> None:
+        self._recorder = recorder
+        self._on_error = on_error
+        self._errors = 0
+        self.enabled = recorder.enabled
+
+    def record(
+        self,
+        event: EventType,
+        *,
+        group: str = "",
+        topic: str = "",
+        broker: str = "",
+        queue: int = -1,
+        epoch: int = 0,
+        **members: int | str | Sequence[int] | Sequence[str | None],
+    ) -> None:
+        try:
+            self._recorder.record(
+                event, group=group, topic=topic, broker=broker, queue=queue, epoch=epoch, **members
+            )
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - counted and logged
+            self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """Count an event that could not be recorded."""
+        self._errors += 1
+        self._on_error()
+        if self._errors == 1:
+            _log.error(
+                "history: events are not recorded (%s); further ones are counted in "
+                "history_errors, and an audit will find the gap",
+                error,
+                exc_info=error,
+            )
+
+    def close(self) -> None:
+        try:
+            self._recorder.close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - counted and logged
+            self.failed(error)

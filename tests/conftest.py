@@ -11,6 +11,9 @@ from sqlalchemy import Engine, create_engine
 
 import ordermq.core
 from tests.postgresql import NoPostgreSql, PostgreSql
+from tests.secrets_in_logs import pytest_configure, pytest_runtest_makereport
+
+__all__ = ["pytest_configure", "pytest_runtest_makereport"]  # hooks of this folder
 
 VECTORS = Path(__file__).parent / "vectors"
 

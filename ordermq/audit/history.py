@@ -100,16 +100,32 @@ class Histories:
         except OSError as error:
             raise HistoryError(f"{path}: cannot be read: {error.strerror}") from error
 
+    @staticmethod
+    def _check_complete(event: Event, last: dict[str, int], where: str) -> None:
+        process, sequence = event.get("p", ""), event.get("seq")
+        if not isinstance(sequence, int):
+            return
+        before = last.get(process)
+        if event.get("type") != EventType.OPEN and before is not None and sequence > before + 1:
+            raise HistoryError(
+                f"{where}: {sequence - before - 1} events of {process} before this one were not "
+                "recorded (was the disk full?): a history with gaps proves nothing"
+            )
+        last[process] = sequence
+
     def _with_crashes(
         self, numbered: Iterable[tuple[int, dict[str, Any]]], file: int = 0
     ) -> Iterator[tuple[int, int, Event]]:
         alive: dict[str, int] = {}  # process -> ref of its last line
+        last: dict[str, int] = {}  # process -> sequence number of its last line
         t = 0
         for number, event in numbered:
             self.lines += 1
             ref = file << _LINE_BITS | number
             process, kind = event.get("p", ""), event.get("type")
             _check(event, self.paths[file], number)
+            if self._events is None:  # given events may be a choice of them
+                self._check_complete(event, last, f"{self.paths[file]}:{number}")
             if kind == EventType.OPEN and process in alive:
                 yield t, alive[process], _crash(process)
             t = max(t, event["t"])  # the file's own order is the truth

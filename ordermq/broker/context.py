@@ -21,7 +21,7 @@ from ordermq.broker.transactions import Transactions
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
 from ordermq.errors import ProtocolError, StoreError
-from ordermq.events import Recorder
+from ordermq.events import GuardedRecorder
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.supervisor import Supervisor, every
@@ -45,7 +45,7 @@ class BrokerContext:
         store: Store,
         config: BrokerConfig,
         clock: Clock,
-        history: Recorder,
+        history: GuardedRecorder,
         statistics: BrokerStatistics,
         answer_held: Callable[[HeldPull], None],
     ) -> None:

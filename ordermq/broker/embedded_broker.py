@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Self
 
 from ordermq.broker.server import BrokerServer
@@ -15,6 +17,7 @@ from ordermq.closing import Starting
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, ConnectFailed, StateError
 from ordermq.events import NoHistory, Recorder
+from ordermq.health import ANSWER_TIMEOUT_S, BrokerHealth
 from ordermq.remoting.event_loop import new_event_loop
 
 
@@ -59,6 +62,7 @@ class EmbeddedBroker(Starting):
         # Set when clients can connect, and also when that failed: `start` waits for either.
         self._is_ready = threading.Event()
         self._failure: BaseException | None = None
+        self._server: BrokerServer | None = None
         self._port = 0
 
     def start(self) -> Self:
@@ -87,6 +91,23 @@ class EmbeddedBroker(Starting):
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
+
+    def health(self) -> BrokerHealth:
+        """Return what the broker can do at this moment, for a probe; any thread, never raises.
+
+        It answers within two seconds even if the broker's thread is blocked.
+        """
+        server, loop, thread = self._server, self._loop, self._thread
+        if server is None or loop is None or thread is None or not thread.is_alive():
+            return _unwell("the broker is not running: it was closed, or not started")
+        answer: Future[BrokerHealth] = Future()
+        try:
+            loop.call_soon_threadsafe(lambda: answer.set_result(server.health()))
+            return replace(answer.result(ANSWER_TIMEOUT_S), address=self.address)
+        except RuntimeError:  # its loop was closed in this moment
+            return _unwell("the broker is closing")
+        except TimeoutError:
+            return _unwell(f"the broker's thread has not answered for {ANSWER_TIMEOUT_S:.0f} s")
 
     @property
     def port(self) -> int:
@@ -133,8 +154,13 @@ class EmbeddedBroker(Starting):
                     f"the broker cannot listen ({error.strerror}): use another host or port",
                     address=f"{self._host}:{self._wanted_port}",
                 ) from error
+            self._server = server
             self._is_ready.set()
             await self._stop.wait()
             await server.stop()
         finally:
             store.close()
+
+
+def _unwell(reason: str) -> BrokerHealth:
+    return BrokerHealth(is_alive=False, is_ready=False, reasons=(reason,))

@@ -20,7 +20,7 @@ from ordermq.broker.topics import DELAY_LEVELS_MS, Topic, TopicTable, is_interna
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, StoreError
-from ordermq.events import EventType, Recorder
+from ordermq.events import EventType, GuardedRecorder
 from ordermq.model import properties as props
 from ordermq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ordermq.model.stored_message import StoredMessage
@@ -50,7 +50,7 @@ class MessageRouting:
         topics: TopicTable,
         config: BrokerConfig,
         clock: Clock,
-        history: Recorder,
+        history: GuardedRecorder,
         statistics: BrokerStatistics,
     ) -> None:
         self._store = store
@@ -222,10 +222,14 @@ class MessageRouting:
             return False
 
     def _record_store(self, append: Append) -> None:
-        found = [
-            props.decode_bytes(StoredMessage.read(bytes(record)).properties)
-            for _, _, record in append.rows()
-        ]
+        try:
+            found = [
+                props.decode_bytes(StoredMessage.read(bytes(record)).properties)
+                for _, _, record in append.rows()
+            ]
+        except Exception as error:  # noqa: BLE001 - the sender waits for its answer
+            self._history.failed(error)
+            return
         first = append.first_offset
         self._history.record(
             EventType.STORE,

@@ -26,7 +26,9 @@ from ordermq.broker.store import Store
 from ordermq.clock import Clock
 from ordermq.config import BrokerConfig
 from ordermq.errors import ConfigError, ProtocolError, StoreError
-from ordermq.events import Recorder
+from ordermq.events import GuardedRecorder, Recorder
+from ordermq.health import BrokerHealth, are_alive, loop_reasons
+from ordermq.loggers import LogErrors
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.signing import refusal_reason
@@ -65,7 +67,8 @@ class BrokerServer:
         self._limits = ConnectionLimits(config, clock, statistics)
         self._listener: Listener | None = None
         self.supervisor = Supervisor(clock, log, self._count_internal_error)
-        self._context = BrokerContext(store, config, clock, history, statistics, self._answer_held)
+        guarded = GuardedRecorder(history, self._count_history_error)
+        self._context = BrokerContext(store, config, clock, guarded, statistics, self._answer_held)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port.
@@ -91,6 +94,29 @@ class BrokerServer:
         expire = every(clock, interval_ms, self._expire_members_and_locks)
         start("expiry", expire, longest_pause_ms=interval_ms)
         start("connection limits", every(clock, self._limits.interval_ms, self._limit))
+
+    def health(self) -> BrokerHealth:
+        """Return the broker's health at this moment; on the loop thread."""
+        store, loops = self._context.store, self.supervisor.troubled()
+        reasons = loop_reasons(loops)
+        if not store.is_writing:
+            reasons.append("the store's thread has ended: restart the broker")
+        if store.failed_commits:
+            reasons.append(
+                f"the store could not write {store.failed_commits} times in a row: free space on "
+                "its disk, or check the disk"
+            )
+        is_alive = are_alive(loops) and store.is_writing
+        return BrokerHealth(
+            is_alive=is_alive,
+            is_ready=is_alive and not reasons,
+            reasons=tuple(reasons),
+            loops=loops,
+            internal_errors=self._statistics.internal_errors,
+            log_errors=LogErrors.count,
+            connections=self._statistics.connections,
+            failed_commits=store.failed_commits,
+        )
 
     async def stop(self) -> None:
         """Accept no more requests, finish the writes, answer them, close the connections."""
@@ -210,6 +236,9 @@ class BrokerServer:
 
     def _count_internal_error(self) -> None:
         self._statistics.internal_errors += 1
+
+    def _count_history_error(self) -> None:
+        self._statistics.history_errors += 1
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Take an error of a callback or task, which nobody has got."""

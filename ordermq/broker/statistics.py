@@ -30,6 +30,7 @@ class BrokerStatistics:
     frames_over_budget: int = 0  # the same, because unfinished frames took too much memory
     slow_readers: int = 0  # the same, because their answers were not read
     requests_failed: int = 0  # answered with code 1 after an exception
+    history_errors: int = 0  # events that could not be recorded
     internal_errors: int = 0  # errors nobody expected, of loops and callbacks
     writes_failed: int = 0  # answered with an error because the store could not write
     messages_trimmed: int = 0  # deleted by retention

@@ -42,6 +42,7 @@ class Connections(ProcessBound):
         on_lost: Callable[[str], None],
     ) -> None:
         self.outages = Outages(clock)
+        self.answered_ms: dict[str, int] = {}  # last answers to `request`; pulls and sends pass by
         self._clock = clock
         self._config = config
         self._on_request = on_request
@@ -81,6 +82,7 @@ class Connections(ProcessBound):
         """
         connection = await self.writable(address)
         answer = await connection.begin_request(command, timeout_ms)
+        self.answered_ms[address] = self._clock.now_ms()
         # Only an answer ends an outage: a frozen broker still accepts connections.
         if address in self.outages.ongoing:
             self.outages.answered(address)

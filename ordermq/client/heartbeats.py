@@ -56,6 +56,7 @@ class Heartbeats:
         self._registering: dict[str, asyncio.Task[bool]] = {}
         self._reconnecting: dict[str, asyncio.Task[None]] = {}
         self._is_stopped = False
+        self.acknowledged_ms: int | None = None  # the last one, by any broker
 
     async def beat(self) -> None:
         """Send one heartbeat to each broker; a failure is logged, the next beat is the retry."""
@@ -180,4 +181,5 @@ class Heartbeats:
             await self._api.heartbeat(address, heartbeat)
         except RemotingError as error:
             return address, error
+        self.acknowledged_ms = self._clock.now_ms()
         return None

@@ -19,6 +19,8 @@ from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.forking import ProcessBound
+from ordermq.health import ANSWER_TIMEOUT_S, ClientHealth, are_alive, loop_reasons
+from ordermq.loggers import LogErrors
 from ordermq.model.identifiers import unique_instance
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_instance
@@ -30,6 +32,8 @@ from ordermq.supervisor import Supervisor, every
 
 _log = logging.getLogger("ordermq.client")
 _T = TypeVar("_T")
+_H = TypeVar("_H")
+_HEARTBEATS_MISSED = 3
 DEFAULT_INSTANCE = "DEFAULT"
 _LOOPBACK = "127.0.0.1"
 _LOOK_UP_S = 3.0
@@ -163,7 +167,56 @@ class ClientSession(ProcessBound):
             return await work
         return await asyncio.wrap_future(self.runtime.submit(work))
 
+    def ask_health(self, collect: Callable[[], _H], kind: Callable[..., _H]) -> _H:
+        """Return what `collect` returns on the I/O thread; of one that hangs, say so."""
+        if self.runtime.is_io_thread:
+            return collect()
+
+        async def work() -> _H:
+            return collect()
+
+        try:
+            return self.call(work(), ANSWER_TIMEOUT_S)
+        except TimeoutError:
+            reason = (
+                f"the I/O thread has not answered for {ANSWER_TIMEOUT_S:.0f} s: something blocks "
+                "it, or this machine has no time for it"
+            )
+            return kind(is_alive=False, is_ready=False, reasons=(reason,))
+
     # On the I/O thread.
+
+    def health(self) -> ClientHealth:
+        """Return the health of connections, heartbeats and loops at this moment."""
+        now_ms, masters = self.clock.now_ms(), self.routes.masters()
+        connected = tuple(each for each in masters if self.connections.is_open(each))
+        loops = self.supervisor.troubled()
+        reasons = loop_reasons(loops)
+        if masters and not connected:
+            reasons.append(f"no broker is connected; known are {', '.join(masters)}")
+        acknowledged_ms = self.heartbeats.acknowledged_ms
+        heartbeat_age_ms = None if acknowledged_ms is None else now_ms - acknowledged_ms
+        # Brokers drop a client after a few intervals without one.
+        longest_ms = _HEARTBEATS_MISSED * self.config.heartbeat_interval_ms
+        if heartbeat_age_ms is not None and heartbeat_age_ms > longest_ms:
+            reasons.append(
+                f"no broker has acknowledged a heartbeat for {heartbeat_age_ms / 1_000:.0f} s"
+            )
+        answered = self.connections.answered_ms
+        routed = [answered[each] for each in self.name_servers.addresses if each in answered]
+        is_alive = are_alive(loops)
+        return ClientHealth(
+            is_alive=is_alive,
+            is_ready=is_alive and not reasons,
+            reasons=tuple(reasons),
+            loops=loops,
+            internal_errors=self.runtime.errors,
+            log_errors=LogErrors.count,
+            connected=connected,
+            not_connected=tuple(each for each in masters if each not in connected),
+            heartbeat_age_ms=heartbeat_age_ms,
+            route_age_ms=now_ms - max(routed) if routed else None,
+        )
 
     def start_loops(self) -> None:
         """Begin the periodic heartbeats and route refreshes."""

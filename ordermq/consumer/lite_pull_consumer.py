@@ -36,6 +36,7 @@ from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch,
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import NoHistory
+from ordermq.health import ConsumerHealth
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
@@ -296,6 +297,17 @@ class LitePullConsumer(Starting):
         if self._member is not None:
             self._run(self._live().assign(wanted, choices))
         self._assigned = wanted, choices
+
+    def health(self) -> ConsumerHealth:
+        """Return what this consumer can do at this moment, for a probe; any thread, never raises.
+
+        It answers within two seconds even if the I/O thread is blocked.
+        """
+        member = self._member
+        if member is None or self._is_closing:
+            reason = "the consumer is not running: it was closed, or not started"
+            return ConsumerHealth(is_alive=False, is_ready=False, reasons=(reason,))
+        return member.client.ask_health(member.health, ConsumerHealth)
 
     def assignment(self) -> list[MessageQueue]:
         """The queues assigned now, sorted; [] before the start and after the close."""

@@ -45,6 +45,7 @@ from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStor
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
+from ordermq.health import ConsumerHealth
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
@@ -526,6 +527,17 @@ class PushConsumer(Starting):
         if self._member is None or self._closed:
             raise StateError("the consumer is not running", group=self.group)
         return self._member
+
+    def health(self) -> ConsumerHealth:
+        """Return what this consumer can do at this moment, for a probe; any thread, never raises.
+
+        It answers within two seconds even if the I/O thread is blocked.
+        """
+        member = self._member
+        if member is None or self._closed:
+            reason = "the consumer is not running: it was closed, or not started"
+            return ConsumerHealth(is_alive=False, is_ready=False, reasons=(reason,))
+        return member.client.ask_health(member.health, ConsumerHealth)
 
     def assigned_queues(self) -> list[MessageQueue]:
         """Return the queues assigned now, sorted; [] before the start and after the close."""

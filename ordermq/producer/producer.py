@@ -19,6 +19,7 @@ from ordermq.closing import Starting
 from ordermq.config import ProducerConfig
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
+from ordermq.health import ClientHealth
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
@@ -593,6 +594,17 @@ class Producer(Starting):
             return list(self._routing.queues(client.routes, topic))
 
         return client.runtime.call(work())
+
+    def health(self) -> ClientHealth:
+        """Return what this producer can do at this moment, for a probe; any thread, never raises.
+
+        It answers within two seconds even if the I/O thread is blocked.
+        """
+        client = self._client
+        if client is None or self._closed:
+            reason = "the producer is not running: it was closed, or not started"
+            return ClientHealth(is_alive=False, is_ready=False, reasons=(reason,))
+        return client.ask_health(client.health, ClientHealth)
 
     # Senders; any thread.
 

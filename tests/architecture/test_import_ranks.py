@@ -19,6 +19,8 @@ RANKS = (
         "closing",
         "config",
         "events",
+        "health",
+        "loggers",
         "private_files",
         "supervisor",
     },

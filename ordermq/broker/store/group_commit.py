@@ -122,6 +122,8 @@ class GroupCommit:
         loop: the loop that submits writes and calls their `done`.
         group_max: soft limit of writes joined into one transaction.
         committed: called with each append of a committed write, before its `done`.
+    Attributes:
+        failed_in_a_row: group commits that failed since the last one that did not.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class GroupCommit:
         self._committed = committed
         self._submitted: list[Write] = []
         self._has_logged_callback = False
-        self._failed_in_a_row = 0  # groups; a full disk is logged once, not per group
+        self.failed_in_a_row = 0  # groups; a full disk is logged once, not per group
         # SimpleQueue: its put and get are single C calls, and the writer blocks without polling.
         self._waiting: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ordermq-store", daemon=True)
@@ -162,6 +164,11 @@ class GroupCommit:
     def go_on(self) -> None:
         """End `rest`."""
         self._committing.release()
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the writer thread runs."""
+        return self._thread.is_alive()
 
     def submit(self, write: Write) -> None:
         """Queue a write; writes become durable, and are `done`, in this order."""
@@ -212,9 +219,9 @@ class GroupCommit:
                 self._database.executemany(sql, [parameters for _, parameters in run])
             execute("COMMIT")
         except Exception as error:
-            if not self._failed_in_a_row:
+            if not self.failed_in_a_row:
                 log.exception("group commit failed, none acknowledged: writes=%d", len(group))
-            self._failed_in_a_row += 1
+            self.failed_in_a_row += 1
             for queue_log, next_offset in touched.items():
                 queue_log.next_offset = next_offset
             for queue_log in created:
@@ -224,9 +231,9 @@ class GroupCommit:
                 f"the broker's store could not write ({error}): free space on its disk, "
                 "or check the disk; nothing of this request was kept"
             )
-        if self._failed_in_a_row:
-            log.warning("group commits succeed again: failed_before=%d", self._failed_in_a_row)
-            self._failed_in_a_row = 0
+        if self.failed_in_a_row:
+            log.warning("group commits succeed again: failed_before=%d", self.failed_in_a_row)
+            self.failed_in_a_row = 0
         return None
 
     def _roll_back(self) -> None:

@@ -137,6 +137,16 @@ class Store(ProcessBound):
             raise StoreError("the broker is closing and accepts no more writes")
         self._group_commit.submit(write)
 
+    @property
+    def is_writing(self) -> bool:
+        """True while the writer thread runs."""
+        return self._group_commit is not None and self._group_commit.is_alive
+
+    @property
+    def failed_commits(self) -> int:
+        """Number of group commits that failed since the last one that did not."""
+        return 0 if self._group_commit is None else self._group_commit.failed_in_a_row
+
     def on_append(self, listener: Callable[[Append], None]) -> None:
         """Call `listener` with each append that became durable, on the loop thread."""
         self._listeners.append(listener)

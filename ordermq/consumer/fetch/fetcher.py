@@ -219,6 +219,8 @@ class QueueFetcher:
         self._wake = asyncio.Event()
         self._loop: PullLoop | None = None
         self._generation = 0  # of the queue when the pull loop began
+        self._polled_ms = client.clock.now_ms()  # when a pull loop last ended with an answer
+        self._has_messages = False  # the present pull loop has had an answer
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -228,6 +230,21 @@ class QueueFetcher:
             return 0
         clock = self._client.clock
         return clock.wall_ms() - (clock.now_ms() - self._loop.asked_ms)
+
+    def poll_age_ms(self, now_ms: int) -> int | None:
+        """Return the age of the last answered pull; None while none is due."""
+        assigned = self.assigned
+        if (
+            assigned.state is not QueueState.ACTIVE
+            or assigned.lease is None
+            or self._receiver.flow(assigned, self._config) is not Flow.PULL
+        ):
+            return None
+        polled_ms = self._polled_ms
+        if self._has_messages and self._loop is not None:
+            # The next pull is sent as soon as an answer has come.
+            polled_ms = max(polled_ms, self._loop.asked_ms)
+        return now_ms - polled_ms
 
     def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:
         """Pull these messages of the topic from the next pull loop on.
@@ -325,6 +342,7 @@ class QueueFetcher:
             self._is_from_slave = broker_id != MASTER_ID
             connection = await self._client.api.begin_pulls(address)
             self._generation = generation
+            self._has_messages = False
             self._loop = loop = PullLoop(
                 self._client.api,
                 connection,
@@ -341,6 +359,7 @@ class QueueFetcher:
             # Cancelling this task cancels the future, which ends the loop: no answer to a pull from
             # an old offset is taken any more.
             answer = await loop.ended
+            self._polled_ms = self._client.clock.now_ms()
             if answer is not None:
                 header = replace(self._header, queue_offset=loop.offset)
                 code, reply, body = self._client.api.pulled(address, header, answer)
@@ -360,6 +379,7 @@ class QueueFetcher:
     def _count(self, messages: int) -> None:
         """Count a pull with messages, at its answer."""
         assert self._loop is not None
+        self._has_messages = True
         self._statistics.pulled(self.assigned.queue.topic, messages, self._loop.asked_ms)
         if self.assigned.bad_answer_at >= 0:
             _log.info("%s: pulled past offset %d again", self.assigned.queue, self._loop.offset)
@@ -559,6 +579,11 @@ class Fetcher:
         """Return when a queue was last pulled, ms since 1970; 0 if not yet."""
         fetcher = self._by_queue.get(queue)
         return 0 if fetcher is None else fetcher.last_pull_ms
+
+    def oldest_poll(self, now_ms: int) -> tuple[int, MessageQueue] | None:
+        """Return the age of the oldest last poll, and its queue; see `QueueFetcher.poll_age_ms`."""
+        ages = [(each.poll_age_ms(now_ms), queue) for queue, each in self._by_queue.items()]
+        return max(((age, queue) for age, queue in ages if age is not None), default=None)
 
     async def close(self) -> None:
         """End every pull."""

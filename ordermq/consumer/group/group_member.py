@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +48,7 @@ from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
+from ordermq.health import ConsumerHealth
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic, wrapped
 from ordermq.model.subscription import Subscription
@@ -58,6 +59,7 @@ from ordermq.supervisor import every
 
 _log = logging.getLogger("ordermq.consumer")
 _IDLE_CHECK_MS = 20
+_POLLS_MISSED = 2  # times the time-out of a pull
 _FROM_WHERE = {
     ConsumeFromWhere.LAST_OFFSET: "CONSUME_FROM_LAST_OFFSET",
     ConsumeFromWhere.FIRST_OFFSET: "CONSUME_FROM_FIRST_OFFSET",
@@ -180,7 +182,9 @@ class GroupMember(ProcessBound):
         is_broadcasting = settings.message_model is MessageModel.BROADCASTING
         # Before anything is held that would have to be released: this may raise.
         offset_file = self._open_offsets() if is_broadcasting else None
-        self._recorder = EventRecorder(settings.recorder, group)
+        self._recorder = EventRecorder(
+            settings.recorder, group, partial(settings.statistics.add, "history_errors")
+        )
         self._leaving = False
         self._has_left = False  # by `leave`: no member of the group until `rejoin`
         self._releasing: Future[None] | None = None  # what `force` cancels
@@ -491,6 +495,33 @@ class GroupMember(ProcessBound):
     async def rebalance_now(self) -> None:
         """Return with the present share of the topics, as far as the brokers grant it now."""
         await self._rebalancer.rebalance_now()
+
+    def health(self) -> ConsumerHealth:
+        """Return the member's health at this moment; on the I/O thread."""
+        base, now_ms = self.client.health(), self.client.clock.now_ms()
+        held = self._rebalancer.assigned()
+        locks = [item.lease for item in held if item.lease is not None and item.lease.is_lock]
+        lost = [item for item in held if item.lease is None and item.state is QueueState.ACTIVE]
+        reasons = list(base.reasons)
+        if lost:
+            reasons.append(
+                f"{len(lost)} of {len(held)} queues have no valid lease, as {lost[0].queue}; they "
+                "are asked for again"
+            )
+        age_ms, oldest = self._fetcher.oldest_poll(now_ms) or (None, None)
+        if age_ms is not None and age_ms > _POLLS_MISSED * self._settings.pull.pull_timeout_ms:
+            reasons.append(f"{oldest} has not been polled for {age_ms / 1_000:.0f} s")
+        blocked = self._settings.statistics.blocked()
+        common = {each.name: getattr(base, each.name) for each in fields(base)}
+        return ConsumerHealth(
+            **common | {"is_ready": base.is_alive and not reasons, "reasons": tuple(reasons)},
+            queues=tuple(str(item.queue) for item in held),
+            lease_left_ms=min((lock.deadline_ms - now_ms for lock in locks), default=None),
+            poll_age_ms=age_ms,
+            oldest_poll=None if oldest is None else str(oldest),
+            blocked_ms=now_ms - blocked[0].since_ms if blocked else None,
+            oldest_blocked=str(blocked[0].queue) if blocked else None,
+        )
 
     def assigned_queues(self, *, with_draining: bool) -> list[MessageQueue]:
         """Return the queues this member may work now, sorted; any thread."""

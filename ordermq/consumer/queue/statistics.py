@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from ordermq.clock import Clock, SystemClock
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
-from ordermq.events import EventType, Recorder
+from ordermq.events import EventType, GuardedRecorder, Recorder
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 
@@ -237,11 +237,14 @@ class EventRecorder:
 
     Args:
         recorder: a history file, or one that drops everything.
+        on_error: called with each event that could not be recorded; see `GuardedRecorder`.
     """
 
-    def __init__(self, recorder: Recorder, group: str) -> None:
+    def __init__(
+        self, recorder: Recorder, group: str, on_error: Callable[[], object] = lambda: None
+    ) -> None:
         # Each event names its group, because an audit merges the files of many members.
-        self._recorder = recorder
+        self._recorder = GuardedRecorder(recorder, on_error)
         self._group = group
         # Read once: callers ask before they build an event's members, so that a consumer
         # without a history decodes no key and copies no offset.
@@ -272,10 +275,14 @@ class EventRecorder:
         """Append one event about `messages`, with their offsets and keys."""
         # `members` come last: of a parked message, the offset in its source queue replaces the
         # one it has in the parking topic.
-        about: dict[str, Member] = {
-            "offs": [message.queue_offset for message in messages],
-            "keys": [message.sharding_key for message in messages],
-        }
+        try:
+            about: dict[str, Member] = {
+                "offs": [message.queue_offset for message in messages],
+                "keys": [message.sharding_key for message in messages],
+            }
+        except Exception as error:  # noqa: BLE001 - of a message that the listener judges
+            self._recorder.failed(error)
+            return
         self.record(event, queue, epoch, **(about | members))
 
     def close(self) -> None:
