@@ -13,7 +13,7 @@ import pytest
 from ordermq import ParkKey, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, RequestTimeout
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
 
@@ -185,7 +185,9 @@ def test_a_parking_topic_is_not_for_broadcasting(broker: EmbeddedBroker) -> None
         )
 
 
+@pytest.mark.parametrize("error", [RequestTimeout("a time-out"), ValueError("a defect")])
 def test_a_message_stays_where_it_is_until_its_copy_is_stored(
+    error: Exception,
     producer: Producer,
     broker: EmbeddedBroker,
     make_consumer: MakeConsumer,
@@ -193,7 +195,6 @@ def test_a_message_stays_where_it_is_until_its_copy_is_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from ordermq.consumer.dispatch import parked_keys
-    from ordermq.errors import RequestTimeout
 
     send_all(producer, numbered(40))
     stored = parked_keys.ParkedKeys._store
@@ -201,7 +202,7 @@ def test_a_message_stays_where_it_is_until_its_copy_is_stored(
 
     async def store(self: Any, message: Any, key: bytes) -> None:
         if not is_open.is_set():
-            raise RequestTimeout("a test's own time-out")
+            raise error
         await stored(self, message, key)
 
     monkeypatch.setattr(parked_keys.ParkedKeys, "_store", store)

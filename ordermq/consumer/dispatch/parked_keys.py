@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from ordermq.client.session import ClientSession
@@ -66,10 +67,10 @@ class ParkedKeys:
         """Start to move the pending messages of a queue's parked keys."""
         for key in assigned.parked_keys():
             if (assigned, key) not in self._busy:
-                self._busy.add((assigned, key))
                 # One task per key at a time, or two would interleave its messages in the log.
-                work = self._alone(assigned, key, self._move(assigned, key))
-                self._client.runtime.spawn(work, f"park of {assigned.queue}")
+                self._busy.add((assigned, key))
+                move = partial(self._move, assigned, key)
+                self._client.supervisor.start("park", move, str(assigned.queue))
 
     async def _alone(
         self, assigned: KeyOrderedQueue, key: bytes, work: Coroutine[Any, Any, None]
@@ -79,35 +80,42 @@ class ParkedKeys:
         finally:
             self._busy.discard((assigned, key))
 
-    async def _move(self, assigned: KeyOrderedQueue, key: bytes) -> None:
-        while (claim := assigned.take_parked(key, _AT_ONCE, self._now_ms())) is not None:
-            done = 0
-            try:
-                for message in claim.messages:
-                    await self._store(message, key)
-                    self._recorder.record_messages(
-                        EventType.DIVERT,
-                        assigned.queue,
-                        claim.lease.epoch,
-                        [message],
-                        detail="PARKED",
-                    )
-                    done += 1
-            except (RemotingError, RouteError) as error:
-                _log.warning(
-                    "%s: storing offset %d in parking topic %s failed, retrying: %s",
-                    assigned.queue, claim.messages[done].queue_offset, self._topic, error,
-                )  # fmt: skip
-            finally:
-                # What is stored counts as done in the source queue, so its commit continues.
-                counts = assigned.end_batch(claim, done, self._now_ms())
-                if assigned.release(claim, done):  # a lane behind these may run now
-                    self._submit(assigned)
-            self._statistics.add("diverted", done)
-            if not counts:
-                return
-            if done < len(claim.messages):
-                await self._client.clock.sleep_ms(_RETRY_MS)
+    async def _move(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
+        """Move some messages of a key; False if none is left, or the queue was lost."""
+        claim = assigned.take_parked(key, _AT_ONCE, self._now_ms())
+        if claim is None:
+            # Here and not when the task ends: what comes in between would find the key busy.
+            self._busy.discard((assigned, key))
+            return False
+        done = 0
+        try:
+            for message in claim.messages:
+                await self._store(message, key)
+                self._recorder.record_messages(
+                    EventType.DIVERT,
+                    assigned.queue,
+                    claim.lease.epoch,
+                    [message],
+                    detail="PARKED",
+                )
+                done += 1
+        except (RemotingError, RouteError) as error:
+            _log.warning(
+                "%s: storing offset %d in parking topic %s failed, retrying: %s",
+                assigned.queue, claim.messages[done].queue_offset, self._topic, error,
+            )  # fmt: skip
+        finally:
+            # What is stored counts as done in the source queue, so its commit continues.
+            counts = assigned.end_batch(claim, done, self._now_ms())
+            if assigned.release(claim, done):  # a lane behind these may run now
+                self._submit(assigned)
+        self._statistics.add("diverted", done)
+        if not counts:
+            self._busy.discard((assigned, key))
+            return False
+        if done < len(claim.messages):
+            await self._client.clock.sleep_ms(_RETRY_MS)
+        return True
 
     async def _store(self, message: MessageView, key: bytes) -> None:
         properties = dict(message.properties)

@@ -1,0 +1,43 @@
+"""Places that start a task or thread by hand: of each it is known who sees its error.
+
+A loop is started by `Supervisor.start` and a single piece of work by `Runtime.spawn`, which log and
+count what goes wrong. asyncio and `threading` would drop it, or tell it when nobody looks.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_STARTS = re.compile(r"\b(create_task|ensure_future|Thread)\(")
+# file -> who gets the error.
+KNOWN = {
+    "broker/context.py": "the loop's exception handler",
+    "broker/embedded_broker.py": "`start`, or Python's hook for threads",
+    "broker/listener.py": "the loop's exception handler",
+    "broker/store/group_commit.py": "`_commit`, which fails the group",
+    "cli/consume.py": "Python's hook for threads",
+    "cli/demo/processes.py": "Python's hook for threads",
+    "client/connections.py": "all who wait for the connection",
+    "client/routes.py": "all who wait for the route",
+    "client/runtime.py": "`spawn` itself; the thread goes on after any error",
+    "clock.py": "nobody: they only wait, and are cancelled",
+    "consumer/dispatch/worker_pool.py": "the thread itself, which goes on",
+    "consumer/lite_pull_consumer.py": "the caller of `commit`",
+    "producer/request_reply.py": "nobody: a timer; and registrations, which log their failures",
+    "remoting/response_futures.py": "the loop's exception handler; the check goes on",
+    "rocketmq/client_settings.py": "Python's hook for threads",
+    "rocketmq/send_callbacks.py": "the thread itself, which goes on",
+    "spark/source/driver_locks.py": "whoever waits for the locks",
+    "supervisor.py": "`start` itself",
+}
+
+
+def test_every_place_that_starts_a_task_or_thread_is_known() -> None:
+    found = {
+        str(path.relative_to(ROOT / "ordermq"))
+        for path in (ROOT / "ordermq").rglob("*.py")
+        if any(_STARTS.search(line) for line in path.read_text().splitlines())
+    }
+    assert found == set(KNOWN)
