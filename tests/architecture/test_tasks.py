@@ -16,6 +16,7 @@ KNOWN = {
     "broker/context.py": "the loop's exception handler",
     "broker/embedded_broker.py": "`start`, or Python's hook for threads",
     "broker/listener.py": "the loop's exception handler",
+    "broker/store/integrity.py": "nobody: it only tells the progress of a check",
     "broker/store/group_commit.py": "`_commit`, which fails the group",
     "cli/consume.py": "Python's hook for threads",
     "cli/demo/processes.py": "Python's hook for threads",
