@@ -37,6 +37,7 @@ with atheris.instrument_imports(include=["ordermq"]) if atheris else nullcontext
         OrderMQError,
         ProtocolError,
         RemotingError,
+        RouteError,
     )
     from ordermq.model import properties
     from ordermq.model.message import MessageBatch, MessageView
@@ -216,13 +217,16 @@ def answers(data: bytes) -> None:
         answer = decode_json(head, body)
     except ProtocolError:
         return
-    api = BrokerApi(cast(Any, _Answering(answer)), CONFIGS[0], "me")
-    with suppress(RemotingError, Fenced):
-        _done(CALLS[data[0] % len(CALLS)](api))
-    names = NameServerApi(cast(Any, _Answering(answer)), [ADDRESS], CONFIGS[0])
-    for ask in (names.topic_route("TopicTest"), names.masters()):
-        with suppress(RemotingError):
-            _done(ask)
+    number = data[0] % (len(CALLS) + 2)
+    connections = cast(Any, _Answering(answer))
+    if number < len(CALLS):
+        with suppress(RemotingError, Fenced):
+            _done(CALLS[number](BrokerApi(connections, CONFIGS[0], "me")))
+        return
+    names = NameServerApi(connections, [ADDRESS], CONFIGS[0], ManualClock())
+    work = names.masters() if number > len(CALLS) else names.topic_route("TopicTest")
+    with suppress(RemotingError, RouteError):
+        asyncio.run(cast(Any, work))
 
 
 def requests(data: bytes) -> None:
