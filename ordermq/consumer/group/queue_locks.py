@@ -97,6 +97,9 @@ class Locks(Protocol):
     def is_doubtful(self, queue: MessageQueue) -> bool:
         """Return True if the broker may have forgotten the queue's grant since `acquire`."""
 
+    async def prepare_release(self, assigned: AssignedQueue) -> None:
+        """Do what must come before `release`, beside the queue's last commit."""
+
     async def release(self, assigned: AssignedQueue) -> None:
         """Give a drained queue up; it is GONE from the start."""
 
@@ -150,6 +153,9 @@ class NoLocks:
 
     def is_doubtful(self, queue: MessageQueue) -> bool:
         return False
+
+    async def prepare_release(self, assigned: AssignedQueue) -> None:
+        """Nothing was granted."""
 
     async def release(self, assigned: AssignedQueue) -> None:
         assigned.discard()
@@ -232,6 +238,7 @@ class QueueLocks:
         # for. Of any broker: one grant asked for again costs less than to tell them apart.
         self._losses = 0
         self._losses_at_grant: dict[MessageQueue, int] = {}
+        self._left_to_expire: set[MessageQueue] = set()  # an epoch of theirs may still arrive
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Lease]:
         """Ask each broker for the locks of its queues; return what was granted."""
@@ -293,18 +300,24 @@ class QueueLocks:
         # Both at once: a broker that does not answer must not delay the renewals at another.
         await asyncio.gather(self._renew(valid), self._regain(lost))
 
+    async def prepare_release(self, assigned: AssignedQueue) -> None:
+        # One round trip more before the unlock, and members that are told of a leaving one would
+        # ask too early: each then waits for `lock_retry_ms`.
+        queue, lease = assigned.queue, assigned.lease
+        self._left_to_expire.discard(queue)
+        if lease is not None and not await self._epochs.keep({queue: lease}):
+            self._left_to_expire.add(queue)
+
     async def release(self, assigned: AssignedQueue) -> None:
         """Unlock a drained queue and await the acknowledgement.
 
         A failure is logged: the lock then expires at the broker.
         """
-        queue, lease = assigned.queue, assigned.lease
-        # While the lock is still renewed: this may take as long as any request.
-        is_kept = lease is None or await self._epochs.keep({queue: lease})
+        queue = assigned.queue
         async with self._request_lock_of[queue.broker_name]:
             lease = assigned.lease
             assigned.discard()  # the next renewal leaves it out
-            if lease is not None and is_kept:
+            if lease is not None and queue not in self._left_to_expire:
                 await self._unlock(queue, lease)
         self._losses_at_grant.pop(queue, None)
 

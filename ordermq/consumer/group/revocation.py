@@ -65,8 +65,11 @@ class Revocation:
                     # Nothing keeps the next owner waiting: what is done by now it need not repeat.
                     await self._offsets.commit(assigned)
                 await self._await_drained(assigned, event)
+            is_here, _ = await asyncio.gather(
+                self._commit_last(assigned), self._locks.prepare_release(assigned)
+            )
             # A broker that is gone has no lock to release either.
-            if await self._commit_last(assigned):
+            if is_here:
                 await self._locks.release(assigned)
         finally:
             # Also when cancelled at the end of `close`: from here on late results are ignored.

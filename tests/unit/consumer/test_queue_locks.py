@@ -264,6 +264,14 @@ def test_a_renewal_keeps_the_epoch_of_a_broker_without_them() -> None:
     assert (renewed.epoch, renewed.token_problem) == (WALL_MS, "a reason")
 
 
+def released(broker: Broker) -> None:
+    async def work() -> None:
+        await broker.locks.prepare_release(broker.queue)
+        await broker.locks.release(broker.queue)
+
+    asyncio.run(work())
+
+
 def test_a_lock_whose_epoch_may_still_be_on_its_way_is_left_to_expire() -> None:
     broker = Broker(None)
 
@@ -271,8 +279,8 @@ def test_a_lock_whose_epoch_may_still_be_on_its_way_is_left_to_expire() -> None:
         return False
 
     broker.locks._epochs.keep = keep  # type: ignore[method-assign]
-    asyncio.run(broker.locks.release(broker.queue))
+    released(broker)
     assert not broker.unlocked
     broker = Broker(None)
-    asyncio.run(broker.locks.release(broker.queue))
+    released(broker)
     assert broker.unlocked == [QUEUE]
