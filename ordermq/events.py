@@ -188,8 +188,9 @@ class History(Closing):
 
     def _close_file(self) -> None:
         if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+            # Forgotten first: after Ctrl-C, a later call must not close the number again.
+            file, self._file = self._file, -1
+            os.close(file)
 
 
 class GuardedRecorder:

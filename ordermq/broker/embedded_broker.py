@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from concurrent.futures import Future
@@ -88,9 +89,10 @@ class EmbeddedBroker(Starting):
         if self._thread is None or self._loop is None or self._stop is None:
             return
         # Joined without a time-out: everything acknowledged must be on disk when this returns.
-        if self._thread.is_alive():
+        # After an exception here, as of Ctrl-C, it ends all the same; a later call waits for it.
+        with contextlib.suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+        self._thread.join()
 
     def health(self) -> BrokerHealth:
         """Return what the broker can do at this moment, for a probe; any thread, never raises.

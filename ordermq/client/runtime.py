@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
@@ -16,6 +17,7 @@ from ordermq.remoting.event_loop import new_event_loop
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
+_HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
 
 
 class Runtime(ProcessBound):
@@ -65,9 +67,14 @@ class Runtime(ProcessBound):
             if Runtime._shared is self:
                 Runtime._shared = None
         self._is_stopping = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        with contextlib.suppress(RuntimeError):  # a second call: the loop is closed already
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.join()
+
+    def join(self) -> None:
+        """Wait for the end of the thread, if its last user has let it go."""
         # A client that is closed by a callback on the I/O thread cannot wait for that thread.
-        if threading.current_thread() is not self._thread:
+        if self._users <= 0 and threading.current_thread() is not self._thread:
             self._thread.join()
 
     @classmethod
@@ -95,8 +102,9 @@ class Runtime(ProcessBound):
         future = self.submit(work)
         try:
             return future.result(timeout_s)
-        except concurrent.futures.TimeoutError:
-            # `work` may itself have raised a TimeoutError: then there is nothing to cancel.
+        except BaseException:
+            # Not only a time-out: after Ctrl-C nobody waits, either. `work` may itself have raised
+            # the error: then there is nothing to cancel.
             if not future.done():
                 future.cancel()
             raise
@@ -172,6 +180,80 @@ class Runtime(ProcessBound):
 
 
 os.register_at_fork(after_in_child=Runtime._forget)
+
+
+class Shutdown:
+    """The orderly end of a client: one task of the I/O thread, begun once.
+
+    Whoever closes only waits for it. So no exception in a caller, such as a second Ctrl-C, can
+    leave it half done: the task is hurried then, and ends in any case.
+
+    Args:
+        work: ends the client within a time, in seconds; returns False if it was not in order.
+        is_hurried_by_second: a second caller ends the first one's wait; else it waits as well.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        work: Callable[[float], Coroutine[Any, Any, bool]],
+        *,
+        is_hurried_by_second: bool,
+    ) -> None:
+        self._runtime = runtime
+        self._work = work
+        self._is_hurried_by_second = is_hurried_by_second
+        self._task: concurrent.futures.Future[bool] | None = None
+        self._beginning = threading.RLock()  # reentrant: a signal handler may close, too
+        self._hurried = asyncio.Event()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Begin the end, or join the one under way; return its outcome, now and later."""
+        try:
+            is_second = self._task is not None
+            task = self._begun(timeout_s)
+            if is_second and self._is_hurried_by_second:
+                self._hurry(task)
+            return task.result()
+        except BaseException:
+            task = self._begun(0.0)
+            self._hurry(task)
+            with contextlib.suppress(Exception):  # the caller's own exception is raised
+                task.result(_HURRIED_S)
+            raise
+
+    async def unless_hurried(self, work: Awaitable[object], timeout_s: float | None = None) -> bool:
+        """Do a part of the end; False if it took too long, or nobody waits any more."""
+        task = asyncio.ensure_future(work)
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait(
+                (task, hurried), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            hurried.cancel()
+        if not task.done():
+            task.cancel()  # not awaited: the caller may still tell what was left
+            return False
+        task.result()
+        return True
+
+    def _begun(self, timeout_s: float) -> concurrent.futures.Future[bool]:
+        with self._beginning:
+            if self._task is None:
+                work = self._work(timeout_s)
+                try:
+                    self._task = self._runtime.submit(work)
+                except RuntimeError:  # the thread has ended: an exception came before this began
+                    work.close()
+                    self._task = concurrent.futures.Future()
+                    self._task.set_result(False)
+            return self._task
+
+    def _hurry(self, task: concurrent.futures.Future[bool]) -> None:
+        if not task.done():
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
+                self._runtime.post(self._hurried.set)
 
 
 async def cancelled(*tasks: asyncio.Task[object] | None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import logging
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
 from ordermq.client.runtime import Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
-from ordermq.errors import OrderMQError, RouteError
+from ordermq.errors import OrderMQError, RouteError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.health import ANSWER_TIMEOUT_S, ClientHealth, are_alive, loop_reasons
 from ordermq.loggers import LogErrors
@@ -121,7 +122,8 @@ class ClientSession(ProcessBound):
         self._on_master_moved = on_master_moved
         self._loops: list[asyncio.Task[None]] = []
         self._background: set[asyncio.Task[object]] = set()
-        self._is_closed = False
+        self._closing = threading.RLock()  # one `close` at a time; a signal handler's, too
+        self._is_released = False
 
     # From any thread but the I/O thread.
 
@@ -143,14 +145,30 @@ class ClientSession(ProcessBound):
             raise
 
     def close(self) -> None:
-        """Disconnect and let the I/O thread go; a second call does nothing."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Disconnect and let the I/O thread go; a second call does nothing.
+
+        After an exception in it, as of Ctrl-C, all this happens nevertheless.
+        """
+        with self._closing:
+            if not self._is_released:
+                if self.runtime.is_io_thread:
+                    raise StateError("a client cannot be closed on the I/O thread")
+                self.runtime.submit(self._end()).result()
+        self.runtime.join()
+
+    @property
+    def is_closed(self) -> bool:
+        """True once `close` has disconnected; nothing can be called any more."""
+        return self._is_released
+
+    async def _end(self) -> None:
+        # On the I/O thread, so that no exception in the caller can come between.
         try:
-            self.call(self.disconnect())
+            await self.disconnect()
         finally:
-            self.runtime.release()
+            if not self._is_released:
+                self._is_released = True
+                self.runtime.release()
 
     def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """Run `work` on the I/O thread and wait for its result; raises as `Runtime.call`."""

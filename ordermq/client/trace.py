@@ -94,8 +94,8 @@ class TraceDispatcher(ProcessBound):
 
     def close(self) -> None:
         """Send the buffered records, for at most 5 s, then disconnect."""
-        client, self._client = self._client, None
-        if client is None:
+        client = self._client
+        if client is None or client.is_closed:
             return
 
         async def end() -> None:
@@ -108,7 +108,7 @@ class TraceDispatcher(ProcessBound):
             client.call(end())
         except Exception as error:  # noqa: BLE001 - traces must not keep their owner from closing
             self._drop(len(self._waiting), f"the traces could not be closed: {error!r}")
-        finally:
+        finally:  # also after Ctrl-C
             client.close()
 
     # On the I/O thread.

@@ -222,13 +222,13 @@ class LitePullConsumer(Starting):
         Args:
             timeout_s: how long that may take. After it their queues are given up without unlock,
                 their locks expire at the broker.
-        Returns: True if every queue was given up in order.
+        After an exception, such as KeyboardInterrupt, it waits for nobody and renews no lock any
+        more; a later call finishes what is left.
+
+        Returns: True if every queue was given up in order; a later call returns the same.
         """
         member = self._member
         if member is None:
-            return True
-        if self._is_closing:
-            member.force()
             return True
         self._is_closing = True
         # Before the queues are revoked: a batch handed out now would only delay them.

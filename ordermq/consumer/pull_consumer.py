@@ -197,11 +197,9 @@ class PullConsumer(Starting):
 
     def close(self) -> None:
         """Disconnect; a second call does nothing."""
-        client = self._client
-        if client is None or self._closed:
-            return
-        self._closed = True
-        client.close()
+        self._closed = self._client is not None
+        if self._client is not None:
+            self._client.close()
 
     # Messages.
 

@@ -456,14 +456,13 @@ class PushConsumer(Starting):
         Args:
             timeout_s: time that running listeners may take. After it their queues are given
                 up without unlock; their locks expire at the broker.
-        A second call, from another thread, ends that wait immediately.
+        A second call, from another thread, ends that wait immediately. After an exception in it,
+        such as KeyboardInterrupt, nothing is waited for, no lock is renewed any more, and the
+        locks expire at the broker; a later call finishes what is left.
 
-        Returns: True if every queue was handed over in order.
+        Returns: True if every queue was handed over in order; a later call returns the same.
         """
         if self._member is None:
-            return True
-        if self._closed:
-            self._member.force()
             return True
         self._closed = True
         # A `run` on the main thread returns, whoever closes.
@@ -502,6 +501,7 @@ class PushConsumer(Starting):
             _log.warning(
                 "group %s: second signal: leaving without waiting for listeners", self.group
             )
+            self.close(0.0)  # it may have come before the other `close` began
             return False
         finally:
             for number, handler in previous.items():

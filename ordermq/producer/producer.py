@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.runtime import Shutdown
 from ordermq.client.session import ClientSession, new_client_id
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
@@ -107,6 +108,7 @@ class Producer(Starting):
         self._preparation = MessagePreparation(self.config.send, self._hooks)
         self._registration: BrokerRegistration | None = None
         self._requests: Requests | None = None
+        self._shutdown: Shutdown | None = None
         self._traces: TraceDispatcher | None = None
         self._oneway_failures = 0
 
@@ -135,6 +137,7 @@ class Producer(Starting):
         self._requests = Requests(
             client, self._routing, self._registration, self.config.remoting.namespace
         )
+        self._shutdown = Shutdown(client.runtime, self._send_rest, is_hurried_by_second=False)
         if self.config.trace.enable_msg_trace:
             self._begin_traces(client)
 
@@ -178,22 +181,25 @@ class Producer(Starting):
         return self._oneway_failures
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Send what waits, for at most `timeout_s`, then disconnect."""
-        client = self._client
-        if client is None or self._closed:
+        """Send what waits, for at most `timeout_s`, then disconnect.
+
+        After an exception in it, such as KeyboardInterrupt, what waits fails and it disconnects
+        all the same; a later call finishes what is left.
+        """
+        if self._client is None:
             return
         self._closed = True  # first: what is handed in from now on is refused
         try:
-            client.runtime.call(self._flush(), timeout_s)
-        except TimeoutError:
-            _log.error(
-                "group %s: closed after %.0f s with messages not acknowledged",
-                self.group, timeout_s,
-            )  # fmt: skip
-        client.runtime.call(self._leave(client))
-        if self._traces is not None:
-            self._traces.close()
-        client.close()
+            if self._shutdown is not None and not self._shutdown.wait(timeout_s):
+                _log.error(
+                    "group %s: closed after %.0f s with messages not acknowledged",
+                    self.group, timeout_s,
+                )  # fmt: skip
+        finally:
+            # Each may be called again: a later `close` finishes an interrupted one.
+            if self._traces is not None:
+                self._traces.close()
+            self._client.close()
 
     # Sending.
 
@@ -662,7 +668,20 @@ class Producer(Starting):
         ):
             await self._clock.sleep_ms(_FLUSH_TICK_MS)
 
-    async def _leave(self, client: ClientSession) -> None:
+    async def _send_rest(self, timeout_s: float) -> bool:
+        """Flush and disconnect; False if messages were left."""
+        assert self._shutdown is not None
+        client = self._client
+        assert client is not None
+        try:
+            is_flushed = await self._shutdown.unless_hurried(self._flush(), timeout_s)
+            await self._stop_sending()
+            await self._shutdown.unless_hurried(client.leave(producer_group=self.group))
+        finally:
+            await client.disconnect()
+        return is_flushed
+
+    async def _stop_sending(self) -> None:
         assert self._requests is not None
         assert self._accumulator is not None
         self._requests.close(
@@ -675,8 +694,6 @@ class Producer(Starting):
         self._accumulator.close(self._not_running())
         senders = {*self._senders.values(), *self._senders_in_flight}
         await asyncio.gather(*(sender.stop() for sender in senders))
-        await client.leave(producer_group=self.group)
-        await client.disconnect()
 
     def _live(self) -> ClientSession:
         if self._client is None or self._closed:

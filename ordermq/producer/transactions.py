@@ -132,7 +132,11 @@ class TransactionProducer(Producer):
         """Finish running checks and sends, waiting at most `timeout_s` for each; disconnect."""
         if self._checks is not None:
             self._checks.shutdown(wait=False, cancel_futures=True)
-            running = concurrent.futures.wait(self._checking, timeout_s).not_done
+            try:
+                running = concurrent.futures.wait(self._checking, timeout_s).not_done
+            except BaseException:  # Ctrl-C: disconnect, and wait for nothing
+                super().close(0.0)
+                raise
             if running:
                 _log.error("closed after %.0f s with %d checks running", timeout_s, len(running))
         super().close(timeout_s)

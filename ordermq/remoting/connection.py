@@ -533,8 +533,10 @@ class SharedSocket:
         # A duplicate of the file descriptor: the transport may close its own, and the number may
         # be reused, while another thread writes.
         self._own: socket.socket | None = None
-        self._number: int = transport.get_extra_info("socket").fileno()
-        forking.keep_from_children(self._number)
+        described = transport.get_extra_info("socket")  # None with the transports of tests
+        self._number: int = -1 if described is None else described.fileno()
+        if described is not None:
+            forking.keep_from_children(self._number)
         self._rest = b""  # of a partly written frame: must be sent before anything else
         self._is_open = transport.get_extra_info("ssl_object") is None
 

@@ -199,9 +199,11 @@ class WorkerPool(ProcessBound, Generic[Queue]):
             for worker in self._idle:
                 worker.wake.release()
             self._idle.clear()
-        for thread in list(self._threads):
+        # A listener may close its consumer: its own thread it cannot wait for.
+        threads = [each for each in self._threads if each is not threading.current_thread()]
+        for thread in threads:
             thread.join(timeout_s)
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in threads)
 
     # Under the lock.
 

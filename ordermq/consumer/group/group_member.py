@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import cancelled
+from ordermq.client.runtime import Shutdown, cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import (
@@ -187,7 +186,6 @@ class GroupMember(ProcessBound):
         )
         self._leaving = False
         self._has_left = False  # by `leave`: no member of the group until `rejoin`
-        self._releasing: Future[None] | None = None  # what `force` cancels
         self._watched: dict[str, tuple[TopicCallback, list[MessageQueue]]] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._callbacks: set[asyncio.Task[None]] = set()
@@ -207,6 +205,8 @@ class GroupMember(ProcessBound):
             on_internal_error=partial(statistics.add, "internal_errors"),
         )
         self._runtime = client.runtime
+        self._shutdown = Shutdown(client.runtime, self._hand_over, is_hurried_by_second=True)
+        self._ending = threading.RLock()  # of the parts below; a signal handler may close, too
         self.subscriptions = Subscriptions(client, group, settings.subscriptions)
         at_broker = BrokerOffsets(client, group)
         storage: OffsetStorage = at_broker
@@ -341,27 +341,44 @@ class GroupMember(ProcessBound):
         each queue moves when its own batch is done, whatever the slowest one does. Without locks
         it is told last: nothing else would keep the others from what is in progress here.
 
-        Returns: False if a batch was still in progress after `timeout_s`.
+        A second call ends the wait. After an exception, such as a second Ctrl-C, nothing is waited
+        for and no lock is renewed any more; a later call finishes what is left.
+
+        Returns: False if a batch was still in progress after `timeout_s`; likewise later.
         """
-        self._leaving = True
-        # Before anything is released: a pass under way would take back what others wait for.
-        self._rebalancer.stop_acquiring()
-        self.offsets.leave()
-        if self._locks.are_exclusive:
-            self._runtime.call(self.client.leave(consumer_group=self._group))
-        self._releasing = self._runtime.submit(self._rebalancer.release_all())
-        released = True
         try:
-            self._releasing.result(timeout_s)
-        except (TimeoutError, CancelledError):
-            # No unlock: the next owner would run messages that a batch here is still at.
-            released = False
-            self._report_stuck()
-        if not self._locks.are_exclusive:
-            self._runtime.call(self.client.leave(consumer_group=self._group))
-        self._runtime.call(self._disconnect())
-        self._end(timeout_s if released else 0.0)
-        return released
+            is_in_order = self._shutdown.wait(timeout_s)
+            self._end(timeout_s if is_in_order else 0.0)
+            return is_in_order
+        except BaseException:
+            self._end(0.0)
+            raise
+
+    async def _hand_over(self, timeout_s: float) -> bool:
+        """Give everything up and disconnect; False with batches still in progress."""
+        self._leaving = True
+        is_in_order = False
+        try:
+            # Before anything is released: a pass under way would take back what others wait for.
+            self._rebalancer.stop_acquiring()
+            self.offsets.leave()
+            if self._locks.are_exclusive:
+                await self._leave_group()
+            is_in_order = await self._shutdown.unless_hurried(
+                self._rebalancer.release_all(), timeout_s
+            )
+            if not is_in_order:
+                # No unlock: the next owner would run messages that a batch here is still at.
+                self._report_stuck()
+            if not self._locks.are_exclusive:
+                await self._leave_group()
+        finally:
+            # Whatever happened: the locks of a member that goes on renewing them never expire.
+            await self._disconnect()
+        return is_in_order
+
+    async def _leave_group(self) -> None:
+        await self._shutdown.unless_hurried(self.client.leave(consumer_group=self._group))
 
     def _report_stuck(self) -> None:
         held = self._rebalancer.assigned()
@@ -380,11 +397,6 @@ class GroupMember(ProcessBound):
                 self._group,
                 waiting,
             )
-
-    def force(self) -> None:
-        """End the wait of a `close` under way; from another thread."""
-        if self._releasing is not None:
-            self._releasing.cancel()
 
     async def _join(self) -> None:
         client, settings, retry = self.client, self._settings, retry_topic(self._group)
@@ -426,14 +438,17 @@ class GroupMember(ProcessBound):
         await self._rebalancer.abandon()
         await cancelled(*self._loops)
         await self._fetcher.close()
-        await asyncio.gather(*self._callbacks, return_exceptions=True)
+        callbacks = asyncio.gather(*self._callbacks, return_exceptions=True)
+        await self._shutdown.unless_hurried(callbacks)
         await self.client.disconnect()
 
     def _end(self, timeout_s: float) -> None:
-        self._receiver.close(timeout_s)
-        self._recorder.close()
-        self.offsets.close()
-        self.client.close()
+        # Each may be called again, so that a later `close` finishes an interrupted one.
+        with self._ending:
+            self._receiver.close(timeout_s)
+            self._recorder.close()
+            self.offsets.close()
+            self.client.close()
 
     # While it runs.
 

@@ -109,8 +109,8 @@ class OffsetFile(ProcessBound):
     def close(self) -> None:
         """Let others use the file; a second call does nothing."""
         if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+            lock, self._lock = self._lock, -1
+            os.close(lock)
 
     def _leave_to_parent(self) -> None:
         # The parent keeps its lock, which ends when no process has the file open any more.

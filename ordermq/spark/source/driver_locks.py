@@ -416,6 +416,10 @@ class DriverLocks(ProcessBound):
         await self.session.leave(consumer_group=self._group)
         self._held.clear()
 
+    async def abandon(self) -> None:
+        """Stop renewing, and leave the locks to expire."""
+        await cancelled(self._acquisition, self._renewal)
+
     async def _unlock(self, api: BrokerApi, leases: dict[MessageQueue, Lease]) -> None:
         for broker, queues in _by_broker(sorted(leases)):
             epochs = [leases[queue].wire_epoch for queue in queues]

@@ -122,14 +122,19 @@ class StreamDriver(ProcessBound):
 
     def close(self) -> None:
         """End the run; a second call does nothing."""
-        if self._is_closed:
-            return
-        self._is_closed = True
         try:
+            if self._is_closed:
+                return
+            self._is_closed = True
             if self._locks is not None:
                 self._close_ordered(self._locks)
             else:
                 self._session.call(self._commit(self._finished), _COMMIT_WAIT_S)
+        except BaseException:
+            # Ctrl-C, perhaps: nobody waits, and the locks expire, for nobody renews them.
+            if self._locks is not None:
+                self._session.call(self._locks.abandon())
+            raise
         finally:
             self._session.close()
 

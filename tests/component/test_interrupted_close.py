@@ -1,0 +1,300 @@
+"""Ctrl-C in `close`, at each of its lines: no lock is renewed, and a later `close` finishes."""
+
+from __future__ import annotations
+
+import linecache
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import ordermq
+from ordermq import (
+    LitePullConsumer,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+)
+from ordermq.broker import EmbeddedBroker
+from ordermq.client.group_inspector import GroupInspector
+from ordermq.config import BrokerConfig
+from tests.component.conftest import Seen, eventually
+
+# An interrupt may come between making a coroutine and handing it over.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+HOUSE = str(Path(ordermq.__file__).parent)
+LEASE_MS = 600
+
+
+class InterruptedAt:
+    """Raises `error` in this thread, before the `at`-th line of ours that runs in the block.
+
+    Args: again: raise it once more, this many lines later; 0 for once.
+    """
+
+    def __init__(self, at: int, again: int = 0, error: type[BaseException] = KeyboardInterrupt):
+        self._at = {at, at + again}
+        self._error = error
+        self._lines = 0
+        self.raised = 0
+
+    def __enter__(self) -> InterruptedAt:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(HOUSE):
+            return None
+        # Python handles signals at calls and jumps only. So not at a `with`, whose line comes again
+        # between its block and `__exit__`, nor between the assignment and the `os.close` behind it.
+        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and not source.startswith(("with ", "os.close(")):
+            self._lines += 1
+            if self._lines in self._at:
+                self.raised += 1
+                raise self._error
+        return self._trace
+
+
+@pytest.fixture
+def broker_config() -> BrokerConfig:
+    return BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=LEASE_MS)
+
+
+Make = Callable[[], Any]
+
+
+@pytest.fixture
+def makers(broker: EmbeddedBroker, tmp_path: Path, seen: Seen) -> dict[str, Make]:
+    at: dict[str, Any] = {"name_servers": broker.name_servers}
+
+    def push(**settings: Any) -> PushConsumer:
+        made = PushConsumer("g", instance_name="one", enable_msg_trace=True, **at, **settings)
+        made.subscribe("orders")
+        made.orderly(seen.take)
+        return made
+
+    def lite(**settings: Any) -> LitePullConsumer:
+        made = LitePullConsumer("g", instance_name="one", **at, **settings)
+        made.subscribe("orders")
+        return made
+
+    return {
+        "push": push,
+        "push with history": lambda: push(history=tmp_path / "push.jsonl"),
+        "push by key": lambda: push(order_by_key=True),
+        "lite": lite,
+        "lite in order": lambda: lite(ordered=True),
+        "lite broadcasting": lambda: lite(
+            message_model="broadcasting", local_offset_store_dir=str(tmp_path)
+        ),
+        "pull": lambda: PullConsumer("g", **at),
+        "producer": lambda: Producer("shop", enable_msg_trace=True, **at),
+        "transactions": lambda: TransactionProducer("shop", check=lambda _: None, **at),
+    }
+
+
+def io_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith(("ordermq-io", "ordermq-g"))]
+
+
+def has_begun(closed: Any) -> bool:
+    shutdown = getattr(closed, "_shutdown", None)
+    if (member := getattr(closed, "_member", None)) is not None:
+        shutdown = member._shutdown
+    return shutdown is not None and shutdown._task is not None
+
+
+KINDS = [
+    "push", "push with history", "push by key", "lite", "lite in order", "lite broadcasting",
+    "pull", "producer", "transactions",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("again", [0, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_at_any_line_of_close_ends_it_all_the_same(
+    broker: EmbeddedBroker, makers: dict[str, Make], kind: str, again: int
+) -> None:
+    with Producer("first", name_servers=broker.name_servers) as producer:
+        producer.send(Message("orders", b"x"))
+    eventually(lambda: not broker.statistics.connections, "nobody is connected")
+    at, interrupted, disconnected = 0, True, 0
+    while interrupted:
+        at += 1
+        thing = makers[kind]()  # with a fixed name: the one before has released it
+        thing.start()
+        interruption = InterruptedAt(at, again)
+        try:
+            with interruption:
+                thing.close()
+        except KeyboardInterrupt:
+            pass
+        interrupted = interruption.raised > 0
+        if interrupted and not again and has_begun(thing):
+            # Without any further call: who is not connected renews no lock.
+            eventually(lambda: not broker.statistics.connections, f"disconnected, line {at}")
+            disconnected += 1
+        for _ in range(2):
+            assert thing.close() in (True, False, None)
+        eventually(lambda: not broker.statistics.connections, f"closed at last, line {at}")
+        assert io_threads() == []
+    assert at > 10, "close has more lines than that"
+    assert again or kind == "pull" or disconnected > 10
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_inspector_and_a_broker_close_after_an_interrupt(error: type[BaseException]) -> None:
+    at, interrupted = 0, True
+    while interrupted:
+        at += 1
+        broker = EmbeddedBroker().start()
+        inspector = GroupInspector(broker.name_servers)
+        things: list[Any] = [inspector, broker]
+        interrupted = False
+        for thing in things:
+            interruption = InterruptedAt(at, error=error)
+            try:
+                with interruption:
+                    thing.close()
+            except error:
+                pass
+            interrupted = interrupted or interruption.raised > 0
+            thing.close()
+        assert not [t for t in threading.enumerate() if t.name.startswith("ordermq")]
+    assert at > 5
+
+
+@pytest.fixture
+def stuck(broker: EmbeddedBroker) -> Iterator[tuple[PushConsumer, threading.Event]]:
+    """A consumer whose listener has begun and does not return."""
+    begun, may_end = threading.Event(), threading.Event()
+    consumer = PushConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    consumer.subscribe("orders")
+
+    @consumer.orderly
+    def listen(messages: Any, context: Any) -> None:
+        begun.set()
+        may_end.wait(60)
+
+    with Producer("shop", name_servers=broker.name_servers) as producer:
+        producer.send(Message("orders", b"x"))
+    consumer.start()
+    assert begun.wait(20)
+    yield consumer, may_end
+    may_end.set()
+    consumer.close(5.0)
+
+
+def test_no_lock_is_renewed_after_ctrl_c_in_close(
+    broker: EmbeddedBroker, stuck: tuple[PushConsumer, threading.Event], seen: Seen
+) -> None:
+    consumer, _ = stuck
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press() -> None:
+        eventually(lambda: consumer._member is not None and consumer._member._leaving, "it closes")
+        signal.pthread_kill(main, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    pressing.join()
+    eventually(lambda: not broker.statistics.connections, "it is disconnected")
+    # The listener is still at its message. Its lock expires, and the next member gets it.
+    other = PushConsumer("g", name_servers=broker.name_servers, consume_from_where="first_offset")
+    other.subscribe("orders")
+    other.orderly(seen.take)
+    with other:
+        seen.wait_for_count(1)
+    assert consumer.close() is False
+
+
+def test_close_remembers_its_outcome(stuck: tuple[PushConsumer, threading.Event]) -> None:
+    consumer, may_end = stuck
+    assert consumer.close(0.05) is False
+    may_end.set()
+    assert consumer.close() is False
+    assert consumer.close(0.0) is False
+
+
+def test_close_that_succeeded_says_so_again(
+    broker: EmbeddedBroker, makers: dict[str, Make]
+) -> None:
+    with Producer("shop", name_servers=broker.name_servers) as producer:
+        producer.send(Message("orders", b"x"))
+    for kind in ("push", "lite", "lite in order"):
+        consumer = makers[kind]()
+        consumer.start()
+        assert [consumer.close() for _ in range(3)] == [True, True, True]
+
+
+def test_a_listener_that_closes_its_consumer_while_it_closes_does_not_wait_for_itself(
+    broker: EmbeddedBroker,
+) -> None:
+    said: list[bool] = []
+    begun = threading.Event()
+    consumer = PushConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    consumer.subscribe("orders")
+
+    @consumer.orderly
+    def listen(messages: Any, context: Any) -> None:
+        begun.set()
+        eventually(context.is_revoked, "somebody closes")
+        said.append(consumer.close())
+
+    with Producer("shop", name_servers=broker.name_servers) as producer:
+        producer.send(Message("orders", b"x"))
+    consumer.start()
+    assert begun.wait(20)
+    assert consumer.close(30.0) is False
+    eventually(lambda: said == [False], "the listener's close returned")
+
+
+def test_run_ends_at_a_second_signal_and_renews_nothing(broker: EmbeddedBroker) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    consumer = PushConsumer(
+        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+    )
+    consumer.subscribe("orders")
+
+    @consumer.orderly
+    def listen(messages: Any, context: Any) -> None:
+        begun.set()
+        may_end.wait(60)
+
+    with Producer("shop", name_servers=broker.name_servers) as producer:
+        producer.send(Message("orders", b"x"))
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press() -> None:
+        assert begun.wait(20)
+        signal.pthread_kill(main, signal.SIGTERM)
+        eventually(lambda: consumer._member is not None and consumer._member._leaving, "it closes")
+        signal.pthread_kill(main, signal.SIGTERM)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    assert consumer.run() is False
+    pressing.join()
+    eventually(lambda: not broker.statistics.connections, "it is disconnected")
+    assert consumer.close() is False
+    may_end.set()
