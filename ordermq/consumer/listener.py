@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
+from ordermq.client.runtime import is_async, result_of
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
 from ordermq.config import ConsumeConfig
@@ -213,6 +214,23 @@ Listener = Callable[
 ConcurrentListener = Callable[
     [Sequence[MessageView], ConcurrentContext], ListenerAnswer | Awaitable[ListenerAnswer]
 ]
+
+
+def require_plain(kind: str, *functions: object) -> None:
+    """Check that functions that are called and not awaited are no `async def`.
+
+    Raises: ConfigError: one is.
+    """
+    for function in functions:
+        if is_async(function):
+            raise refused_async(kind, function)
+
+
+def refused_async(kind: str, function: object, returned: object = None) -> ConfigError:
+    """Return the error of an asynchronous function where a plain one is called."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # else Python warns that it was never awaited
+    return ConfigError(f"{kind} {function!r} is asynchronous: expected a plain function")
 
 
 def require_listener(listener: Any, group: str) -> None:
@@ -439,12 +457,26 @@ def wrapped(
             call.result = listener(kept, context)
         except BaseException as error:
             call.exception = error
+            around.end(call, context)
+            raise
+        if inspect.isawaitable(call.result):  # awaited by the dispatcher, hooks and all
+            return finish(call, messages, context)
+        around.end(call, context)
+        return around.result(call, messages, context)
+
+    async def finish(
+        call: ConsumeCall, messages: Sequence[MessageView], context: ConsumeContext
+    ) -> object:
+        try:
+            call.result = await result_of(cast(Awaitable[object], call.result))
+        except BaseException as error:
+            call.exception = error
             raise
         finally:
             around.end(call, context)
         return around.result(call, messages, context)
 
-    return call_async if inspect.iscoroutinefunction(listener) else call_plain
+    return call_async if is_async(listener) else call_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,10 +496,19 @@ class _Around:
         """Return the messages every filter keeps; a filter that raises fails the call."""
         if not self.filters:
             return messages
-        kept = [message for message in messages if all(keep(message) for keep in self.filters)]
+        kept = [message for message in messages if all(self._keeps(message))]
         if len(kept) < len(messages):
             self.statistics.add("filtered", len(messages) - len(kept))
         return kept
+
+    def _keeps(self, message: MessageView) -> Iterator[object]:
+        for keep in self.filters:
+            answer = keep(message)
+            if type(answer) is not bool and inspect.isawaitable(
+                answer
+            ):  # which is true, whatever it would say
+                raise refused_async("filter", keep, answer)
+            yield answer
 
     def begin(self, messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeCall:
         call = ConsumeCall(self.group, context.message_queue, messages, context.attempt)
@@ -498,7 +539,9 @@ class _Around:
 
     def _run(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
         try:
-            step(call)
+            returned: object = step(call)  # type: ignore[func-returns-value]
+            if returned is not None and inspect.isawaitable(returned):
+                raise refused_async("hook", step, returned)
         # Also sys.exit(): a hook watches the call and does not decide it.
         except BaseException:  # noqa: BLE001 - the user's; logged and counted
             self.statistics.add("hook_errors")

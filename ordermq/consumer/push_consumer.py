@@ -39,6 +39,7 @@ from ordermq.consumer.listener import (
     MessageFilter,
     TraceConsumption,
     require_listener,
+    require_plain,
     wrapped,
 )
 from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
@@ -294,6 +295,7 @@ class PushConsumer(Starting):
     def add_hook(self, hook: ConsumeHook) -> None:
         """Have `hook` called before and after each listener call; before `start`."""
         self._require_not_started("add_hook")
+        require_plain("hook", hook.before, hook.after)
         self._hooks.append(hook)
 
     def add_filter(self, keep: MessageFilter) -> None:
@@ -303,6 +305,7 @@ class PushConsumer(Starting):
         the broker does it. A filter that raises fails the batch, as a listener does.
         """
         self._require_not_started("add_filter")
+        require_plain("filter", keep)
         self._filters.append(keep)
 
     def _require_not_started(self, call: str) -> None:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ordermq.client.runtime import is_async, result_of
 from ordermq.client.session import ClientSession
 from ordermq.errors import ConfigError, OrderMQError, ProtocolError
 from ordermq.model import properties as props
@@ -354,7 +355,9 @@ def _not_durable(half: SendReceipt) -> _Outcome | None:
 def _state(ask: Callable[[], TransactionState | None], name: str, transaction_id: str) -> _Outcome:
     """Return the listener's answer, or UNKNOWN with the reason if it raised."""
     try:
-        return _answer_of(ask())
+        answer: Any = ask()
+        # On a loop of its own, in this call's own thread.
+        return _answer_of(asyncio.run(result_of(answer)) if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001 - logged, and the broker is told
         return _raised(error, name, transaction_id)
 
@@ -368,7 +371,7 @@ async def _executed(
     """Run the local transaction: on this loop if it is `async def`, else on a thread."""
     try:
         answer: Any
-        if inspect.iscoroutinefunction(execute):
+        if is_async(execute):
             answer = execute(message, argument)
         else:
             answer = await asyncio.to_thread(execute, message, argument)

@@ -25,7 +25,7 @@ import asyncio
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol
 
 from ordermq.client.runtime import Runtime
@@ -58,6 +58,8 @@ _FIRST_RESTART_MS = 1_000
 _MAX_RESTART_MS = 60_000
 
 AnyListener = Callable[..., Any]
+Awaited = Callable[[Awaitable[object]], object]  # waits for what a plain listener returned
+_PLAIN_RESULTS = (ConsumeResult, int, type(None))
 # What came of a call or of work on the I/O thread: (value, None) or (None, what it raised).
 Outcome = tuple[object, BaseException | None]
 # The first call that did not simply succeed, and its outcome; None if all did.
@@ -67,8 +69,11 @@ CallOutcome = tuple[ConsumeContext, Outcome] | None
 class Step(Protocol):
     """A step that a run yields; it is sent what `perform` returns."""
 
-    def perform(self, listener: AnyListener, runtime: Runtime) -> object:
-        """Perform it on a worker thread."""
+    def perform(self, listener: AnyListener, runtime: Runtime, awaited: Awaited) -> object:
+        """Perform it on a worker thread.
+
+        Args: awaited: waits for the result of a listener that returned an awaitable.
+        """
 
     async def perform_async(self, listener: AnyListener, runtime: Runtime) -> object:
         """Perform it in a task on the listeners' event loop."""
@@ -103,7 +108,7 @@ class ListenerCalls:
     # Both values are compared by identity, and in each loop anew: this runs per message, and
     # a table look-up or a method call would cost as much as a listener that only counts.
 
-    def perform(self, listener: AnyListener, runtime: Runtime) -> CallOutcome:
+    def perform(self, listener: AnyListener, runtime: Runtime, awaited: Awaited) -> CallOutcome:
         is_judged, other_success = self.is_judged, self.other_success
         for context in self.contexts:
             try:
@@ -112,6 +117,13 @@ class ListenerCalls:
             except BaseException as error:  # noqa: BLE001 - judged as the outcome
                 return context, (None, error)
             if (value is not _SUCCESS and value is not other_success) or is_judged:
+                # Only here, off the path of a plain success: a lambda, say, that calls an `async
+                # def`. Untried it would count as a result that nobody understands.
+                if type(value) not in _PLAIN_RESULTS and inspect.isawaitable(value):
+                    try:
+                        value = awaited(value)
+                    except BaseException as error:  # noqa: BLE001 - judged as the outcome
+                        return context, (None, error)
                 return context, (value, None)
         return None
 
@@ -196,7 +208,7 @@ class OnIoThread:
     def __init__(self, work: Any) -> None:
         self.work = work
 
-    def perform(self, listener: AnyListener, runtime: Runtime) -> Outcome:
+    def perform(self, listener: AnyListener, runtime: Runtime, awaited: Awaited) -> Outcome:
         try:
             return runtime.call(self.work), None
         except BaseException as error:  # noqa: BLE001 - handed on as the outcome
@@ -403,7 +415,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         try:
             step = next(steps)
             while True:
-                step = steps.send(step.perform(listener, runtime))
+                step = steps.send(step.perform(listener, runtime, self._pool.awaited))
         except StopIteration:
             return
         except BaseException:  # noqa: BLE001 - logged, and the queue restarts

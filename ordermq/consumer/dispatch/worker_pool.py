@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
-from ordermq.client.runtime import Runtime
+from ordermq.client.runtime import Runtime, is_async, result_of
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue
@@ -55,6 +55,9 @@ class ListenerPool(Protocol[_Served]):
         Returns: (its result, None) or (None, what it raised).
         """
 
+    def awaited(self, returned: Awaitable[object]) -> object:
+        """Wait for the result of a plain listener that returned an awaitable; on its thread."""
+
     def resize(self, size: int) -> None:
         """Set the maximum number of threads, or of limited tasks; any thread."""
 
@@ -80,7 +83,7 @@ def pool_for(
     Args:
         limits_tasks: the event loop, too, runs at most `size` queues at once.
     """
-    if inspect.iscoroutinefunction(listener):
+    if is_async(listener):
         return ListenerLoop(run_async, f"{name}-listeners", size if limits_tasks else None)
     return WorkerPool(size, run, name, lambda check: runtime.post_after(_CHECK_AFTER_S, check))
 
@@ -144,6 +147,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         self._steps_checked = -1  # at the last check
         self._has_check = False  # one check at a time is on its way
         self._is_closing = False
+        self._loop: Runtime | None = None  # of listeners that turn out to be asynchronous
 
     def submit(self, assigned: Queue) -> None:
         with self._lock:
@@ -179,7 +183,19 @@ class WorkerPool(ProcessBound, Generic[Queue]):
     async def call_alone(
         self, listener: Callable[..., Any], context: ConsumeContext
     ) -> tuple[object, BaseException | None]:
-        return await _outcome_of(asyncio.to_thread(listener, context.messages, context))
+        return await _outcome_of(asyncio.to_thread(self._call_alone, listener, context))
+
+    def _call_alone(self, listener: Callable[..., Any], context: ConsumeContext) -> object:
+        returned = listener(context.messages, context)
+        return self.awaited(returned) if inspect.isawaitable(returned) else returned
+
+    def awaited(self, returned: Awaitable[object]) -> object:
+        # One loop for all of them, as for an `async def`: what one call leaves there, such as a
+        # connection, the next one can use.
+        with self._lock:
+            if self._loop is None:
+                self._loop = Runtime(f"{self._name}-listeners")
+        return self._loop.call(result_of(returned))
 
     def resize(self, size: int) -> None:
         with self._lock:
@@ -203,6 +219,8 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         threads = [each for each in self._threads if each is not threading.current_thread()]
         for thread in threads:
             thread.join(timeout_s)
+        if self._loop is not None:
+            self._loop.release()
         return not any(thread.is_alive() for thread in threads)
 
     # Under the lock.
@@ -335,6 +353,9 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
         except Exception as error:  # noqa: BLE001 - the user's; handed on as the outcome
             return None, error
         return await _outcome_of(asyncio.wrap_future(self._runtime.submit(work)))
+
+    def awaited(self, returned: Awaitable[object]) -> object:
+        return self._runtime.call(result_of(returned))
 
     def resize(self, size: int) -> None:
         # Tasks that run keep the old semaphore; only later ones wait for the new one.

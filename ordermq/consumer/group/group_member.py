@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import threading
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import Shutdown, cancelled
+from ordermq.client.runtime import Shutdown, cancelled, result_of
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import (
@@ -672,10 +673,16 @@ class GroupMember(ProcessBound):
         if callback is None:
             return
         try:
-            await asyncio.to_thread(callback, *arguments)
+            await asyncio.to_thread(_call_user, callback, *arguments)
         except asyncio.CancelledError:
             raise
         # Also sys.exit(), which would end the I/O thread's loop.
         except BaseException:  # noqa: BLE001 - the user's; logged and counted
             self._settings.statistics.add("callback_errors")
             _log.exception("%s: callback %r raised", arguments[0], callback)
+
+
+def _call_user(callback: Callable[..., object], *arguments: object) -> None:
+    returned = callback(*arguments)
+    if inspect.isawaitable(returned):  # on a loop of its own: only this thread waits for it
+        asyncio.run(result_of(returned))

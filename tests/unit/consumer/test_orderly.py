@@ -115,7 +115,7 @@ class Consumption:
             self.seen += [message.queue_offset for message in messages]
             return listener(messages, context)
 
-        return calls.perform(listen, cast(Any, None))
+        return calls.perform(listen, cast(Any, None), cast(Any, None))
 
 
 def test_a_quick_listener_is_called_batch_by_batch_from_growing_claims() -> None:
