@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext, suppress
 from typing import Any, cast
+from unittest import mock
 
 try:
     import atheris
@@ -375,8 +376,8 @@ async def _serve(data: bytes) -> None:
 def pulls(data: bytes) -> None:
     """What a broker sends to a client that pulls and has asked for a lock, in reads of any size."""
     if len(data) > 2:
-        fetcher.next_opaque = lambda: OPAQUE
-        asyncio.run(_serve(data))
+        with mock.patch.object(fetcher, "next_opaque", return_value=OPAQUE):
+            asyncio.run(_serve(data))
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
