@@ -57,8 +57,10 @@ class Listener:
 
         Raises: OSError: the address is not available.
         """
-        found = await self._loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        # Not by the loop: uvloop looks names up on threads of libuv, and a forked child, which has
+        # none of these, then crashes as it exits.
+        found = await asyncio.to_thread(
+            socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         try:
             # A name may have several addresses, and each is listened on.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
+import os
 import socket
 import threading
 from collections import defaultdict
@@ -42,6 +44,23 @@ def look_up(host: str, port: int) -> concurrent.futures.Future[list[SocketAddres
     # server is away. A pool's threads would be used up by that, and be waited for at exit.
     threading.Thread(target=work, name=f"ordermq-dns-{host}", daemon=True).start()
     return found
+
+
+async def _connect(opened: socket.socket, address: SocketAddress) -> None:
+    # Not by the loop's `sock_connect`: uvloop's looks even numbers up, on threads of libuv, and a
+    # forked child, which has none of these, then crashes as it exits.
+    error = opened.connect_ex(address.place)
+    if error == errno.EINPROGRESS:
+        loop = asyncio.get_running_loop()
+        is_decided = asyncio.Event()
+        loop.add_writer(opened, is_decided.set)
+        try:
+            await is_decided.wait()
+        finally:
+            loop.remove_writer(opened)
+        error = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, f"{os.strerror(error)}: {address.place[0]}")
 
 
 def _addresses(host: str, port: int, flags: int) -> list[SocketAddress]:
@@ -111,7 +130,7 @@ class Dialer:
             opened.setblocking(False)
             # Requests are small and wait for their answers: none may be held back for the next.
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().sock_connect(opened, address.place)
+            await _connect(opened, address)
         except BaseException:
             failed.add(address)  # also one that was too slow, and is cancelled
             opened.close()
