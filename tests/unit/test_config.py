@@ -43,8 +43,10 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "lock_timeout_ms": (1, DAY_MS),
         "reconnect_delay_ms": (1, DAY_MS),
         "max_frame_bytes": (1_024, 1 << 30),
+        "max_decompressed_bytes": (1, 1 << 30),
         "heartbeat_interval_ms": (10, DAY_MS),
         "route_interval_ms": (10, DAY_MS),
+        "forget_broker_after_ms": (1, DAY_MS),
     },
     PullConfig: {
         "pull_batch_size": (1, 1_024),

@@ -32,7 +32,8 @@ def test_what_javas_clients_write_is_understood(version: str) -> None:
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]))
 TABLES = st.dictionaries(
-    st.builds(MessageQueue, NAMES, NAMES, st.integers(0, 1 << 31)), st.integers(0, (1 << 63) - 1)
+    st.builds(MessageQueue, NAMES, NAMES, st.integers(0, (1 << 31) - 1)),
+    st.integers(0, (1 << 63) - 1),
 )
 
 

@@ -367,7 +367,7 @@ def test_an_account_that_may_not_ask_for_the_oldest_offset_begins_at_0() -> None
 
 
 class Running:
-    """`OffsetCommitter.run` over one queue, with a clock that tests move."""
+    """An `OffsetCommitter` at work for one queue, with a clock that tests move."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -381,7 +381,12 @@ class Running:
         )
         self.offsets._client.runtime = runtime
         self.offsets.follow(lambda: [self.assigned])
-        self.task = asyncio.create_task(self.offsets.run(lambda: [self.assigned], 5_000))
+        self.task = asyncio.create_task(self._commit_each_5_s())
+
+    async def _commit_each_5_s(self) -> None:
+        while True:
+            await self.clock.sleep_ms(5_000)
+            await self.offsets.commit_periodically(lambda: [self.assigned])
 
     async def pass_ms(self, delta_ms: int) -> None:
         for _ in range(delta_ms // 50):
