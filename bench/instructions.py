@@ -84,7 +84,9 @@ def sends(address: str) -> Cases:
 
 def catch_up(address: str) -> Cases:
     """List the catch-up with each batch size."""
-    many = workloads.CATCH_UP_MESSAGES // _SHARE
+    # Whole queues: `fill` stores the same number in each.
+    many = workloads.CATCH_UP_MESSAGES // _SHARE // workloads.CATCH_UP_QUEUES
+    many *= workloads.CATCH_UP_QUEUES
     fill(address, many)
     for batch in workloads.LISTENER_BATCHES:
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, NullPool, create_engine
 
 import ordermq.core
 from tests.postgresql import NoPostgreSql, PostgreSql
@@ -58,7 +58,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
             connection.exec_driver_sql("PRAGMA synchronous = OFF")
     else:
         server: PostgreSql = request.getfixturevalue("postgresql")
-        made = create_engine(server.url, pool_size=20)
+        # No pool: a store's thread may give its connection back after the test has ended.
+        made = create_engine(server.url, poolclass=NullPool)
         with made.begin() as connection:
             connection.exec_driver_sql("DROP SCHEMA public CASCADE")
             connection.exec_driver_sql("CREATE SCHEMA public")

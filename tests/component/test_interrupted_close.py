@@ -33,6 +33,14 @@ HOUSE = str(Path(ordermq.__file__).parent)
 LEASE_MS = 600
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests run in the background of a shell that ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class InterruptedAt:
     """Raises `error` in this thread, before the `at`-th line of ours that runs in the block.
 
