@@ -59,4 +59,6 @@ def test_members_that_come_and_go_and_fail_lose_nothing_and_the_audit_says_so(
     assert report.sent_back >= 12
     assert report.diverted == 0
     # The witness is not blind: without one member's file its messages are lost.
-    assert [v.invariant for v in audit([*files[1:], broker_history]).violations] == ["I4"]
+    # Its start is told: the first commit the others know of may lie behind what it consumed.
+    blind = audit([*files[1:], broker_history], start_offsets=0)
+    assert [v.invariant for v in blind.violations] == ["I4"]

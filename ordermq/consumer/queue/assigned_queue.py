@@ -404,13 +404,13 @@ class AssignedQueue:
                 counts, is_lost = False, True
             if counts:
                 if done < len(claim.messages):
-                    self.process_queue.make_again_from(claim.messages[done].queue_offset)
+                    self.process_queue.make_again_from(claim.messages.offsets()[done])
                 if done > held:
                     # The process queue commits all that is consuming, so the held part is put
                     # back for that moment. It is the smallest of what is pending, which makes the
                     # take get just it again.
                     if held:
-                        first_held = claim.messages[done - held].queue_offset
+                        first_held = claim.messages.offsets()[done - held]
                         self.process_queue.make_again_from(first_held)
                     self._done_offset = self._done_after(self.process_queue.commit())
                     if held:
@@ -441,7 +441,7 @@ class AssignedQueue:
         with self._lock:
             counts = claim.generation == self._generation and self._lease is not None
             if counts and before:
-                self.process_queue.make_again_from(claim.messages[before].queue_offset)
+                self.process_queue.make_again_from(claim.messages.offsets()[before])
                 self._done_offset = self._done_after(self.process_queue.commit())
             elif counts:
                 self.process_queue.rollback()
