@@ -92,7 +92,7 @@ MUST_EXIST: Final[dict[str, Row]] = {
     ),
     "stop in mid-batch with a second consumer waiting": Row(
         (
-            "test_endings::test_no_other_member_gets_a_message_while_code_of_a_stopped_query_still_runs",
+            "test_endings::test_locks_of_a_query_stopped_while_its_code_runs_live_on_for_the_executors",
         ),
     ),
     "SIGSTOP of the reader past the lease": Row(
