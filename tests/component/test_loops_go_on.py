@@ -212,6 +212,7 @@ def test_a_loop_that_breaks_goes_on(
         eventually(
             lambda: all(each.failing_ms is None for each in broken.troubled()),
             "no loop fails any more",
+            60.0,  # a round may wait for its whole interval, 20 s, before it has ended well
         )
         order = [body for at, body in enumerate(scene.bodies) if body not in scene.bodies[:at]]
         assert order == [b"0", b"1", b"2"]
