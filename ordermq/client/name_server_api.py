@@ -90,6 +90,7 @@ class NameServerApi:
         self._failed: set[str] = set()  # those that have not answered since
         # By task, held here because the loop keeps only weak references.
         self._asking: dict[asyncio.Task[_Reply[Any]], str] = {}
+        self._waiting: set[asyncio.Event] = set()  # of the requests under way
 
     async def topic_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, None if no broker has it yet.
@@ -133,27 +134,30 @@ class NameServerApi:
         is_unknown = False
         failure: OrderMQError | None = None
         attempts = [partial(self._start, address, code, ext, read) for address in self._order]
-        async with contextlib.aclosing(staggered(attempts, self._clock)) as outcomes:
-            async for ended in outcomes:
-                reply = ended.result()
-                unheard.discard(reply.address)
-                if reply.error is not None:
-                    if not isinstance(reply.error, RemotingError):
-                        raise reply.error
-                    # A refusal says more than a second server's silence.
-                    failure = failure if isinstance(failure, BrokerError) else reply.error
-                elif reply.found is not None:
-                    # Who was asked and is still silent is not waited for again, until it answers.
-                    self._failed |= unheard.intersection(self._asking.values())
-                    self._order.remove(reply.address)
-                    self._order.insert(0, reply.address)
-                    return reply.found
-                else:
-                    # A name server that was just restarted knows no topic until the brokers have
-                    # registered again, which takes them up to 30 s.
-                    is_unknown = True
-                if is_unknown and unheard <= self._failed:
-                    break
+        wake = asyncio.Event()
+        self._waiting.add(wake)
+        try:
+            async with contextlib.aclosing(staggered(attempts, self._clock, wake)) as looks:
+                async for look in looks:
+                    for ended in look:
+                        reply = ended.result()
+                        unheard.discard(reply.address)
+                        if reply.error is not None:
+                            if not isinstance(reply.error, RemotingError):
+                                raise reply.error
+                            # A refusal says more than a second server's silence.
+                            failure = failure if isinstance(failure, BrokerError) else reply.error
+                        elif reply.found is not None:
+                            self._heard(reply.address, unheard)
+                            return reply.found
+                        else:
+                            # A name server that was just restarted knows no topic until the
+                            # brokers have registered again, which takes them up to 30 s.
+                            is_unknown = True
+                    if is_unknown and unheard <= self._failed:
+                        break
+        finally:
+            self._waiting.remove(wake)
         if is_unknown:
             # Those that were down are asked, too, but nobody waits for them once more.
             for address in unheard.difference(self._asking.values()):
@@ -164,6 +168,15 @@ class NameServerApi:
         raise RouteError(
             f"no name server answers ({'; '.join(self.addresses)}): {failure}", topic=topic
         ) from failure
+
+    def _heard(self, address: str, unheard: set[str]) -> None:
+        """Ask this server first from now on; wait no longer for those asked before it."""
+        self._failed |= unheard.intersection(self._asking.values())
+        self._order.remove(address)
+        self._order.insert(0, address)
+        # Requests made at the same time may be waiting for one of these: they need not, either.
+        for wake in self._waiting:
+            wake.set()
 
     def _start(
         self,

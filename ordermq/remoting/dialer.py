@@ -99,13 +99,14 @@ class Dialer:
 
         winner: asyncio.Task[socket.socket] | None = None
         attempts = [partial(start, address) for address in addresses]
-        race = staggered(attempts, self._clock)
+        race = staggered(attempts, self._clock, asyncio.Event())
         try:
-            async for ended in race:
-                error = _error_of(ended)
-                if error is None:
-                    winner = ended
-                    return ended.result()
+            async for look in race:
+                for ended in look:
+                    error = _error_of(ended)
+                    if error is None:
+                        winner = ended
+                        return ended.result()
         finally:
             await race.aclose()
             for task in opening:

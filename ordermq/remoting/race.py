@@ -16,25 +16,26 @@ NEXT_AFTER_MS = 250
 
 
 async def staggered(
-    attempts: Iterable[Callable[[], asyncio.Task[_T]]], clock: Clock
-) -> AsyncGenerator[asyncio.Task[_T], None]:
+    attempts: Iterable[Callable[[], asyncio.Task[_T]]], clock: Clock, wake: asyncio.Event
+) -> AsyncGenerator[list[asyncio.Task[_T]], None]:
     """Start each attempt when the one before has ended, or after `NEXT_AFTER_MS`.
 
-    Yields: each attempt that has ended. The caller owns them: who stops early cancels what is
-        left, or lets it run on.
+    Args:
+        wake: set when an attempt has ended; set it to be given the next look at once.
+    Yields: the attempts that have ended since the last look, perhaps none. The caller owns them:
+        who stops early cancels what is left, or lets it run on.
     """
     untried, running = deque(attempts), list[asyncio.Task[_T]]()
-    ended = asyncio.Event()
     while untried or running:
         if untried:
             task = untried.popleft()()
-            task.add_done_callback(lambda _: ended.set())
+            task.add_done_callback(lambda _: wake.set())
             running.append(task)
         if untried:
-            await wait_until_set(ended, clock, NEXT_AFTER_MS)
+            await wait_until_set(wake, clock, NEXT_AFTER_MS)
         else:
-            await ended.wait()
-        ended.clear()
-        for task in [task for task in running if task.done()]:
-            running.remove(task)
-            yield task
+            await wake.wait()
+        wake.clear()
+        ended = [task for task in running if task.done()]
+        running = [task for task in running if task not in ended]
+        yield ended

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,40 +14,12 @@ from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from tests.component.conftest import Seen, eventually
 from tests.component.name_server import NameServer
+from tests.silent_addresses import blackholed, dead, stalled
 
 TOPICS = [f"orders-{number}" for number in range(5)]
 # The race takes 0.25 s. Before, each of these took one time-out of 3 s or more; what lies between
 # is for a loaded machine.
-ONE_RACE_S, NO_RACE_S = 4.5, 1.0  # one connect time-out is 3 s
-
-
-@contextlib.contextmanager
-def dead() -> Iterator[str]:
-    """An address whose port refuses connections."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
-
-
-@contextlib.contextmanager
-def blackholed() -> Iterator[str]:
-    """An address that answers no connect: the line of a socket that never accepts is full."""
-    with contextlib.ExitStack() as open_sockets:
-        listening = open_sockets.enter_context(socket.socket())
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        for _ in range(3):
-            waiting = open_sockets.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listening.getsockname())
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-@contextlib.contextmanager
-def stalled() -> Iterator[str]:
-    """An address that takes connections and bytes, and answers nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
+ONE_RACE_S, NO_RACE_S = 2.0, 1.0
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from remoting.wire_server import Line, WireServer, run, until
@@ -19,6 +18,7 @@ from ordermq.errors import BrokerError, RouteError
 from ordermq.remoting.bodies import BrokerData, QueueData, TopicRoute
 from ordermq.remoting.command import Command
 from ordermq.remoting.race import NEXT_AFTER_MS
+from tests.silent_addresses import blackholed, dead
 
 ROUTE = TopicRoute((BrokerData("b", {0: "127.0.0.1:1"}),), (QueueData("b", 4, 4),))
 Handle = Callable[[Line, Command], None]
@@ -44,34 +44,16 @@ def sends_a_garbage_route(line: Line, command: Command) -> None:
     line.send(command.reply(0, body=b'{"brokerDatas": 7}'))
 
 
+def knows_all_but_retries(line: Line, command: Command) -> None:
+    (knows_nothing if command.ext["topic"].startswith("%RETRY%") else knows)(line, command)
+
+
 def is_silent(line: Line, command: Command) -> None:
     """Accepts, reads, and never answers."""
 
 
 def is_http(line: Line, command: Command) -> None:
     line.send_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-
-@contextlib.contextmanager
-def dead() -> Iterator[str]:
-    """An address whose port refuses connections."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
-
-
-@contextlib.contextmanager
-def blackholed() -> Iterator[str]:
-    """An address that answers no connect: the line of a socket that never accepts is full."""
-    with contextlib.ExitStack() as open_sockets:
-        listening = open_sockets.enter_context(socket.socket())
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        for _ in range(3):
-            waiting = open_sockets.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listening.getsockname())
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 class Asked:
@@ -205,6 +187,24 @@ def test_an_unknown_topic_waits_for_a_dead_name_server_once_and_finds_it_again()
             # It is asked without being waited for, and heard from then on.
             await until(lambda: silent.address not in asked.api._failed)
             assert (await asked.route())[0] == ROUTE
+
+    run(work())
+
+
+def test_an_unknown_topic_waits_no_longer_than_the_others_asked_together() -> None:
+    async def work() -> None:
+        async with (
+            servers(is_silent, knows_all_but_retries) as (silent, good),
+            asking(silent.address, good.address) as asked,
+        ):
+            # Asked first, "no such topic" is answered before the other topic's route shows that
+            # the silent server need not be waited for.
+            (retries, took_ms), (found, _) = await asyncio.gather(
+                asked.route("%RETRY%g"), asked.route("T")
+            )
+            assert (retries, found) == (None, ROUTE)
+            # Each of the two moves the clock while it waits.
+            assert took_ms <= 4 * NEXT_AFTER_MS < RemotingConfig().request_timeout_ms
 
     run(work())
 
