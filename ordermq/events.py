@@ -65,6 +65,11 @@ class EventType(StrEnum):
     CRASH = "CRASH"  # written by the test that killed `client`
 
 
+Member = int | str | Sequence[int] | Sequence[str | None]
+# Every event of a queue has these, so that an audit need not ask.
+_QUEUE: dict[str, Member] = {"group": "", "topic": "", "broker": "", "queue": -1, "epoch": 0}
+
+
 class Recorder(Protocol):
     """Receiver of events."""
 
@@ -72,18 +77,8 @@ class Recorder(Protocol):
     def enabled(self) -> bool:
         """False if recording does nothing, so that callers need not collect the members."""
 
-    def record(
-        self,
-        event: EventType,
-        *,
-        group: str = "",
-        topic: str = "",
-        broker: str = "",
-        queue: int = -1,
-        epoch: int = 0,
-        **members: int | str | Sequence[int] | Sequence[str | None],
-    ) -> None:
-        """Append one event; return when the operating system has the line."""
+    def record(self, event: EventType, **members: Member) -> None:
+        """Append one event with its members; return when the operating system has the line."""
 
     def close(self) -> None:
         """Write CLOSE and release the file; a second call does nothing."""
@@ -94,17 +89,7 @@ class NoHistory:
 
     enabled = False
 
-    def record(
-        self,
-        event: EventType,
-        *,
-        group: str = "",
-        topic: str = "",
-        broker: str = "",
-        queue: int = -1,
-        epoch: int = 0,
-        **members: int | str | Sequence[int] | Sequence[str | None],
-    ) -> None:
+    def record(self, event: EventType, **members: Member) -> None:
         return None
 
     def close(self) -> None:
@@ -142,21 +127,10 @@ class History(Closing):
         with contextlib.suppress(OSError):
             self.record(EventType.OPEN)
 
-    def record(
-        self,
-        event: EventType,
-        *,
-        group: str = "",
-        topic: str = "",
-        broker: str = "",
-        queue: int = -1,
-        epoch: int = 0,
-        **members: int | str | Sequence[int] | Sequence[str | None],
-    ) -> None:
+    def record(self, event: EventType, **members: Member) -> None:
         line: dict[str, Any] = {"p": self.process, "seq": 0, "t": 0, "type": event.value}
-        if queue >= 0:
-            line |= {"group": group, "topic": topic, "broker": broker, "queue": queue}
-            line["epoch"] = epoch
+        if "queue" in members:
+            line |= _QUEUE
         line |= members
         with self._lock:
             if self._file < 0:
@@ -208,21 +182,9 @@ class GuardedRecorder:
         self._errors = 0
         self.enabled = recorder.enabled
 
-    def record(
-        self,
-        event: EventType,
-        *,
-        group: str = "",
-        topic: str = "",
-        broker: str = "",
-        queue: int = -1,
-        epoch: int = 0,
-        **members: int | str | Sequence[int] | Sequence[str | None],
-    ) -> None:
+    def record(self, event: EventType, **members: Member) -> None:
         try:
-            self._recorder.record(
-                event, group=group, topic=topic, broker=broker, queue=queue, epoch=epoch, **members
-            )
+            self._recorder.record(event, **members)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - counted and logged
             self.failed(error)
 

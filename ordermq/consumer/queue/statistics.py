@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from ordermq.clock import Clock, SystemClock
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
-from ordermq.events import EventType, GuardedRecorder, Recorder
+from ordermq.events import EventType, GuardedRecorder, Member, Recorder
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 
@@ -228,8 +228,6 @@ _STATES: dict[str, Callable[[ConsumerStatistics], int]] = {
     "oldest_blocked_ms": ConsumerStatistics._oldest_blocked_ms,
     "unreadable_queues": ConsumerStatistics._unreadable_queues,
 }
-
-Member = int | str | Sequence[int] | Sequence[str | None]
 
 
 class EventRecorder:
