@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from ordermq.errors import ConfigError, StateError, StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.sql import SqlOffsetStore
 from tests.component.conftest import Seen, eventually, numbered
+from tests.component.docs_examples import DOCS, examples, run_example
 from tests.postgresql import PostgreSql
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -402,3 +404,9 @@ def test_a_database_that_is_away_at_the_start_is_told_at_once(broker: EmbeddedBr
     consumer.orderly(lambda messages, context: None)
     with pytest.raises(StoreError, match="offsets in ordermq_offsets"):
         consumer.start()
+
+
+def test_the_example_of_the_page_books_every_payment_once(tmp_path: Path) -> None:
+    [code] = examples((DOCS / "exactly-once.md").read_text())
+    done = run_example(code, tmp_path)
+    assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", ["5050"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +25,7 @@ from ordermq.consumer.listener import ConcurrentContext
 from ordermq.errors import ConfigError, StateError
 from ordermq.model.names import dead_letter_topic
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
+from tests.component.docs_examples import DOCS, examples
 from tests.component.test_orderly_consumer import committed, send_all
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -266,8 +265,8 @@ def test_with_strict_results_none_suspends_and_hooks_are_told_so(
 
 def listener_of_the_page(word: str, **names: Any) -> Any:
     """Return the listener in docs/order.md whose code has this word."""
-    page = (Path(__file__).parents[2] / "docs" / "order.md").read_text()
-    (code,) = (part for part in re.findall(r"```python\n(.*?)```", page, re.S) if word in part)
+    page = (DOCS / "order.md").read_text()
+    (code,) = (part for part in examples(page) if word in part)
     consumer = SimpleNamespace(orderly=lambda listener: listener)
     space: dict[str, Any] = {"consumer": consumer, "ConsumeResult": ConsumeResult, **names}
     exec(code.replace("100_000", "50"), space)

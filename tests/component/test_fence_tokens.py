@@ -67,6 +67,20 @@ class Tokens(Seen):
         super().take(messages, context)
 
 
+class Tokenless(Seen):
+    """Deliveries without a fence token, and the reason each was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: list[str] = []
+
+    def take(self, messages: Any, context: Any) -> None:
+        with pytest.raises(StateError) as problem:
+            _ = context.fence_token
+        self.reasons.append(str(problem.value))
+        super().take(messages, context)
+
+
 def test_epochs_grow_from_host_to_host_whatever_their_uptimes_and_clocks(
     producer: Producer, plain: PlainBroker, make_consumer: MakeConsumer
 ) -> None:
@@ -172,61 +186,42 @@ def test_the_recipe_refuses_an_owner_that_was_paused_and_writes_everything_once(
 
 
 def test_a_broker_that_refuses_epochs_is_consumed_from_and_the_token_says_why(
-    producer: Producer, plain: PlainBroker, make_consumer: MakeConsumer, seen: Seen
+    producer: Producer, plain: PlainBroker, make_consumer: MakeConsumer
 ) -> None:
     plain.refusal = ResponseCode.NO_PERMISSION
-    problems: list[str] = []
-
-    def listen(messages: Any, context: Any) -> None:
-        with pytest.raises(StateError) as problem:
-            _ = context.fence_token
-        problems.append(str(problem.value))
-        seen.take(messages, context)
-
+    listener = Tokenless()
     send_all(producer, numbered(20))
-    consumer = make_consumer(listen, **LEASE)
+    consumer = make_consumer(listener.take, **LEASE)
     with consumer:
-        seen.wait_for_count(20)
-    assert_in_order(seen, 20)
-    assert all("a test's own refusal" in problem for problem in problems)
+        listener.wait_for_count(20)
+    assert_in_order(listener, 20)
+    assert all("a test's own refusal" in problem for problem in listener.reasons)
 
 
 def test_without_stored_epochs_nothing_is_written_and_the_token_names_the_setting(
-    producer: Producer, plain: PlainBroker, make_consumer: MakeConsumer, seen: Seen
+    producer: Producer, plain: PlainBroker, make_consumer: MakeConsumer
 ) -> None:
-    problems: list[str] = []
-
-    def listen(messages: Any, context: Any) -> None:
-        with pytest.raises(StateError) as problem:
-            _ = context.fence_token
-        problems.append(str(problem.value))
-        seen.take(messages, context)
-
+    listener = Tokenless()
     send_all(producer, numbered(20))
-    with make_consumer(listen, store_epochs=False, **LEASE):
-        seen.wait_for_count(20)
-    assert all("store_epochs=False" in problem for problem in problems)
+    with make_consumer(listener.take, store_epochs=False, **LEASE):
+        listener.wait_for_count(20)
+    assert all("store_epochs=False" in problem for problem in listener.reasons)
     assert not plain.history
 
 
 def test_a_broadcasting_listener_has_no_token(
-    producer: Producer, make_consumer: MakeConsumer, seen: Seen, tmp_path: Path
+    producer: Producer, make_consumer: MakeConsumer, tmp_path: Path
 ) -> None:
-    problems: list[str] = []
-
-    def listen(messages: Any, context: Any) -> None:
-        with pytest.raises(StateError) as problem:
-            _ = context.fence_token
-        problems.append(str(problem.value))
-        seen.take(messages, context)
-
+    listener = Tokenless()
     send_all(producer, numbered(3))
     consumer = make_consumer(
-        listen, message_model="broadcasting", local_offset_store_dir=str(tmp_path / "offsets")
+        listener.take,
+        message_model="broadcasting",
+        local_offset_store_dir=str(tmp_path / "offsets"),
     )
     with consumer:
-        seen.wait_for_count(3)
-    assert all("holds no queue locks" in problem for problem in problems)
+        listener.wait_for_count(3)
+    assert all("holds no queue locks" in problem for problem in listener.reasons)
 
 
 def test_pollers_in_order_have_true_tokens_too(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.component.docs_examples import examples, run_example
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "from-java.md").read_text()
@@ -20,16 +20,8 @@ PRINTS = {
 @pytest.mark.parametrize("section", PRINTS)
 def test_the_example_of_a_section_prints_what_it_should(section: str, tmp_path: Path) -> None:
     text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "example.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, "example.py"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=100,
-        check=False,
-    )
+    (code,) = examples(text)
+    done = run_example(code, tmp_path)
     assert (done.returncode, done.stdout.strip()) == (0, PRINTS[section]), done.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import threading
 import urllib.error
@@ -21,6 +20,7 @@ from ordermq.broker.store.group_commit import GroupCommit
 from ordermq.clock import ManualClock
 from ordermq.health import BrokerHealth, ClientHealth, ConsumerHealth, Health
 from tests.component.conftest import Seen, eventually
+from tests.component.docs_examples import examples
 
 PAGE = Path(__file__).parents[2] / "docs" / "health.md"
 
@@ -188,7 +188,7 @@ def test_an_embedded_broker_that_cannot_write(
 def test_the_probe_of_the_page(
     producer: Producer, make_consumer: Callable[..., PushConsumer], seen: Seen
 ) -> None:
-    _, example = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    _, example = examples(PAGE.read_text())
     assert len([line for line in example.splitlines() if line]) <= 16
     producer.send(Message("orders", b"x"), sharding_key="k")
     consumer = make_consumer(seen.take)

@@ -184,44 +184,57 @@ def test_an_inspector_and_a_broker_close_after_an_interrupt(error: type[BaseExce
     assert at > 5
 
 
-@pytest.fixture
-def stuck(broker: EmbeddedBroker) -> Iterator[tuple[PushConsumer, threading.Event]]:
-    """A consumer whose listener has begun and does not return."""
-    begun, may_end = threading.Event(), threading.Event()
+def with_one_message(broker: EmbeddedBroker, listener: Callable[[Any, Any], None]) -> PushConsumer:
+    """A consumer, not started, to whom a message waits."""
+    with Producer("shop", name_servers=broker.name_servers) as producer:
+        producer.send(Message("orders", b"x"))
     consumer = PushConsumer(
         "g", name_servers=broker.name_servers, consume_from_where="first_offset"
     )
     consumer.subscribe("orders")
+    consumer.orderly(listener)
+    return consumer
 
-    @consumer.orderly
-    def listen(messages: Any, context: Any) -> None:
-        begun.set()
-        may_end.wait(60)
 
-    with Producer("shop", name_servers=broker.name_servers) as producer:
-        producer.send(Message("orders", b"x"))
-    consumer.start()
-    assert begun.wait(20)
-    yield consumer, may_end
-    may_end.set()
-    consumer.close(5.0)
+class Stuck:
+    """A consumer whose listener does not return until it may."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.consumer = with_one_message(broker, self._listen)
+
+    def _listen(self, messages: Any, context: Any) -> None:
+        self.begun.set()
+        self.may_end.wait(60)
+
+    def is_leaving(self) -> bool:
+        return self.consumer._member is not None and self.consumer._member._leaving
+
+
+@pytest.fixture
+def stuck(broker: EmbeddedBroker) -> Iterator[Stuck]:
+    made = Stuck(broker)
+    yield made
+    made.may_end.set()
+    made.consumer.close(5.0)
 
 
 def test_no_lock_is_renewed_after_ctrl_c_in_close(
-    broker: EmbeddedBroker, stuck: tuple[PushConsumer, threading.Event], seen: Seen
+    broker: EmbeddedBroker, stuck: Stuck, seen: Seen
 ) -> None:
-    consumer, _ = stuck
+    stuck.consumer.start()
+    assert stuck.begun.wait(20)
     main = threading.main_thread().ident
     assert main is not None
 
     def press() -> None:
-        eventually(lambda: consumer._member is not None and consumer._member._leaving, "it closes")
+        eventually(stuck.is_leaving, "it closes")
         signal.pthread_kill(main, signal.SIGINT)
 
     pressing = threading.Thread(target=press)
     pressing.start()
     with pytest.raises(KeyboardInterrupt):
-        consumer.close()
+        stuck.consumer.close()
     pressing.join()
     eventually(lambda: not broker.statistics.connections, "it is disconnected")
     # The listener is still at its message. Its lock expires, and the next member gets it.
@@ -230,15 +243,16 @@ def test_no_lock_is_renewed_after_ctrl_c_in_close(
     other.orderly(seen.take)
     with other:
         seen.wait_for_count(1)
-    assert consumer.close() is False
+    assert stuck.consumer.close() is False
 
 
-def test_close_remembers_its_outcome(stuck: tuple[PushConsumer, threading.Event]) -> None:
-    consumer, may_end = stuck
-    assert consumer.close(0.05) is False
-    may_end.set()
-    assert consumer.close() is False
-    assert consumer.close(0.0) is False
+def test_close_remembers_its_outcome(stuck: Stuck) -> None:
+    stuck.consumer.start()
+    assert stuck.begun.wait(20)
+    assert stuck.consumer.close(0.05) is False
+    stuck.may_end.set()
+    assert stuck.consumer.close() is False
+    assert stuck.consumer.close(0.0) is False
 
 
 def test_close_that_succeeded_says_so_again(
@@ -257,52 +271,34 @@ def test_a_listener_that_closes_its_consumer_while_it_closes_does_not_wait_for_i
 ) -> None:
     said: list[bool] = []
     begun = threading.Event()
-    consumer = PushConsumer(
-        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
-    )
-    consumer.subscribe("orders")
 
-    @consumer.orderly
     def listen(messages: Any, context: Any) -> None:
         begun.set()
         eventually(context.is_revoked, "somebody closes")
         said.append(consumer.close())
 
-    with Producer("shop", name_servers=broker.name_servers) as producer:
-        producer.send(Message("orders", b"x"))
+    consumer = with_one_message(broker, listen)
     consumer.start()
     assert begun.wait(20)
     assert consumer.close(30.0) is False
     eventually(lambda: said == [False], "the listener's close returned")
 
 
-def test_run_ends_at_a_second_signal_and_renews_nothing(broker: EmbeddedBroker) -> None:
-    begun, may_end = threading.Event(), threading.Event()
-    consumer = PushConsumer(
-        "g", name_servers=broker.name_servers, consume_from_where="first_offset"
-    )
-    consumer.subscribe("orders")
-
-    @consumer.orderly
-    def listen(messages: Any, context: Any) -> None:
-        begun.set()
-        may_end.wait(60)
-
-    with Producer("shop", name_servers=broker.name_servers) as producer:
-        producer.send(Message("orders", b"x"))
+def test_run_ends_at_a_second_signal_and_renews_nothing(
+    broker: EmbeddedBroker, stuck: Stuck
+) -> None:
     main = threading.main_thread().ident
     assert main is not None
 
     def press() -> None:
-        assert begun.wait(20)
+        assert stuck.begun.wait(20)
         signal.pthread_kill(main, signal.SIGTERM)
-        eventually(lambda: consumer._member is not None and consumer._member._leaving, "it closes")
+        eventually(stuck.is_leaving, "it closes")
         signal.pthread_kill(main, signal.SIGTERM)
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    assert consumer.run() is False
+    assert stuck.consumer.run() is False
     pressing.join()
     eventually(lambda: not broker.statistics.connections, "it is disconnected")
-    assert consumer.close() is False
-    may_end.set()
+    assert stuck.consumer.close() is False

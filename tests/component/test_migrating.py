@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.component.docs_examples import examples, run_example
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "migrating.md").read_text()
 SECTIONS = dict(re.findall(r"\n## (.*?)\n(.*?)(?=\n## |\Z)", PAGE, re.DOTALL))
@@ -30,16 +30,8 @@ def test_every_section_is_tried() -> None:
 
 @pytest.mark.parametrize("section", PRINTS)
 def test_the_example_of_a_section_prints_what_it_should(section: str, tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", SECTIONS[section], re.DOTALL)
-    (tmp_path / "example.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, "example.py"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=100,
-        check=False,
-    )
+    (code,) = examples(SECTIONS[section])
+    done = run_example(code, tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.sub(r"orders@\w+/\d+: ", "", done.stderr) == WARNS.get(section, "")
     assert done.stdout.splitlines() == PRINTS[section]

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "producer.md"
+from tests.component.docs_examples import DOCS, examples, run_example
 
 
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    script = tmp_path / "examples.py"
-    script.write_text("\n".join(blocks))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        cwd=tmp_path,
-    )
+    blocks = examples((DOCS / "producer.md").read_text())
+    done = run_example("\n".join(blocks), tmp_path, "-W", "error")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout.splitlines() == [
         "2 100 67 69", "0 one-way messages failed",

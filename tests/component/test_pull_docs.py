@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 from ordermq import Message, Producer, PullConsumer
 from ordermq.broker import EmbeddedBroker
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "pull.md"
+from tests.component.docs_examples import DOCS, examples, run_example
 
 # The page the interface was agreed on has it so; only the address is filled in.
 AGREED = """
@@ -26,17 +22,7 @@ with LitePullConsumer("audit", name_servers="...") as consumer:
 
 def printed(number: int, folder: Path) -> list[str]:
     """What the page's example prints."""
-    example = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[number]
-    script = folder / "example.py"
-    script.write_text(example)
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_example(examples((DOCS / "pull.md").read_text())[number], folder)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.component.docs_examples import examples
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -14,7 +15,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 def test_the_example_prints_its_three_messages_in_order_and_ends_on_sigint(
     tmp_path: Path,
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (code,) = examples(README.read_text())
     script = tmp_path / "example.py"
     script.write_text(code)
     process = subprocess.Popen(

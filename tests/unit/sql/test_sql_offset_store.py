@@ -38,6 +38,15 @@ def put(connection: Any, number: int) -> None:
     connection.execute(text("INSERT INTO effects VALUES (:n)"), {"n": number})
 
 
+def begin(store: SqlOffsetStore, *numbers: int) -> Any:
+    """A transaction of the queue's first owner, with these effects so far."""
+    store.take_over("g", QUEUE, 1)
+    transaction = store.begin("g", QUEUE, 1, 0)
+    for number in numbers:
+        put(transaction.connection, number)
+    return transaction
+
+
 def test_it_is_an_offset_store_with_transactions(store: SqlOffsetStore) -> None:
     assert isinstance(store, TransactionalStore)
 
@@ -66,17 +75,13 @@ def test_groups_topics_brokers_and_queues_have_offsets_of_their_own(store: SqlOf
 def test_effects_and_the_next_offset_are_committed_together(
     store: SqlOffsetStore, engine: Engine
 ) -> None:
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
-    put(transaction.connection, 1)
+    transaction = begin(store, 1)
     transaction.commit(5)
     assert (effects(engine), store.read("g", QUEUE)) == ([1], 5)
 
 
 def test_a_rollback_undoes_both(store: SqlOffsetStore, engine: Engine) -> None:
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
-    put(transaction.connection, 1)
+    transaction = begin(store, 1)
     transaction.roll_back()
     transaction.roll_back()
     assert (effects(engine), store.read("g", QUEUE)) == ([], None)
@@ -90,15 +95,11 @@ def test_a_stale_owner_does_not_begin(store: SqlOffsetStore) -> None:
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_an_owner_that_became_stale_in_its_transaction_commits_nothing(engine: Engine) -> None:
+def test_an_owner_that_became_stale_in_its_transaction_commits_nothing(
+    store: SqlOffsetStore, engine: Engine
+) -> None:
     # SQLite has one writer: there a take-over waits for the transaction, see below.
-    store = SqlOffsetStore(engine)
-    store.open()
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE effects (n INTEGER PRIMARY KEY)"))
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
-    put(transaction.connection, 1)
+    transaction = begin(store, 1)
     assert SqlOffsetStore(engine).take_over("g", QUEUE, 2) is None
     with pytest.raises(StaleOwner, match="a newer owner, of epoch 2"):
         transaction.commit(5)
@@ -112,8 +113,7 @@ def test_in_sqlite_a_take_over_waits_for_a_running_transaction_and_sees_what_it_
     impatient = create_engine(f"sqlite:///{tmp_path}/app.db", connect_args={"timeout": 0.05})
     store = SqlOffsetStore(impatient)
     store.open()
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
+    transaction = begin(store)
     with pytest.raises(StoreError, match="database is locked"):
         store.take_over("g", QUEUE, 2)
     transaction.commit(5)
@@ -133,9 +133,7 @@ def test_messages_that_had_their_effects_are_refused_a_second_time(
     store: SqlOffsetStore, engine: Engine
 ) -> None:
     # As after a commit whose answer was lost: the same owner is given the same batch again.
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
-    put(transaction.connection, 1)
+    transaction = begin(store, 1)
     transaction.commit(5)
     with pytest.raises(StaleOwner, match=r"next offset in ordermq_offsets is 5: .* continuing"):
         store.begin("g", QUEUE, 1, 0)
@@ -180,9 +178,7 @@ def test_a_row_that_was_deleted_refuses_the_owner_until_it_takes_over_again(
 def test_a_listener_that_ends_the_transaction_itself_is_refused(
     store: SqlOffsetStore, engine: Engine, ending: str
 ) -> None:
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
-    put(transaction.connection, 1)
+    transaction = begin(store, 1)
     if ending == "commit":
         with pytest.raises(StateError, match="the library commits"):
             transaction.connection.commit()
@@ -207,8 +203,7 @@ def test_the_users_own_connections_of_the_engine_commit_as_ever(
 def test_a_session_and_a_savepoint_work_within_the_transaction(
     store: SqlOffsetStore, engine: Engine
 ) -> None:
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
+    transaction = begin(store)
     with Session(transaction.connection) as session:
         put(session, 1)
         session.commit()  # of the session only
@@ -216,13 +211,9 @@ def test_a_session_and_a_savepoint_work_within_the_transaction(
         put(transaction.connection, 1)
     with transaction.connection.begin_nested():
         put(transaction.connection, 2)
-    assert effects_seen_by_others(engine) == []
+    assert effects(engine) == []  # others see nothing yet
     transaction.commit(5)
     assert effects(engine) == [1, 2]
-
-
-def effects_seen_by_others(engine: Engine) -> list[int]:
-    return effects(engine)
 
 
 # SQLite undoes the one statement; the others stand, as a listener that hides the error wants.
@@ -230,9 +221,7 @@ def effects_seen_by_others(engine: Engine) -> list[int]:
 def test_a_statement_that_fails_fails_the_commit_even_if_the_listener_hides_it(
     store: SqlOffsetStore, engine: Engine
 ) -> None:
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
-    put(transaction.connection, 1)
+    transaction = begin(store, 1)
     with pytest.raises(IntegrityError):
         put(transaction.connection, 1)
     with pytest.raises(Exception, match="current transaction is aborted"):
@@ -357,8 +346,7 @@ def test_the_servers_restart_costs_one_call(postgresql: Any) -> None:
     engine = create_engine(postgresql.url)
     store = SqlOffsetStore(engine, table="restarted")
     store.open()
-    store.take_over("g", QUEUE, 1)
-    transaction = store.begin("g", QUEUE, 1, 0)
+    transaction = begin(store)
     postgresql.stop(crash=True)
     postgresql.start()
     with pytest.raises(DBAPIError) as broken:
