@@ -212,9 +212,11 @@ class WorkerPool(ProcessBound, Generic[Queue]):
     def close(self, timeout_s: float) -> bool:
         with self._lock:
             self._is_closing = True
-            for worker in self._idle:
-                worker.wake.release()
             self._idle.clear()
+            # All of them, and again after a call that Ctrl-C ended: who is woken finds no work.
+            for worker in list(self._workers.values()):
+                if worker.wake.locked():
+                    worker.wake.release()
         # A listener may close its consumer: its own thread it cannot wait for.
         threads = [each for each in self._threads if each is not threading.current_thread()]
         for thread in threads:

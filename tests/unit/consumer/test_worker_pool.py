@@ -218,3 +218,42 @@ def test_closing_serves_what_was_submitted_before() -> None:
     works = [pool.give(Work()) for _ in range(3)]
     pool.end(*works)
     assert all(work.started.is_set() for work in works)
+
+
+def test_a_close_after_one_that_was_interrupted_wakes_the_rest() -> None:
+    class Interrupting:
+        """A lock whose release is interrupted once it is done."""
+
+        def __init__(self, wake: threading.Lock) -> None:
+            self.locked, self._wake = wake.locked, wake
+
+        def acquire(self) -> bool:
+            return self._wake.acquire()
+
+        def release(self) -> None:
+            self._wake.release()
+            raise KeyboardInterrupt
+
+    pool = Pool(2)
+    works = [pool.give(Work(SLOW_NS)) for _ in range(2)]
+    pool.run_checks()
+    assert all(work.started.wait(WAIT_S) for work in works)
+    for work in works:
+        work.end()
+    wait_until(lambda: len(pool._idle) == 2)
+    threads = list(pool._threads)
+    first = pool._idle[0]
+    # Nobody waits for it: after its release it stays as an interrupted call left it.
+    waited_for, first.wake = first.wake, Interrupting(locked())  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        pool.close(0.0)
+    pool.close(0.0)
+    waited_for.release()
+    assert pool.close(WAIT_S)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def locked() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
