@@ -40,6 +40,7 @@ class BatchRules:
         progress.cover(min(offsets), max(offsets))
         if event.get("epoch", 0) <= 0:  # concurrent consumers hold no lock
             progress.is_unlocked = True
+            self._run.unlocked_groups.add(progress.name[0])
             for offset in offsets:
                 progress.flags[offset - progress.base] |= STARTED
             return

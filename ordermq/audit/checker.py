@@ -65,6 +65,7 @@ class Checker:
 
     def report(self, histories: Histories) -> AuditReport:
         """Return the report of everything fed so far. O(messages)."""
+        self._commits.check_commits_only_grow()
         if self._complete:
             self._commits.check_nothing_is_left()
         found = self._run.found

@@ -37,6 +37,7 @@ class Run:
         self.processes: dict[str, Process] = {}
         self.stored: dict[tuple[str, str, int], StoredQueue] = {}
         self.progress_by_queue: dict[QueueName, DeliveredOffsets] = {}
+        self.unlocked_groups: set[str] = set()  # concurrent groups
         self.broker_life: Counter[str] = Counter()  # broker name -> incarnations seen
         self.brokers_of: dict[str, set[str]] = {}  # broker process -> its broker names
         self.last = 0  # time of the newest event

@@ -726,6 +726,17 @@ def test_a_concurrent_group_may_overlap_overtake_and_repeat_but_not_lose() -> No
     assert report.duplicates["group without locks"] == 1
 
 
+def test_a_late_commit_of_a_concurrent_group_is_allowed_whose_first_start_comes_after_it() -> None:
+    run = concurrently(4)
+    # On a queue whose messages a third member had, whose history is not there.
+    run.commit("a", 3)
+    run.commit("b", 1)
+    run.start("b", 3)
+    run.end("b")
+    found = broken(audit(close_all(run).events, start_offsets=0))
+    assert found == ["I4"], "only what is not told is missing"
+
+
 def test_a_message_may_start_before_the_broker_has_written_its_line() -> None:
     run = two_members(stored=1)
     run.consume("a", 0)
