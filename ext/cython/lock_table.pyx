@@ -1,6 +1,6 @@
 @cython.final
 cdef class LockTable:
-    """Which member holds which queue, until when, in which epoch; see core/interface.py."""
+    """Holders of queues, each until when and in which epoch; see core/interface.py."""
 
     cdef omq.omq_lock_table *_table  # owned; freed in __dealloc__
     cdef readonly int64_t lease_ms

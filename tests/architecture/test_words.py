@@ -123,6 +123,17 @@ def test_docstrings_begin_with_what_they_name_or_do(room: str) -> None:
     assert not riddles, "\n".join(riddles)
 
 
+@pytest.mark.parametrize("folder", ["bench", "ci", "examples", "tests"])
+def test_docstrings_beside_the_package_begin_so_too(folder: str) -> None:
+    riddles = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for text in docstrings(ast.parse(path.read_text()))
+        if _RIDDLE.match(text)
+    ]
+    assert not riddles, "\n".join(riddles)
+
+
 def test_replaced_names_are_gone() -> None:
     found = []
     for path, tree in trees().items():

@@ -76,7 +76,7 @@ def broker_config() -> BrokerConfig:
 
 @pytest.fixture
 def broker_history(tmp_path: Path) -> Path:
-    """What the broker did, for the audit."""
+    """The broker's history, for the audit."""
     return tmp_path / "broker.jsonl"
 
 

@@ -40,7 +40,7 @@ def server(answer: bytes) -> Iterator[str]:
 
 
 def refusals(address: str) -> list[OrderMQError]:
-    """What a producer and a consumer say of a name server."""
+    """A producer's and a consumer's error about a name server."""
     found = []
     with (
         Producer("p", name_servers=address, request_timeout_ms=300) as producer,

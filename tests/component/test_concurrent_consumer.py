@@ -42,7 +42,7 @@ def each_once(count: int) -> Counter[int]:
 
 
 def waited_at_levels(broker: EmbeddedBroker) -> dict[int, int]:
-    """How many messages were ever put into each delay level, asked over the wire."""
+    """Number of messages ever put into each delay level, asked over the wire."""
     with Producer("probe", name_servers=broker.name_servers) as probe:
         probe.queues("orders")
         client = probe._live()

@@ -93,7 +93,7 @@ def send(producer: Producer, count: int, start: int = 0) -> None:
 
 
 def broker_offsets(consumer: PushConsumer) -> dict[int, int]:
-    """What lag tools see."""
+    """Offsets at the broker, as lag tools see them."""
     member = consumer._member
     assert member is not None
     found = {}

@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "health.md"
 
 
 def plain(health: Health) -> dict[str, Any]:
-    """What a probe's reader gets."""
+    """A probe reader's view."""
     found: dict[str, Any] = json.loads(json.dumps(health.as_dict()))
     return found
 

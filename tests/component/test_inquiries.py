@@ -1,4 +1,4 @@
-"""What a member answers to an admin tool that asks it through the broker
+"""Answers of a member to an admin tool that asks it through the broker
 (docs/internals/protocol.md#requests-to-consumers)."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def send(producer: Producer, count: int) -> dict[MessageQueue, int]:
 
 
 def ask(consumer: PushConsumer, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
-    """What the member makes of a request that only RocketMQ's own brokers send."""
+    """The member's answer to a request that only RocketMQ's own brokers send."""
     member = consumer._live()
 
     async def work() -> Command | None:

@@ -17,7 +17,7 @@ REPORT = "from ordermq import core; print(core.IMPLEMENTATION, core.include_dir(
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What a build reads, without anything built."""
+    """Files that a build reads, without anything built."""
     copy = tmp_path / "checkout"
     copy.mkdir()
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):

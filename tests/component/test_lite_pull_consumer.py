@@ -482,7 +482,7 @@ def test_every_broadcasting_member_gets_everything_and_goes_on_from_its_file(
 
 
 def again() -> list[int]:
-    """What two has not committed: all of seven queues, and queue 0 from its offset 7 on."""
+    """Offsets two has not committed: all of seven queues, and queue 0 from its offset 7 on."""
     return [number for number in range(88) if number % 8 or number >= 56]
 
 

@@ -1,4 +1,4 @@
-"""What a listener sees and what its answers do, on a real broker in the same process."""
+"""A listener's messages and the effects of its answers, on a real broker in the same process."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ with LitePullConsumer("audit", name_servers="...") as consumer:
 
 
 def printed(number: int, folder: Path) -> list[str]:
-    """What the page's example prints."""
+    """Lines the page's example prints."""
     done = run_example(examples((DOCS / "pull.md").read_text())[number], folder)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -61,7 +61,7 @@ def run(options: Callable[..., SourceOptions]) -> Iterator[Callable[..., StreamD
 
 
 def owners(broker: EmbeddedBroker) -> set[str]:
-    """Who holds queues of "orders" for group "g", as the broker says."""
+    """Holders of the queues of "orders" for group "g", as the broker says."""
     with GroupInspector(name_servers=broker.name_servers) as inspector:
         held = inspector.look("g", ("orders",), ask_members=False).locks
     return {lock.owner for lock in (held or {}).values()}

@@ -1,4 +1,4 @@
-"""Where a queue begins, where it goes on when the broker lacks the offset, pulls that hang."""
+"""A queue's first offset, its next one when the broker lacks it, pulls that hang."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def fetched() -> Path:
 
 @pytest.fixture
 def name_server() -> Iterator[None]:
-    """What answers on 127.0.0.1:9876, where the old programs look for it; empty for each."""
+    """A broker on 127.0.0.1:9876, where the old programs look for it; empty for each."""
     if INSTANCE:
         cluster = Cluster(Path(INSTANCE))
         with Forwarder(PORT, cluster.name_servers):

@@ -1,4 +1,4 @@
-"""What programs for the old clients may use: names, argument orders, defaults, values.
+"""Names, argument orders, defaults and values that programs for the old clients may use.
 
 Facts of `rocketmq-client-python` 2.0.0 and `rocketmq` 0.4.4; test_old_packages.py compares them
 with the packages, tests/unit/rocketmq compares ours with them.

@@ -1,4 +1,4 @@
-"""What an old client's source says: its public names, argument orders, defaults; by its AST."""
+"""Public names, argument orders and defaults of an old client's source, by its AST."""
 
 from __future__ import annotations
 

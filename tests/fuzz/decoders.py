@@ -374,7 +374,7 @@ async def _serve(data: bytes) -> None:
 
 
 def pulls(data: bytes) -> None:
-    """What a broker sends to a client that pulls and has asked for a lock, in reads of any size."""
+    """Answers of a broker to a client that pulls and has asked for a lock, in reads of any size."""
     if len(data) > 2:
         with mock.patch.object(fetcher, "next_opaque", return_value=OPAQUE):
             asyncio.run(_serve(data))

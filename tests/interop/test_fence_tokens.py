@@ -76,7 +76,7 @@ class Owners:
         )  # fmt: skip
 
     def count(self, host: str) -> int:
-        """How many queues a member holds."""
+        """Number of queues a member holds."""
         answer = self.members[host].ask("count")
         while "count" not in answer:
             self.refused.append(answer)
@@ -170,7 +170,7 @@ class Owners:
         return {queue: sorted(each) for queue, each in found.items()}
 
     def changes(self) -> int:
-        """How often a queue went to another member."""
+        """Number of times a queue went to another member."""
         return sum(
             before[1] != after[1]
             for each in self.grants().values()

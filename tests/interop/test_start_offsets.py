@@ -112,7 +112,7 @@ def test_an_offset_beyond_the_end_of_a_queue_becomes_its_end(
 def answers(
     ask: Callable[[dict[str, str]], Command], group: str, topic: str
 ) -> list[tuple[int, str | None]]:
-    """What a broker says to a new group of a queue: to one that starts, and of what is stored."""
+    """A broker's answers to a new group of a queue: to one that starts, and of what is stored."""
     ext = {"consumerGroup": group, "topic": topic, "queueId": "0"}
     return [
         (answer.code, answer.ext.get("offset"))

@@ -48,7 +48,7 @@ steps = st.integers(1, 3)
 
 
 class Audit:
-    """What has been delivered, and what may start next to it."""
+    """Deliveries so far, and what may start next to them."""
 
     def __init__(self, max_in_flight, max_ahead, has_barriers):
         self.max_in_flight, self.max_ahead = max_in_flight, max_ahead
@@ -102,7 +102,7 @@ class Audit:
 
 
 def outcome(call, *arguments):
-    """What a call returns, or the type of what it raises."""
+    """Result of a call, or the type of what it raises."""
     try:
         return call(*arguments)
     except (ValueError, StateError) as failure:

@@ -135,7 +135,7 @@ class PollBufferMachine(RuleBasedStateMachine):
         assert assigned.process_queue.message_count == 0
 
     def is_held_up(self, held: Held) -> bool:
-        """Whether nothing of a queue may be handed out, whatever is buffered."""
+        """True if nothing of a queue may be handed out, whatever is buffered."""
         return held.is_paused or held.is_draining or (self.is_ordered and bool(held.out))
 
     def ready(self) -> list[Held]:

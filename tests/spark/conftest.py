@@ -214,7 +214,7 @@ def stream(spark: Any, broker: Broker, tmp_path: Path) -> Iterator[Stream]:
 
 
 def owners(broker: Broker, group: str = "etl") -> dict[int, str]:
-    """Who holds each queue of `orders`, as the broker says; unheld queues are left out."""
+    """Holder of each queue of `orders`, as the broker says; unheld queues are left out."""
     with GroupInspector(name_servers=broker.name_servers) as inspector:
         held = inspector.look(group, ("orders",)).locks
     return {queue.queue_id: lock.owner for queue, lock in (held or {}).items()}

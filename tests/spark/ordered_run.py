@@ -79,7 +79,7 @@ def by_key(source: DataFrame) -> list[Any]:
 
 
 def unordered(source: DataFrame) -> list[Any]:
-    """What Spark alone does with the same groups: the proof that there is something to keep."""
+    """The same groups through Spark alone: the proof that there is something to keep."""
 
     def stage(table: Any) -> Any:
         import uuid

@@ -1,4 +1,4 @@
-"""What admin tools ask the broker: resets, searches, questions to a group's members."""
+"""Requests of admin tools: resets, searches, questions to a group's members."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from ordermq.remoting.headers import SendHeader
 from ordermq.remoting.signing import Credentials
 from tests.component.broker.wire_client import DEADLINE_S, WireClient
 from tests.component.certificates import Authority
+from tests.component.conftest import eventually
 
 MIB = 1 << 20
 Start = Callable[..., EmbeddedBroker]
@@ -51,13 +52,6 @@ def tick_until(clock: ManualClock, step_ms: int, is_over: Callable[[], bool]) ->
         time.sleep(0.001)  # the broker's thread has to see this step before the next
 
 
-def wait_until(is_over: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_over():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_unfinished_frames_of_all_connections_have_one_budget(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -70,7 +64,7 @@ def test_unfinished_frames_of_all_connections_have_one_budget(
             sender.socket.sendall(half_frame(MIB, 900_000))
             sender.socket.settimeout(0.05)
         # 4 of 900,000 bytes fit into 4 MiB, and the small one: 15 are closed.
-        wait_until(lambda: broker.statistics.frames_over_budget == 15)
+        eventually(lambda: broker.statistics.frames_over_budget == 15, "the rest is refused")
         bystander = stack.enter_context(WireClient(broker.port))
         assert bystander.send("orders").code == 0
         # The small one was never the largest, and its frame may still end.
@@ -116,7 +110,7 @@ def test_complete_frames_in_many_pieces_may_go_on_for_ever(
         client.socket.sendall(frame[:50])
         for sent in range(1, 31):
             client.socket.sendall(frame[50:] + frame[:50])
-            wait_until(lambda sent=sent: broker.statistics.messages_stored == sent)
+            eventually(lambda sent=sent: broker.statistics.messages_stored == sent, "stored")
             clock.advance(100)
         assert broker.statistics.frames_expired == 0
 
@@ -161,7 +155,7 @@ def test_connections_have_a_limit_in_total_and_per_address(
         assert broker.statistics.connections_refused == 3
         # A place that becomes free is given again.
         first[0].close()
-        wait_until(lambda: broker.statistics.connections == 4)
+        eventually(lambda: broker.statistics.connections == 4, "4 are left")
         assert not is_refused(connect("127.0.0.2"))
     assert caplog.text.count("refusing connection") == 2
     assert "address=127.0.0.1" in caplog.text
@@ -205,7 +199,7 @@ def test_a_client_that_never_reads_is_closed(start: Start, clock: ManualClock) -
         for _ in range(30):
             deaf.start_pull("orders", 0)
         tick_until(clock, 250, lambda: broker.statistics.slow_readers > 0)
-        wait_until(lambda: broker.statistics.connections == 0)
+        eventually(lambda: broker.statistics.connections == 0, "0 are left")
 
 
 def test_answers_that_wait_for_one_client_are_bounded(start: Start) -> None:
@@ -216,10 +210,10 @@ def test_answers_that_wait_for_one_client_are_bounded(start: Start) -> None:
         # Held pulls are answered also while no more requests of the client are read.
         for queue_id in range(60):
             deaf.start_pull("orders", 0, queue_id, suspend_ms=60_000)
-        wait_until(lambda: broker.statistics.held_pulls == 60)
+        eventually(lambda: broker.statistics.held_pulls == 60, "all wait")
         fill(broker, 60)
-        wait_until(lambda: broker.statistics.slow_readers == 1)
-        wait_until(lambda: broker.statistics.connections == 0)
+        eventually(lambda: broker.statistics.slow_readers == 1, "one does not read")
+        eventually(lambda: broker.statistics.connections == 0, "0 are left")
 
 
 def test_a_reader_that_reads_slowly_is_kept(start: Start, clock: ManualClock) -> None:
@@ -265,7 +259,7 @@ def test_a_connection_counts_before_its_tls_handshake(start: Start, tmp_path: Pa
                 except TimeoutError:
                     return True
 
-        wait_until(is_admitted)
+        eventually(is_admitted, "it is admitted")
 
 
 def resident_bytes() -> int:

@@ -21,7 +21,7 @@ def test_a_group_without_an_offset_gets_query_not_found(client: WireClient) -> N
 
 
 def start_of(client: WireClient, set_zero_if_not_found: bool | None = None) -> str | None:
-    """Where a new group starts, as a client asks that is about to start."""
+    """First offset of a new group, as a client asks that is about to start."""
     header = QueryOffsetHeader("group", "orders", 0, set_zero_if_not_found=set_zero_if_not_found)
     return client.call(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext()).ext.get("offset")
 

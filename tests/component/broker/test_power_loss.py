@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("power_loss.c")
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What a client had been told when `synced` snapshots were there."""
+    """A client's knowledge when `synced` snapshots were there."""
 
     synced: int
     messages: int  # of each queue

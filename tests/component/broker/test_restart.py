@@ -1,4 +1,4 @@
-"""What a restart keeps, after an orderly end and after kill -9 under load."""
+"""State that a restart keeps, after an orderly end and after kill -9 under load."""
 
 from __future__ import annotations
 

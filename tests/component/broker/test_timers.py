@@ -35,7 +35,7 @@ def recall(client: WireClient, handle: str, topic: str = "orders") -> Command:
 
 
 def wait_for(client: WireClient, clock: ManualClock, offset: int = 0) -> list[StoredMessage]:
-    """What is stored from an offset on, once it is there."""
+    """Messages stored from an offset on, once they are there."""
     waiting = client.start_pull("orders", offset, suspend_ms=10_000_000)
     return records(client.wait(waiting, clock).body)
 

@@ -87,7 +87,7 @@ def first_body(client: WireClient, queue_id: int = 0) -> bytes:
 
 
 def question(client: WireClient, clock: ManualClock) -> Command:
-    """What the broker asks, as its clock goes on."""
+    """The broker's questions, as its clock goes on."""
     asked = client.notice(clock)
     assert asked.code == RequestCode.CHECK_TRANSACTION_STATE
     return asked

@@ -100,7 +100,7 @@ class WireClient:
         return self._requests.pop(0)
 
     def notices(self) -> list[Command]:
-        """What the broker has asked so far: everything sent before the answer to this call."""
+        """Requests of the broker so far: everything sent before the answer to this call."""
         self.round_trip()
         found, self._requests = self._requests, []
         return found
@@ -123,7 +123,7 @@ class WireClient:
         return True
 
     def has_answer(self, request: Command) -> bool:
-        """Whether the answer came before that of a request sent now."""
+        """True if the answer came before that of a request sent now."""
         self.round_trip()
         return request.opaque in self._answers
 

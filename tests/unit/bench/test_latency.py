@@ -1,4 +1,4 @@
-"""What the latency bench makes of a round, and which rounds it refuses."""
+"""Figures the latency bench makes of a round, and rounds it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read and written by hand equals what the general classes do."""
+"""Bytes read and written by hand equal those of the general classes."""
 
 from __future__ import annotations
 

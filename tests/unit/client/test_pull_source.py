@@ -1,4 +1,4 @@
-"""Which replica a queue is pulled from; the rules are Java's PullAPIWrapper's."""
+"""Replica that a queue is pulled from; the rules are Java's PullAPIWrapper's."""
 
 from __future__ import annotations
 

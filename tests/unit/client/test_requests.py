@@ -33,7 +33,7 @@ Answer = Callable[[Command], Command]
 
 
 def ask(answer: Answer, call: Callable[[BrokerApi, str], Awaitable[Any]]) -> tuple[Any, Command]:
-    """What `call` returned, and the request the broker saw."""
+    """Result of `call`, and the request the broker saw."""
 
     async def work() -> tuple[Any, Command]:
         def handle(line: Line, command: Command) -> None:

@@ -1,4 +1,4 @@
-"""Which queues a producer and a group see (docs/internals/protocol.md#name-server,
+"""Queues that a producer and a group see (docs/internals/protocol.md#name-server,
 docs/internals/semantics.md#ordered-sends)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who clients say they are (docs/internals/protocol.md#identifiers)."""
+"""Identity that clients tell (docs/internals/protocol.md#identifiers)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def room(name: str) -> str:
 
 
 def strategy_of(case: dict[str, Any]) -> Allocation | AllocationStrategy:
-    """What a line of the vectors was made with."""
+    """Arguments that a line of the vectors was made with."""
     match case["strategy"]:
         case "config":
             return Configured(MessageQueue("T", "broker-a", number) for number in range(3))

@@ -32,7 +32,7 @@ LEASE_MS = 100
 
 
 class Request(Enum):
-    """Where the one consume request is."""
+    """Place of the one consume request."""
 
     NONE = auto()
     QUEUED = auto()

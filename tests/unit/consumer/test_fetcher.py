@@ -107,7 +107,7 @@ class Pulls:
 
     @property
     def offsets_asked(self) -> list[int]:
-        """Where the pulls were, of which each frame must be what its offset asks for."""
+        """Offsets of the pulls; each frame must be what its offset asks for."""
         offsets = []
         for opaque, frame in self.line.asked:
             (offset,) = (n for n in range(100) if self.frames.frame(n, opaque) == frame)

@@ -27,7 +27,7 @@ KEYS = ["a", "b", "c", None]
 
 
 class Notified:
-    """What a queue notified its surroundings."""
+    """Notices of a queue to its surroundings."""
 
     def __init__(self) -> None:
         self.lost: list[str] = []

@@ -1,4 +1,4 @@
-"""Where a queue begins, and commits under way (docs/internals/semantics.md#pull-loop)."""
+"""A queue's first offset, and commits under way (docs/internals/semantics.md#pull-loop)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Held:
         return None if found is None else found.offsets()
 
     def done(self) -> dict[MessageQueue, int]:
-        """What a periodic commit would store."""
+        """Offset that a periodic commit would store."""
         return {
             queue.queue: found[0]
             for queue in self.buffer._queues

@@ -1,4 +1,4 @@
-"""How long a grant is trusted (docs/internals/semantics.md#leases-and-renewal)."""
+"""Time for which a grant is trusted (docs/internals/semantics.md#leases-and-renewal)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What turns the queues a member holds into its share (docs/internals/semantics.md#rebalance)."""
+"""Steps from the queues a member holds to its share (docs/internals/semantics.md#rebalance)."""
 
 from __future__ import annotations
 

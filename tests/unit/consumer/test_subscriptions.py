@@ -1,4 +1,4 @@
-"""What two members of a group want differently, in words, and who asks whom."""
+"""Differences between two members of a group, in words, and who asks whom."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_an_empty_inner_batch_counts_as_its_offset(core):
 
 
 def delivered(core, body, pulled):
-    """What a consumer would get of an answer: offsets and bodies; None if it is refused."""
+    """A consumer's part of an answer: offsets and bodies; None if it is refused."""
     try:
         index = core.MessageIndex(body, (), True, pulled)
     except ProtocolError:

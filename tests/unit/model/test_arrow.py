@@ -42,7 +42,7 @@ def drawn(draw, rows):
 
 
 def said_by(view):
-    """What a view says, as the row that Arrow gives back."""
+    """A view's fields, as the row that Arrow gives back."""
     return {
         "topic": view.stored_topic,
         "broker": view.message_queue.broker_name,

@@ -1,4 +1,4 @@
-"""What a transaction producer tells and answers a broker, frame by frame
+"""Requests and answers of a transaction producer, frame by frame
 (docs/internals/protocol.md#sending)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What TLS libraries say of a broken handshake, in plain words."""
+"""Messages of TLS libraries about a broken handshake, in plain words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def failure(client: RemotingConfig, server: BrokerConfig) -> ssl.SSLError:
-    """What the client's library raises when the two meet."""
+    """Error that the client's library raises when the two meet."""
     client_tls, server_tls = client_context(client), server_context(server)
     assert client_tls is not None
     assert server_tls is not None
