@@ -137,14 +137,20 @@ def test_the_next_owner_starts_where_the_database_says_and_not_the_broker(
     assert sum(broker_offsets(first).values()) >= 40
 
 
+def consume_20_with_offsets_at_the_broker(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send(producer, 20)
+    consumer = make_consumer(seen.take)
+    consumer.start()
+    seen.wait_for_count(20)
+    assert consumer.close()
+
+
 def test_the_brokers_offset_is_moved_back_to_the_databases_at_a_take_over(
     producer: Producer, make_consumer: MakeConsumer, ledger: Ledger, seen: Seen
 ) -> None:
-    send(producer, 20)
-    ahead = make_consumer(seen.take)
-    ahead.start()
-    seen.wait_for_count(20)
-    assert ahead.close()
+    consume_20_with_offsets_at_the_broker(producer, make_consumer, seen)
     # As a database restored from yesterday's copy: it knows the queues, at an earlier offset.
     ledger.store.open()
     for number in range(8):
@@ -159,11 +165,7 @@ def test_the_brokers_offset_is_moved_back_to_the_databases_at_a_take_over(
 def test_a_group_with_offsets_at_the_brokers_continues_from_them(
     producer: Producer, make_consumer: MakeConsumer, ledger: Ledger, seen: Seen
 ) -> None:
-    send(producer, 20)
-    before = make_consumer(seen.take)
-    before.start()
-    seen.wait_for_count(20)
-    assert before.close()
+    consume_20_with_offsets_at_the_broker(producer, make_consumer, seen)
     send(producer, 10, start=20)
     make_consumer(ledger, offset_store=ledger.store).start()
     ledger.wait_for(10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from ordermq.errors import ConnectFailed, RequestTimeout
 from ordermq.remoting.command import Command
 from ordermq.remoting.race import NEXT_AFTER_MS
 from remoting.wire_server import Line, WireServer, run, until
+from tests.silent_addresses import blackholed
 
 HOST = "brokers.example"
 
@@ -64,23 +64,9 @@ def is_silent(line: Line, command: Command) -> None:
     """Accepts, reads, and never answers."""
 
 
-def place(server: WireServer) -> tuple[str, int]:
-    host, _, port = server.address.rpartition(":")
+def place(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
     return host, int(port)
-
-
-@contextlib.contextmanager
-def blackholed() -> Iterator[tuple[str, int]]:
-    """A place that answers no connect: the line of a socket that never accepts is full."""
-    with contextlib.ExitStack() as open_sockets:
-        listening = open_sockets.enter_context(socket.socket())
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        for _ in range(3):
-            waiting = open_sockets.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listening.getsockname())
-        yield listening.getsockname()
 
 
 def connections(config: RemotingConfig | None = None, **clocks: Any) -> Connections:
@@ -96,7 +82,7 @@ def test_every_address_of_a_host_is_tried_and_a_bad_one_last_the_next_time(dns: 
     async def work() -> None:
         with blackholed() as hole:
             async with WireServer(echo) as server:
-                dns.addresses = [hole, place(server)]
+                dns.addresses = [place(hole), place(server.address)]
                 client, clock = connections(), asyncio.get_running_loop().time
                 began = clock()
                 assert await ask(client) == 0
@@ -115,7 +101,7 @@ def test_every_address_of_a_host_is_tried_and_a_bad_one_last_the_next_time(dns: 
 def test_an_address_that_accepts_and_never_answers_is_tried_last_the_next_time(dns: Dns) -> None:
     async def work() -> None:
         async with WireServer(is_silent) as silent, WireServer(echo) as server:
-            dns.addresses = [place(silent), place(server)]
+            dns.addresses = [place(silent.address), place(server.address)]
             client = connections()
             with pytest.raises(RequestTimeout):
                 await ask(client, timeout_ms=100)
@@ -128,10 +114,10 @@ def test_an_address_that_accepts_and_never_answers_is_tried_last_the_next_time(d
 def test_a_host_that_moved_is_found_at_its_new_address(dns: Dns) -> None:
     async def work() -> None:
         async with WireServer(echo) as old, WireServer(echo) as new:
-            dns.addresses = [place(old)]
+            dns.addresses = [place(old.address)]
             client = connections()
             await ask(client)
-            dns.addresses = [place(new)]
+            dns.addresses = [place(new.address)]
             await old.stop()
             await until(lambda: not client.is_open(f"{HOST}:9876"))
             await ask(client)
@@ -145,7 +131,7 @@ def test_without_dns_the_last_known_addresses_are_used(dns: Dns) -> None:
     async def work() -> None:
         clock = ManualClock()
         async with WireServer(echo) as server:
-            dns.addresses = [place(server)]
+            dns.addresses = [place(server.address)]
             client = connections(clock=clock)
             await ask(client)
             for is_hanging in (False, True):
