@@ -25,6 +25,7 @@ BEGIN, END = "<!-- settings -->\n", "<!-- end -->"
 
 # Each group of settings, and the classes that take it.
 GROUPS: Final = (
+    (config.ClientConfig, "every client"),
     (config.ConsumerConfig, "PushConsumer"),
     (config.ConsumeConfig, "PushConsumer"),
     (config.PullConfig, "PushConsumer"),
@@ -178,7 +179,8 @@ def settings_of(group: type) -> list[Setting]:
             re.sub(r"\s+\S+( ms)?\.\.\S.*$", "", meaning_of(at[one.name], comments, lines)),
         )
         for one in fields(group)
-        if not is_group(one)
+        # Inherited ones are rows of the group they are declared in.
+        if one.name in at and not is_group(one)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
@@ -15,6 +15,9 @@ from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
+
+if TYPE_CHECKING:
+    from ordermq.config.settings import RemotingSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class GroupInspector(Closing):
         name_servers: str | Sequence[str],
         *,
         clock: Clock | None = None,
-        **settings: Any,
+        **settings: Unpack[RemotingSettings],
     ) -> None:
         self._client = ClientSession(name_servers, RemotingConfig.of(**settings), clock=clock)
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from ordermq.client.connections import Connections
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
+from ordermq.config.checks import require_bare_addresses
 from ordermq.errors import BrokerError, ConfigError, OrderMQError, RemotingError, RouteError
 from ordermq.remoting.bodies import TopicRoute, masters_from_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -43,19 +44,7 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
             f"name_servers is a {type(text).__name__}: expected host:port, as 127.0.0.1:9876, or "
             "a list of them"
         )
-    # Looked at before it is cut, and not shown: whatever stands here may be a secret, and a
-    # secret may hold any separator.
-    whole = text if isinstance(text, str) else ";".join(text)
-    if "@" in whole:
-        raise ConfigError(
-            "name_servers has a user or a secret before an '@': expected host:port alone; give "
-            "access_key= and secret_key="
-        )
-    if "://" in whole:
-        raise ConfigError(
-            "name_servers has a scheme before '://': expected host:port alone, as 127.0.0.1:9876; "
-            "tls=True asks for TLS"
-        )
+    require_bare_addresses(text)
     # RocketMQ separates by `;`. Users of other systems write a comma, which no host contains.
     parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
     addresses = tuple(part.strip() for part in parts if part.strip())

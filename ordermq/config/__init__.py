@@ -5,16 +5,20 @@ comment above each field says what it sets, and its range.
 
 | settings of | file |
 |---|---|
+| every client: its group and name servers; reading a URL or the environment | client.py |
 | connections, accounts, namespaces, TLS | remoting.py |
 | push consumers; fetching (`PullConfig`), leases, rebalance of all | consumer.py |
 | lite pull and pull consumers | pull_consumers.py |
 | producers | producer.py |
 | the embedded broker | broker.py |
 | message traces | trace.py |
+
+`settings.py` has all of them again as keywords, for type checkers; ci/settings_types.py writes it.
 """
 
 from ordermq.config.broker import BrokerConfig, Durability
 from ordermq.config.checks import DAY_MS
+from ordermq.config.client import ClientConfig
 from ordermq.config.consumer import (
     Allocation,
     AllocationStrategy,
@@ -53,6 +57,7 @@ __all__ = [
     "Allocation",
     "AllocationStrategy",
     "BrokerConfig",
+    "ClientConfig",
     "CompressionType",
     "ConsumeConfig",
     "ConsumeFromWhere",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -75,10 +76,48 @@ def require_server_name(config: object, name: str, characters: str) -> None:
         )
 
 
+def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return `; did you mean 'x'?` with the most similar known name, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def require_bare_addresses(text: object) -> None:
+    """Raise ConfigError if there is more than `host:port` in name servers, such as a secret."""
+    # Looked at before it is cut, and not shown: whatever stands here may be a secret, and a
+    # secret may hold any separator.
+    whole = text if isinstance(text, str) else ";".join(map(str, text or ()))  # type: ignore[call-overload]
+    if "@" in whole:
+        raise ConfigError(
+            "name_servers has a user or a secret before an '@': expected host:port alone; give "
+            "access_key= and secret_key="
+        )
+    if "://" in whole:
+        raise ConfigError(
+            "name_servers has a scheme before '://': expected host:port alone, as 127.0.0.1:9876; "
+            "tls=True asks for TLS"
+        )
+
+
 class Flat:
     """Base of configurations whose groups of settings may also be given flat."""
 
     __slots__ = ()
+
+    @classmethod
+    def groups(cls) -> dict[str, dict[str, str]]:
+        """Return the settings of each group with their types, as they are declared."""
+        return {
+            group.name: {one.name: str(one.type) for one in fields(group.default_factory)}  # type: ignore[arg-type]
+            for group in fields(cls)  # type: ignore[arg-type]
+            if is_dataclass(group.default_factory)
+        }
+
+    @classmethod
+    def kinds(cls) -> dict[str, str]:
+        """Return every setting, those of groups and the groups, with its type as declared."""
+        own = {one.name: str(one.type) for one in fields(cls)}  # type: ignore[arg-type]
+        return own | {name: kind for one in cls.groups().values() for name, kind in one.items()}
 
     @classmethod
     def of(cls, **settings: Any) -> Self:
@@ -101,9 +140,9 @@ class Flat:
             elif name in home:
                 parts[home[name]][name] = value
             else:
-                near = difflib.get_close_matches(name, [*own, *home], n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"{cls.__name__} has no setting {name!r}{hint}")
+                raise ConfigError(
+                    f"{cls.__name__} has no setting {name!r}{hint(name, [*own, *home])}"
+                )
         for name, values in parts.items():
             factory = own[name].default_factory
             if name in direct and values:
@@ -115,7 +154,7 @@ class Flat:
         return cls(**direct)
 
     @classmethod
-    def given(cls, config: Self | None, settings: dict[str, Any]) -> Self:
+    def given(cls, config: Self | None, settings: Mapping[str, object]) -> Self:
         """Return `config`, or a configuration of flat settings.
 
         Raises: ConfigError: both are given, or as `of`.

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from ordermq.clock import require_wall_ms
-from ordermq.config.checks import DAY_MS, Flat, require_choice, require_flags, require_range
+from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
+from ordermq.config.client import ClientConfig
 from ordermq.config.remoting import RemotingConfig
 from ordermq.config.trace import TraceConfig
 from ordermq.errors import ConfigError
@@ -256,7 +257,7 @@ class RebalanceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig(Flat):
+class ConsumerConfig(ClientConfig):
     """All settings of a push consumer, in groups."""
 
     # "clustering": one member gets a message; "broadcasting": every member does.
@@ -271,4 +272,6 @@ class ConsumerConfig(Flat):
     trace: TraceConfig = field(default_factory=TraceConfig)
 
     def __post_init__(self) -> None:
+        # Not super(): slots make a dataclass anew, and super() would know the first one.
+        ClientConfig.__post_init__(self)
         require_choice(self, message_model=MessageModel)

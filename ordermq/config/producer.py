@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ordermq.config.checks import DAY_MS, Flat, require_choice, require_flags, require_range
+from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
+from ordermq.config.client import ClientConfig
 from ordermq.config.remoting import RemotingConfig
 from ordermq.config.trace import TraceConfig
 
@@ -78,7 +79,7 @@ class TransactionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig(Flat):
+class ProducerConfig(ClientConfig):
     """All settings of a producer, in groups."""
 
     remoting: RemotingConfig = field(default_factory=RemotingConfig)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ordermq.config.checks import DAY_MS, Flat, require_choice, require_flags, require_range
+from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
+from ordermq.config.client import ClientConfig
 from ordermq.config.consumer import LeaseConfig, MessageModel, PullConfig, RebalanceConfig
 from ordermq.config.remoting import RemotingConfig
 from ordermq.errors import ConfigError
@@ -46,7 +47,7 @@ class DirectPullConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PullConsumerConfig(Flat):
+class PullConsumerConfig(ClientConfig):
     """All settings of a classic pull consumer, in groups."""
 
     remoting: RemotingConfig = field(default_factory=RemotingConfig)
@@ -125,7 +126,7 @@ class LitePullConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LitePullConsumerConfig(Flat):
+class LitePullConsumerConfig(ClientConfig):
     """All settings of a lite pull consumer, in groups."""
 
     # "clustering": one member gets a message; "broadcasting": every member does.
@@ -138,6 +139,8 @@ class LitePullConsumerConfig(Flat):
     rebalance: RebalanceConfig = field(default_factory=RebalanceConfig)
 
     def __post_init__(self) -> None:
+        # Not super(): slots make a dataclass anew, and super() would know the first one.
+        ClientConfig.__post_init__(self)
         require_choice(self, message_model=MessageModel)
         if self.lite.ordered and self.message_model is MessageModel.BROADCASTING:
             raise ConfigError(

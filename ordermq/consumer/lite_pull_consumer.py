@@ -14,9 +14,10 @@ from collections.abc import (
     Hashable,
     Iterable,
     Mapping,
+    Sequence,
 )
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
@@ -40,6 +41,9 @@ from ordermq.health import ConsumerHealth
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
+
+if TYPE_CHECKING:
+    from ordermq.config.settings import LitePullConsumerSettings
 
 _T = TypeVar("_T")
 _CLOSE_TIMEOUT_S = 60.0
@@ -66,7 +70,8 @@ class LitePullConsumer(Starting):
 
     Args:
         group: the consumer group; all its members must subscribe alike.
-        name_servers: `host:port`, several joined by `;` or in a list.
+        name_servers: `host:port`, several joined by `;` or in a list; default those of `config`,
+            or of the environment variable ORDERMQ_NAME_SERVERS.
         instance_name: fixed part of the client id; default unique. With
             `message_model="broadcasting"` the offset file is found by it: default "DEFAULT", and
             each member of a host needs one of its own.
@@ -82,27 +87,27 @@ class LitePullConsumer(Starting):
 
     def __init__(
         self,
-        group: str,
+        group: str | None = None,
         *,
-        name_servers: str | list[str],
+        name_servers: str | Sequence[str] | None = None,
         instance_name: str | None = None,
         config: LitePullConsumerConfig | None = None,
         offset_store: OffsetStore | None = None,
         on_assigned: QueueCallback | None = None,
         on_revoked: QueueCallback | None = None,
         clock: Clock | None = None,
-        **settings: Any,
+        **settings: Unpack[LitePullConsumerSettings],
     ) -> None:
         self.config = LitePullConsumerConfig.given(config, settings)
-        self.group = check_group(group)
-        self.name_servers = parse_name_servers(name_servers)
+        self.group = check_group(self.config.group_or(group))
+        self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         self._is_ordered = self.config.lite.ordered
         if offset_store is not None and not self._is_ordered:
             raise ConfigError(
                 "offset_store needs ordered=True: without queue locks nothing could tell a late "
                 "owner from the present one",
-                group=group,
+                group=self.group,
             )
         self._offset_store = offset_store
         if self._is_broadcasting and instance_name is None:

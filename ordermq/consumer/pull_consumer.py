@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.routes import MASTER_ID, PullSource
@@ -23,6 +23,9 @@ from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, check_g
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
+
+if TYPE_CHECKING:
+    from ordermq.config.settings import PullConsumerSettings
 
 _T = TypeVar("_T")
 
@@ -135,7 +138,8 @@ class PullConsumer(Starting):
 
     Args:
         group: the consumer group, under which offsets are kept.
-        name_servers: `host:port`, several joined by `;` or in a list.
+        name_servers: `host:port`, several joined by `;` or in a list; default those of `config`,
+            or of the environment variable ORDERMQ_NAME_SERVERS.
         instance_name: fixed part of the client id; default unique.
         config: all settings at once; else give them flat, as `pull_timeout_ms=3000`.
         clock: time, as an argument; for tests.
@@ -145,17 +149,17 @@ class PullConsumer(Starting):
 
     def __init__(
         self,
-        group: str,
+        group: str | None = None,
         *,
-        name_servers: str | list[str],
+        name_servers: str | Sequence[str] | None = None,
         instance_name: str | None = None,
         config: PullConsumerConfig | None = None,
         clock: Clock | None = None,
-        **settings: Any,
+        **settings: Unpack[PullConsumerSettings],
     ) -> None:
-        self.group = check_group(group)
-        self.name_servers = parse_name_servers(name_servers)
         self.config = PullConsumerConfig.given(config, settings)
+        self.group = check_group(self.config.group_or(group))
+        self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
         self._clock = clock if clock is not None else SystemClock()
         self._client: ClientSession | None = None

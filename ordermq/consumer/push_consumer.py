@@ -6,11 +6,11 @@ import logging
 import os
 import queue
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import new_client_id
@@ -52,6 +52,9 @@ from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
 from ordermq.model.subscription import EVERYTHING, Subscription
 
+if TYPE_CHECKING:
+    from ordermq.config.settings import ConsumerSettings
+
 _log = logging.getLogger("ordermq.consumer")
 _L = TypeVar("_L", bound=Listener)
 _C = TypeVar("_C", bound=ConcurrentListener)
@@ -68,7 +71,8 @@ class PushConsumer(Starting):
 
     Args:
         group: the consumer group; all its members must subscribe alike.
-        name_servers: `host:port`, several joined by `;` or in a list.
+        name_servers: `host:port`, several joined by `;` or in a list; default those of `config`,
+            or of the environment variable ORDERMQ_NAME_SERVERS.
         instance_name: fixed part of the client id; default unique. Two live consumers with the
             same id would both "own" a queue, so do not set it without a reason. With
             `message_model="broadcasting"` the offset file is found by it: default "DEFAULT",
@@ -90,9 +94,9 @@ class PushConsumer(Starting):
 
     def __init__(
         self,
-        group: str,
+        group: str | None = None,
         *,
-        name_servers: str | list[str],
+        name_servers: str | Sequence[str] | None = None,
         instance_name: str | None = None,
         config: ConsumerConfig | None = None,
         on_failure: FailurePolicy | None = None,
@@ -101,31 +105,31 @@ class PushConsumer(Starting):
         on_revoked: Callable[[MessageQueue], None] | None = None,
         history: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
-        self.group = check_group(group)
-        self.name_servers = parse_name_servers(name_servers)
         self.config = ConsumerConfig.given(config, settings)
+        self.group = check_group(self.config.group_or(group))
+        self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         if on_failure is not None and not isinstance(on_failure, FailurePolicy):
             raise ConfigError(
                 f"on_failure={on_failure!r}: expected Retry(), ParkKey(), DeadLetter() or Stop()",
-                group=group,
+                group=self.group,
             )
         # Wrong combinations raise here, at the caller's line, and not as the first message fails.
-        self._policy = policy_for(on_failure, self.config.consume, group)
+        self._policy = policy_for(on_failure, self.config.consume, self.group)
         parking = on_failure if type(on_failure) is ParkKey else None
         if parking is not None and not self.config.consume.order_by_key:
-            raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=group)
+            raise ConfigError("on_failure=ParkKey() needs order_by_key=True", group=self.group)
         self._is_broadcasting = self.config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and parking is not None and parking.topic:
             raise ConfigError(
                 "ParkKey with a topic is not for broadcasting: its log is the group's, and each "
                 "member has every message; use ParkKey()",
-                group=group,
+                group=self.group,
             )
         if self._is_broadcasting and history is not None:
             raise ConfigError(
-                "history: not for broadcasting: every member has every message", group=group
+                "history: not for broadcasting: every member has every message", group=self.group
             )
         self._offset_store = offset_store
         if offset_store is not None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Shutdown
@@ -50,6 +50,9 @@ from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import RecallHeader
 
+if TYPE_CHECKING:
+    from ordermq.config.settings import ProducerSettings
+
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
 _FALLBACKS = 2  # other brokers tried for an unordered message; Java's retryTimesWhenSendFailed
@@ -60,7 +63,8 @@ class Producer(Starting):
 
     Args:
         group: the producer group, for the broker's statistics and transactions.
-        name_servers: `host:port`, several joined by `;` or in a list.
+        name_servers: `host:port`, several joined by `;` or in a list; default those of `config`,
+            or of the environment variable ORDERMQ_NAME_SERVERS.
         selector: how a sharding key chooses its queue: "java" (the classic Java client's way),
             "go", "sip", "sha256", or a function (queues, message, key) -> queue, called on the
             thread that sends. All producers of an ordered topic must agree.
@@ -77,18 +81,18 @@ class Producer(Starting):
 
     def __init__(
         self,
-        group: str,
+        group: str | None = None,
         *,
-        name_servers: str | list[str],
+        name_servers: str | Sequence[str] | None = None,
         selector: str | QueueSelector = "java",
         instance_name: str | None = None,
         config: ProducerConfig | None = None,
         clock: Clock | None = None,
-        **settings: Any,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        self.group = check_group(group)
-        self.name_servers = parse_name_servers(name_servers)
         self.config = ProducerConfig.given(config, settings)
+        self.group = check_group(self.config.group_or(group))
+        self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self.client_id = new_client_id(
             self.config.remoting, self.name_servers, instance_name, is_producer=True
         )

@@ -11,10 +11,12 @@ import concurrent.futures
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from ordermq.client.runtime import is_async, result_of
 from ordermq.client.session import ClientSession
+from ordermq.clock import Clock
+from ordermq.config import ProducerConfig
 from ordermq.errors import ConfigError, OrderMQError, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.message import Message, MessageBatch, MessageView
@@ -24,10 +26,13 @@ from ordermq.model.status import SendReceipt, SendStatus, TransactionReceipt, Tr
 from ordermq.model.stored_message import StoredMessage
 from ordermq.producer.pending_message import AsyncWaiter, BatchWaiter, PendingMessage
 from ordermq.producer.producer import Producer
-from ordermq.producer.queue_selector import ShardingKey
+from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 from ordermq.remoting.codes import RequestCode, ResponseCode, TransactionFlag
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import CheckTransactionHeader, EndTransactionHeader
+
+if TYPE_CHECKING:
+    from ordermq.config.settings import ProducerSettings
 
 _log = logging.getLogger("ordermq.producer")
 # A stored message's id ends with its physical offset, 16 hex digits.
@@ -70,7 +75,7 @@ class TransactionProducer(Producer):
         listener: runs and checks local transactions; or give the functions `execute`, `check`.
         topics: their brokers can ask from `start` on; else from the first send of a topic on.
             Name them, so that a restarted process answers for the one before it.
-        others: as of `Producer`.
+        name_servers, selector, instance_name, config, clock, settings: as of `Producer`.
     Raises: ConfigError: no `check`, or both a listener and functions.
 
     Only `send_in_transaction` sends half messages; all other methods are those of `Producer`.
@@ -78,24 +83,37 @@ class TransactionProducer(Producer):
 
     def __init__(
         self,
-        group: str,
+        group: str | None = None,
         listener: TransactionListener | None = None,
         *,
         execute: Execute | None = None,
         check: Check | None = None,
         topics: Sequence[str] = (),
-        **others: Any,
+        name_servers: str | Sequence[str] | None = None,
+        selector: str | QueueSelector = "java",
+        instance_name: str | None = None,
+        config: ProducerConfig | None = None,
+        clock: Clock | None = None,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
-        super().__init__(group, **others)
+        super().__init__(
+            group,
+            name_servers=name_servers,
+            selector=selector,
+            instance_name=instance_name,
+            config=config,
+            clock=clock,
+            **settings,
+        )
         if listener is not None:
             if execute is not None or check is not None:
-                raise ConfigError("give a listener or functions, not both", group=group)
+                raise ConfigError("give a listener or functions, not both", group=self.group)
             execute, check = listener.execute, listener.check
         if check is None:
             raise ConfigError(
                 "a transaction producer needs `check`: brokers call it for every transaction "
                 "whose state they were not told",
-                group=group,
+                group=self.group,
             )
         self._execute = execute
         self._check = check

@@ -1,0 +1,22 @@
+"""A program that test_settings_types.py has checked: each line marked `error` has one, no other."""
+
+from ordermq import LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
+from ordermq.client.group_inspector import GroupInspector
+from ordermq.config import CompressionType, ConsumerConfig, ProducerConfig
+
+Producer("shop", name_servers="a:1", send_timeout_ms=500, compress_type="lz4")
+Producer("shop", name_servers=["a:1"], compress_type=CompressionType.ZSTD)
+Producer(config=ProducerConfig.from_url("rocketmq://a:1?group=shop"))
+Producer("shop", name_servers="a:1", send_timout_ms=500)  # error
+Producer("shop", name_servers="a:1", compress_type="gzip")  # error
+TransactionProducer("shop", name_servers="a:1", retry_time=2)  # error
+PushConsumer("billing", name_servers="a:1", pull_batch_size=64, consume_from_where="first_offset")
+PushConsumer("billing", config=ConsumerConfig.from_env())
+PushConsumer("billing", name_servers="a:1", pull_batchsize=64)  # error
+PushConsumer("billing", name_servers="a:1", pull_batch_size="64")  # error
+LitePullConsumer("billing", name_servers="a:1", ordered=True, auto_commit=False)
+LitePullConsumer("billing", name_servers="a:1", auto_comit=False)  # error
+PullConsumer("billing", name_servers="a:1", pull_timeout_ms=3000)
+PullConsumer("billing", name_servers="a:1", pull_timeout=3000)  # error
+GroupInspector("a:1", access_key="me", secret_key="x")
+GroupInspector("a:1", acces_key="me")  # error
