@@ -1,5 +1,5 @@
-/* The C core of ordermq: offset map, process queue, lane map, lock table, message codec and
- * message writer. The Python contract with the same semantics is ordermq/core/interface.py.
+/* The C core of ordermq: offset map, process queue, lane map, lock table, message codec, id window
+ * and message writer. The Python contract with the same semantics is ordermq/core/interface.py.
  *
  * Rules that hold for every function:
  * - Offsets are queue offsets, 0 .. INT64_MAX - 1. Times are int64 milliseconds of whatever
@@ -561,6 +561,36 @@ bool omq_is_utf8(const uint8_t *text, size_t size);
 /* Return Java's String.hashCode of UTF-8 text, as the broker's tag filter uses it; 0 for other
  * bytes. O(size). */
 int32_t omq_java_hash(const omq_text *text);
+
+/* ==== id window: the producers' ids of a queue's newest messages. One thread at a time. ==== */
+
+typedef struct omq_id_window omq_id_window;
+
+/* Make an empty window of `size` offsets, 1 or more. `seed`: of the hash, secret, so that nobody
+ * can choose ids that meet in one place. NULL without memory. */
+omq_id_window *omq_id_window_new(uint32_t size, uint64_t seed);
+
+/* Free a window; NULL is allowed. O(n). */
+void omq_id_window_free(omq_id_window *window);
+
+/* Forget everything. O(n). */
+void omq_id_window_clear(omq_id_window *window);
+
+/* Return the number of ids: of messages less than `size` offsets before the newest one. O(1). */
+size_t omq_id_window_count(const omq_id_window *window);
+
+/* Note the rows of an index in order of their offsets, and leave those out of it whose property
+ * UNIQ_KEY is that of a message noted at most `size` offsets before. Rows at or before the newest
+ * offset noted, rows from offset `end` on, and rows without the property, are kept and not noted.
+ * Writes how many were left out. body and rows: as omq_message_locate; nobody else may be reading
+ * the rows.
+ * NO_MEMORY: the window is empty again, and the rows are those that were kept so far, and all
+ * behind. O(property bytes). */
+omq_status omq_id_window_drop_copies(omq_id_window *window, const uint8_t *body, int64_t end,
+                                     omq_message_rows *rows, size_t *dropped);
+
+/* For tests: return NULL, or the first broken invariant (static text). O(n). */
+const char *omq_id_window_check(const omq_id_window *window);
 
 /* ==== message writer: makes stored records and batch bodies. Pure functions, any thread. ==== */
 

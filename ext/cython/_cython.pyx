@@ -41,6 +41,7 @@ from ordermq.core import status as _status
 include "arguments.pyx"
 include "offset_map.pyx"
 include "message_codec.pyx"
+include "id_window.pyx"
 include "message_writer.pyx"
 include "frame_codec.pyx"
 include "process_queue.pyx"

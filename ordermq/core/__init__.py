@@ -1,4 +1,5 @@
-"""The core: offset map, process queue, lane map, lock table, message codec and message writer.
+"""The core: offset map, process queue, lane map, lock table, message codec, id window and message
+writer.
 
 This module chooses one of three implementations of the same contract when it is imported.
 
@@ -13,7 +14,7 @@ This module chooses one of three implementations of the same contract when it is
 | include.py | tells a C compiler where ordermq.h is |
 
 The implementations have the same files: offset_map, process_queue, lane_map, lock_table,
-message_codec, message_writer, frame_codec.
+message_codec, id_window, message_writer, frame_codec.
 
 `ORDERMQ_CORE=cython|cffi|reference` forces one, and then failing to load it raises.
 """
@@ -32,6 +33,7 @@ from ordermq.errors import ConfigError
 
 __all__ = [
     "IMPLEMENTATION",
+    "IdWindow",
     "LaneMap",
     "LockTable",
     "MessageIndex",
@@ -85,6 +87,7 @@ OffsetMap: type[interface.OffsetMap] = _core.OffsetMap
 ProcessQueue: type[interface.ProcessQueue] = _core.ProcessQueue
 LaneMap: type[interface.LaneMap] = _core.LaneMap
 LockTable: type[interface.LockTable[Any]] = _core.LockTable
+IdWindow: type[interface.IdWindow] = _core.IdWindow
 read_header: interface.ReadHeader = _core.read_header
 java_hash: interface.JavaHash = _core.java_hash
 RecordWriter: type[interface.RecordWriter] = _core.RecordWriter

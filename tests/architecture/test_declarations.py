@@ -29,6 +29,7 @@ CORES: dict[str, ModuleType] = {
     "reference": reference,
 }
 CLASSES = [
+    "IdWindow",
     "LaneMap",
     "LockTable",
     "MessageIndex",
@@ -57,6 +58,7 @@ PROCESS_QUEUES: list[type[interface.ProcessQueue]] = [
 LANE_MAPS: list[type[interface.LaneMap]] = [cffi_binding.LaneMap, reference.LaneMap]
 LOCK_TABLES: list[type[interface.LockTable[Any]]] = [cffi_binding.LockTable, reference.LockTable]
 INDEXES: list[type[interface.MessageIndex]] = [cffi_binding.MessageIndex, reference.MessageIndex]
+ID_WINDOWS: list[type[interface.IdWindow]] = [cffi_binding.IdWindow, reference.IdWindow]
 RUNS: list[type[interface.MessageRun]] = [cffi_binding.MessageRun, reference.MessageRun]
 VIEWS: list[type[interface.MessageView]] = [cffi_binding.MessageView, reference.MessageView]
 RECORD_BLOCKS: list[type[interface.RecordBlock]] = [cffi_binding.RecordBlock, reference.RecordBlock]

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ordermq.core import reference
 from ordermq.errors import StateError
+from tests.unit.core.stored_records import record
 
 CORES = {
     "cython": "ordermq.core._cython",
@@ -434,9 +435,97 @@ class LockTableMachine(RuleBasedStateMachine):
             assert outcome(self.table.name_of, number) is ValueError
 
 
+unique_ids = st.sampled_from([None, *(b"%d" % number * 8 for number in range(30)), b"long" * 20])
+
+
+class IdWindowMachine(RuleBasedStateMachine):
+    """A message is a copy if one of the window's last `size` offsets has its id; by a list."""
+
+    module = "ordermq.core._cython"
+
+    def __init__(self):
+        super().__init__()
+        self.core = importlib.import_module(self.module)
+        self.start_over(20)
+
+    @rule(size=st.sampled_from([1, 2, 20, 64, 65, 300]))
+    def start_over(self, size):
+        self.size = size
+        self.window = self.core.IdWindow(size)
+        self.log = []  # (offset, id)
+
+    @rule()
+    def forget(self):
+        self.window.clear()
+        self.log = []
+
+    @rule(ids=st.lists(unique_ids, max_size=40), gap=st.sampled_from([1, 1, 2, 30, 400]))
+    def pull(self, ids, gap):
+        start = self.log[-1][0] + gap if self.log else gap
+        self.note([(start + place, unique_id) for place, unique_id in enumerate(ids)])
+
+    @rule(count=counts)
+    def pull_new(self, count):
+        start = self.log[-1][0] + 1 if self.log else 0
+        self.note([(offset, b"new%d" % offset) for offset in range(start, start + count)])
+
+    @precondition(lambda self: self.log)
+    @rule(back=st.integers(0, 40))
+    def pull_again(self, back):
+        messages = self.log[-back:]
+        assert self.drop(messages) == [offset for offset, _ in messages]
+
+    @rule(ids=st.lists(unique_ids, max_size=40), ahead=st.integers(0, 40))
+    def pull_too_much(self, ids, ahead):
+        start = self.log[-1][0] + 1 if self.log else 0
+        self.note([(start + place, one) for place, one in enumerate(ids)], start + ahead)
+
+    def note(self, messages, end=2**63 - 1):
+        expected = []
+        for offset, unique_id in messages:
+            if offset >= end:
+                expected.append(offset)
+                continue
+            near = [name for at, name in self.log[-self.size :] if offset - at <= self.size]
+            if unique_id is None or unique_id not in near:
+                expected.append(offset)
+            self.log.append((offset, unique_id))
+        assert self.drop(messages, end) == expected
+
+    def drop(self, messages, end=2**63 - 1):
+        index = self.core.MessageIndex(
+            b"".join(
+                record(offset=offset, properties=b"UNIQ_KEY\x01%s\x02" % unique_id)
+                if unique_id
+                else record(offset=offset)
+                for offset, unique_id in messages
+            )
+        )
+        dropped = self.window.drop_copies(index, end)
+        offsets = [index.offset_at(row) for row in range(len(index))]
+        assert index.columns("offsets")["offsets"].tolist() == offsets
+        assert dropped == len(messages) - len(index)
+        return offsets
+
+    @invariant()
+    def it_is_sound(self):
+        self.window._check()
+        newest = self.log[-1][0] if self.log else 0
+        named = [at for at, name in self.log if name is not None]
+        # What is too far back leaves as an id is noted, so the last id counts, not the last offset.
+        last = named[-1] if named else newest
+        assert len(self.window) == sum(last - at < self.size for at in named)
+
+
 def cases():
     for name, module in CORES.items():
-        for machine in (ProcessQueueMachine, ColumnsMachine, OffsetMapMachine, LockTableMachine):
+        for machine in (
+            ProcessQueueMachine,
+            ColumnsMachine,
+            OffsetMapMachine,
+            LockTableMachine,
+            IdWindowMachine,
+        ):
             is_model = name == "reference" and machine in (ProcessQueueMachine, ColumnsMachine)
             if not is_model:
                 yield pytest.param(machine, module, id=f"{machine.__name__}-{name}")

@@ -7,6 +7,7 @@ it. `ffi` and `lib` are ordermq.h itself, without that lock; see docs/core.md.
 
 from ordermq.core._cffi import ffi, lib
 from ordermq.core.cffi_binding.frame_codec import read_header
+from ordermq.core.cffi_binding.id_window import IdWindow
 from ordermq.core.cffi_binding.lane_map import LaneMap
 from ordermq.core.cffi_binding.lock_table import LockTable
 from ordermq.core.cffi_binding.message_codec import MessageIndex, MessageView, java_hash
@@ -24,6 +25,7 @@ from ordermq.core.cffi_binding.process_queue import ProcessQueue
 from ordermq.core.reference import MessageRun
 
 __all__ = [
+    "IdWindow",
     "LaneMap",
     "LockTable",
     "MessageIndex",

@@ -5,6 +5,7 @@ beside the native cores and compare every result. The contract is ordermq/core/i
 """
 
 from ordermq.core.reference.frame_codec import read_header
+from ordermq.core.reference.id_window import IdWindow
 from ordermq.core.reference.lane_map import LaneMap
 from ordermq.core.reference.lock_table import LockTable
 from ordermq.core.reference.message_codec import MessageIndex, MessageRun, MessageView, java_hash
@@ -19,6 +20,7 @@ from ordermq.core.reference.offset_map import OffsetMap
 from ordermq.core.reference.process_queue import ProcessQueue
 
 __all__ = [
+    "IdWindow",
     "LaneMap",
     "LockTable",
     "MessageIndex",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -130,6 +130,16 @@ class MessageIndex:
 
     def _text(self, row: _Row) -> bytes:
         return self.body[row.property_position :][: row.property_size]
+
+    def _drop_rows(self, is_copy: Callable[[int, bytes], bool]) -> int:
+        """Drop the rows of copies, told by offset and UNIQ_KEY; return how many."""
+        rows = self._rows
+        self._rows = [
+            row
+            for row in rows
+            if not is_copy(row.queue_offset, _properties(self._text(row)).get(b"UNIQ_KEY", b""))
+        ]
+        return len(rows) - len(self._rows)
 
     def columns(self, *names: str) -> dict[str, memoryview]:
         found = {}

@@ -40,4 +40,7 @@ void write_exactly(const uint8_t *bytes, size_t size);
 /* sanitize_rows.c: rows in columns, in order or not, and batch bodies of them. */
 void drive_rows(uint64_t *seed, int steps);
 
+/* sanitize_ids.c: ids noted, found again and forgotten, with the window's check after each step. */
+void drive_ids(uint64_t *seed, int steps);
+
 #endif

@@ -682,6 +682,7 @@ int main(int argc, char **argv) {
         drive_queue(&seed, amount);
         drive_table(&seed, amount);
         drive_rows(&seed, amount);
+        drive_ids(&seed, amount);
         for (int i = 0; i < 20; i++) { /* the bounds are drawn anew */
             drive_lanes(&seed, amount / 20);
         }
@@ -697,6 +698,8 @@ int main(int argc, char **argv) {
             }
             failing = odds;
             drive_table(&seed, amount);
+            failing = odds;
+            drive_ids(&seed, amount);
         }
         starve_reset();
     } else if (strcmp(argv[1], "fuzz") == 0) {

@@ -1,0 +1,45 @@
+cdef object _window_seed = _SystemRandom().getrandbits
+
+
+@cython.final
+cdef class IdWindow:
+    """The ids of a queue's newest messages; see core/interface.py."""
+
+    # Owned; freed in __dealloc__. The GIL is its lock: the C window has none.
+    cdef omq.omq_id_window *_window
+    cdef uint32_t _size
+
+    def __cinit__(self, size):
+        if not 1 <= size <= INT32_MAX:
+            raise _status.failure(_status.OUT_OF_RANGE, f"id window of {size} offsets")
+        self._size = size
+        self._window = omq.omq_id_window_new(self._size, _window_seed(64))
+        if self._window is NULL:
+            raise MemoryError("no memory for an id window")
+
+    def __dealloc__(self):
+        omq.omq_id_window_free(self._window)
+
+    def drop_copies(self, MessageIndex index not None, end=INT64_MAX):
+        cdef size_t dropped
+        cdef omq.omq_status status = omq.omq_id_window_drop_copies(
+            self._window, index._bytes(), clamped(end), &index._rows, &dropped
+        )
+        if status != omq.OMQ_OK:
+            raise _status.failure(status, f"drop_copies of {len(index)} messages")
+        return dropped
+
+    def clear(self):
+        omq.omq_id_window_clear(self._window)
+
+    @property
+    def size(self):
+        return self._size
+
+    def __len__(self):
+        return omq.omq_id_window_count(self._window)
+
+    def _check(self):
+        cdef const char *broken = omq.omq_id_window_check(self._window)
+        if broken is not NULL:
+            raise AssertionError(f"{broken.decode()}: {len(self)} ids")
