@@ -14,7 +14,7 @@ One line is one event with these members:
 | group, topic, broker, queue | the message queue, where the event has one |
 | epoch | lock epoch, 0 where there is none |
 | off | next offset (COMMIT_*, RESET), absent elsewhere |
-| offs, keys | offsets and sharding keys of a START, END, STORE or DIVERT, ascending |
+| offs, keys | offsets of a START, END, STORE, DIVERT or DROP, ascending; and, but of a DROP, keys |
 | tags | STORE: the tag of each of `offs`, null where there is none |
 | done | END: how many of `offs`, from the first, succeeded |
 | attempt | START: 0 at the first try of the first offset |
@@ -62,6 +62,7 @@ class EventType(StrEnum):
     ROLLBACK = "ROLLBACK"
     STORE = "STORE"
     DIVERT = "DIVERT"
+    DROP = "DROP"  # copies that a producer sent again: no listener gets them
     CRASH = "CRASH"  # written by the test that killed `client`
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ordermq.audit.delivered_offsets import (
     DIVERTED,
     DONE,
+    DROPPED,
     PARKED,
     STARTED,
     DeliveredOffsets,
@@ -23,7 +24,7 @@ from ordermq.audit.run import Run, named
 
 
 class BatchRules:
-    """Checks START, END, ROLLBACK and DIVERT."""
+    """Checks START, END, ROLLBACK, DIVERT and DROP."""
 
     def __init__(self, run: Run, ownership: OwnershipRules) -> None:
         self._run = run
@@ -122,7 +123,7 @@ class BatchRules:
         batch = set(offsets)
         ownership = progress.ownerships.get((event["p"], event.get("epoch", 0)))
         for offset in offsets:
-            earlier = stored.before[offset - stored.base]
+            earlier = progress.before_in_key(stored, offset)
             ordered = not progress.is_unlocked
             if (
                 ordered
@@ -141,6 +142,17 @@ class BatchRules:
         if ownership is not None:
             ownership.failed -= batch
             ownership.done_next = max(ownership.done_next, offsets[-1] + 1)
+
+    def on_drop(self, t: int, ref: int, event: Event) -> None:
+        progress, stored = self._run.both(event)
+        offsets = event["offs"]
+        stored.add(offsets, (), ref)
+        progress.cover(min(offsets), max(offsets))
+        for offset in offsets:
+            i = offset - progress.base
+            # Each owner that pulls a copy drops it, until it is committed.
+            progress.dropped += not progress.flags[i] & DROPPED
+            progress.flags[i] |= DROPPED
 
     def _check_serial(
         self,
@@ -212,7 +224,7 @@ class BatchRules:
         offsets: Sequence[int],
     ) -> None:
         flags, base, lowest = progress.flags, progress.base, offsets[0]
-        before, shift = stored.before, stored.base
+        before, shift = stored.before, stored.base  # read here: this runs for every message
         batch: set[int] | None = None
         for offset in offsets:
             i = offset - base
@@ -221,6 +233,9 @@ class BatchRules:
             flags[i] |= STARTED
             earlier = before[offset - shift]
             known = flags[earlier - base] if earlier >= base else 0
+            if known & DROPPED:
+                earlier = progress.before_in_key(stored, offset)
+                known = flags[earlier - base] if earlier >= base else 0
             if earlier >= 0 and known & PARKED and not known & DONE:
                 text = f"offset {offset} started before offset {earlier} of the same, parked key"
                 self._run.violate("I3", progress, text, stored.refs[earlier - shift], ref)

@@ -50,6 +50,7 @@ class Checker:
             EventType.END: batches.on_end,
             EventType.ROLLBACK: batches.on_rollback,
             EventType.DIVERT: batches.on_divert,
+            EventType.DROP: batches.on_drop,
             EventType.STORE: commits.on_store,
             EventType.COMMIT_SENT: commits.on_commit_sent,
             EventType.COMMIT_ACK: commits.on_commit_ack,
@@ -91,6 +92,7 @@ class Checker:
             sent_back=sum(
                 progress.diverted for progress in progress_by_queue if progress.is_unlocked
             ),
+            dropped=sum(progress.dropped for progress in progress_by_queue),
             committed=sum(self._commits.committed(progress) for progress in progress_by_queue),
             duplicates={cause.value: self._batches.duplicates[cause] for cause in Cause},
             hand_offs=self._ownership.hand_offs(),

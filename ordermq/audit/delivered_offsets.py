@@ -23,6 +23,7 @@ STARTED = 1
 DONE = 2  # successful END
 DIVERTED = 4
 PARKED = 8  # diverted for a later retry: its key waits for it
+DROPPED = 16  # a copy that was sent again: the message that it repeats counts for it
 
 _GRAIN = 4_096
 _WIDEST = 1 << 28  # offsets between the lowest and the highest of a queue
@@ -195,6 +196,7 @@ class DeliveredOffsets(_Columns):
         self.delivered = 0
         self.deliveries = 0
         self.diverted = 0
+        self.dropped = 0
         # The broker's own view of the lock, from its history if there is one.
         self.broker_seen = False
         self.holder = ""
@@ -238,17 +240,25 @@ class DeliveredOffsets(_Columns):
         self.floor = max(self.floor, end)
         return -1
 
+    def before_in_key(self, stored: StoredQueue, offset: int) -> int:
+        """Return the message before an offset in its key that is no dropped copy, -1 if none."""
+        earlier = stored.before[offset - stored.base]
+        while earlier >= self.base and self.flags[earlier - self.base] & DROPPED:
+            earlier = stored.before[earlier - stored.base]
+        return earlier
+
     def is_settled(self, offset: int) -> bool:
         """Return True if a message needs no more processing."""
         if offset < (self.start or 0) or offset < self.skipped_to:
             return True
         i = offset - self.base
-        return 0 <= i < len(self.flags) and self.flags[i] & (DONE | DIVERTED) != 0
+        return 0 <= i < len(self.flags) and self.flags[i] & (DONE | DIVERTED | DROPPED) != 0
 
     def is_passed(self, stored: StoredQueue, offset: int, generation: int) -> bool:
         """Return True if an owner may commit past an offset: it finished it, or need not."""
         i = offset - self.base
-        if 0 <= i < len(self.flags) and self.flags[i] & DONE and self.done_in[i] == generation:
+        flags = self.flags[i] if 0 <= i < len(self.flags) else 0
+        if flags & DROPPED or (flags & DONE and self.done_in[i] == generation):
             return True
         if offset < self.skipped_to:
             return True

@@ -23,7 +23,9 @@ Path = str | os.PathLike[str]
 _LINE_BITS = 40  # a ref is file number << 40 | line number: an int, kept per message
 _TYPES = frozenset(EventType)
 _QUEUED = _TYPES - {EventType.OPEN, EventType.CLOSE, EventType.CRASH}
-_BATCHES = frozenset({EventType.START, EventType.END, EventType.STORE, EventType.DIVERT})
+_BATCHES = frozenset(
+    {EventType.START, EventType.END, EventType.STORE, EventType.DIVERT, EventType.DROP}
+)
 _POSITIONS = frozenset({EventType.COMMIT_SENT, EventType.COMMIT_ACK, EventType.RESET})
 
 

@@ -128,6 +128,7 @@ class AuditReport:
     deliveries: int  # successful ENDs of messages, repeats counted
     diverted: int
     sent_back: int  # of concurrent groups: stored again for later, or as dead letters
+    dropped: int  # copies that a producer sent again
     committed: int
     duplicates: Mapping[str, int]  # by cause
     hand_offs: tuple[HandOff, ...] = field(repr=False)
@@ -169,6 +170,7 @@ class AuditReport:
                 "deliveries": self.deliveries,
                 "diverted": self.diverted,
                 "sent_back": self.sent_back,
+                "dropped": self.dropped,
                 "committed": self.committed,
             },
             "duplicates": dict(self.duplicates),

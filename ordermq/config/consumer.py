@@ -81,6 +81,9 @@ class PullConfig:
     broker_suspend_ms: int = 15_000
     # Time for the response to a pull; must exceed broker_suspend_ms. 1 ms..1 day.
     pull_timeout_ms: int = 30_000
+    # Drop a message that a producer sent again, if its id is that of one of so many messages before
+    # it; 0: off. They are read again on each take-over. 0..1000000.
+    deduplicate: int = 0
 
     def __post_init__(self) -> None:
         require_range(
@@ -96,6 +99,7 @@ class PullConfig:
             pull_delay_on_error_ms=(1, DAY_MS),
             broker_suspend_ms=(1, DAY_MS),
             pull_timeout_ms=(1, DAY_MS),
+            deduplicate=(0, 1_000_000),
         )
         if self.pull_timeout_ms <= self.broker_suspend_ms:
             raise ConfigError(

@@ -84,6 +84,9 @@ class LitePullConfig:
     broker_suspend_ms: int = 20_000
     # Time for the response to a pull; must exceed broker_suspend_ms. 1 ms..1 day.
     pull_timeout_ms: int = 30_000
+    # Drop a message that a producer sent again, if its id is that of one of so many messages before
+    # it; 0: off. They are read again on each take-over. 0..1000000.
+    deduplicate: int = 0
     # Hold queues under queue locks, and hand out one batch per queue at a time.
     ordered: bool = False
     # Ordered: time after which a revoked queue whose batch is still out is reported. 1 ms..1 day.
@@ -104,6 +107,7 @@ class LitePullConfig:
             pull_delay_on_error_ms=(1, DAY_MS),
             broker_suspend_ms=(1, DAY_MS),
             pull_timeout_ms=(1, DAY_MS),
+            deduplicate=(0, 1_000_000),
             drain_timeout_ms=(1, DAY_MS),
         )
         if self.pull_timeout_ms <= self.broker_suspend_ms:
@@ -122,6 +126,7 @@ class LitePullConfig:
             pull_delay_on_error_ms=self.pull_delay_on_error_ms,
             broker_suspend_ms=self.broker_suspend_ms,
             pull_timeout_ms=self.pull_timeout_ms,
+            deduplicate=self.deduplicate,
         )
 
 

@@ -108,6 +108,7 @@ class ConsumerSettings(RemotingSettings, total=False):
     pull_delay_on_error_ms: int
     broker_suspend_ms: int
     pull_timeout_ms: int
+    deduplicate: int
     lock_max_live_ms: int
     lock_interval_ms: int
     lease_margin_ms: int
@@ -161,6 +162,7 @@ class LitePullConsumerSettings(RemotingSettings, total=False):
     pull_delay_on_error_ms: int
     broker_suspend_ms: int
     pull_timeout_ms: int
+    deduplicate: int
     ordered: bool
     drain_timeout_ms: int
     lock_max_live_ms: int

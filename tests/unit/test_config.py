@@ -60,6 +60,7 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "pull_delay_on_error_ms": (1, DAY_MS),
         "broker_suspend_ms": (1, DAY_MS),
         "pull_timeout_ms": (1, DAY_MS),
+        "deduplicate": (0, 1_000_000),
     },
     LitePullConfig: {
         "auto_commit_interval_ms": (1, DAY_MS),
@@ -73,6 +74,7 @@ BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
         "pull_delay_on_error_ms": (1, DAY_MS),
         "broker_suspend_ms": (1, DAY_MS),
         "pull_timeout_ms": (1, DAY_MS),
+        "deduplicate": (0, 1_000_000),
         "drain_timeout_ms": (1, DAY_MS),
     },
     DirectPullConfig: {

@@ -22,10 +22,11 @@ from ordermq.client.runtime import cancelled
 from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
+from ordermq.consumer.fetch.copy_filter import CopyFilter, copy_filter
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
 from ordermq.consumer.queue.receiver import Flow, Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import OrderMQError, ProtocolError, RemotingError, RouteError
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
@@ -202,6 +203,7 @@ class QueueFetcher:
         group: str,
         config: PullConfig,
         assigned: AssignedQueue,
+        copies: CopyFilter,
         offsets: OffsetCommitter,
         receiver: Receiver[Any],
         statistics: ConsumerStatistics,
@@ -209,6 +211,7 @@ class QueueFetcher:
         self._client = client
         self._config = config
         self.assigned = assigned
+        self._copies = copies
         self._group = group
         self._offsets = offsets
         self._receiver = receiver
@@ -273,6 +276,7 @@ class QueueFetcher:
             broker_name=queue.broker_name,
         )
         self._frames = PullFrames(self._header)
+        self._copies.forget()
 
     def configure(self, config: PullConfig) -> None:
         """Use other thresholds from now on."""
@@ -317,7 +321,7 @@ class QueueFetcher:
     ) -> Callable[[], object] | None:
         self._count(len(batch))
         self.assigned.max_offset = max_offset
-        submits = self.assigned.accept(self._generation, batch, next_offset)
+        submits = self._copies.accept(self._generation, batch, next_offset)
         if not self.assigned.has_stored_offset:
             self._offsets.store_start(self.assigned)
         return partial(self._receiver.submit, self.assigned) if submits else None
@@ -340,6 +344,10 @@ class QueueFetcher:
         try:
             broker_id, address = self._source.choose()
             self._is_from_slave = broker_id != MASTER_ID
+            moved = await self._copies.prepare(address, self._header, self._tags)
+            if moved is not None:
+                await self._move(generation, offset, moved, is_reset=True)
+                return
             connection = await self._client.api.begin_pulls(address)
             self._generation = generation
             self._has_messages = False
@@ -410,7 +418,7 @@ class QueueFetcher:
             self._count(len(batch))
             if len(batch) == 0:
                 assigned.skip_to(generation, next_offset)
-            elif assigned.accept(generation, batch, next_offset):
+            elif self._copies.accept(generation, batch, next_offset):
                 # Messages, but the broker suggests another replica for the next pull.
                 self._receiver.submit(assigned)
             if not assigned.has_stored_offset:
@@ -509,6 +517,7 @@ class Fetcher:
         config: PullConfig,
         offsets: OffsetCommitter,
         receiver: Receiver[Any],
+        recorder: EventRecorder,
         statistics: ConsumerStatistics,
         *,
         before_first: Callable[[MessageQueue], Awaitable[None]],
@@ -518,6 +527,7 @@ class Fetcher:
         self._config = config
         self._offsets = offsets
         self._receiver = receiver
+        self._recorder = recorder
         self._statistics = statistics
         self._before_first = before_first
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}
@@ -531,6 +541,7 @@ class Fetcher:
             self._group,
             self._config,
             assigned,
+            copy_filter(self._config, self._client.api, assigned, self._recorder, self._statistics),
             self._offsets,
             self._receiver,
             self._statistics,

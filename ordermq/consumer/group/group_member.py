@@ -238,6 +238,7 @@ class GroupMember(ProcessBound):
             settings.pull,
             self.offsets,
             self._receiver,
+            self._recorder,
             statistics,
             before_first=lambda queue: self._call_back(settings.on_assigned, queue),
         )
