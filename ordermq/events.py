@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -50,7 +51,7 @@ class EventType(StrEnum):
     """Kind of an event (docs/internals/semantics.md#invariants)."""
 
     OPEN = "OPEN"  # first line of a process
-    CLOSE = "CLOSE"  # last line of a process that was closed; one without it crashed
+    CLOSE = "CLOSE"  # last line of a process that was closed; one without it crashed, or still runs
     LOCK_OK = "LOCK_OK"
     LOCK_LOST = "LOCK_LOST"
     UNLOCK = "UNLOCK"
@@ -124,6 +125,10 @@ class History(Closing):
                 f"history={str(path)!r} cannot be written ({error.strerror}): give a file in an "
                 "existing folder"
             ) from error
+        # For `is_being_written`; the lock ends with the process, also with a killed one. Where
+        # the file system has no locks an audit takes a running process for a crashed one.
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_SH)
         # A disk that is full now may have room later; until then a member works all the same.
         with contextlib.suppress(OSError):
             self.record(EventType.OPEN)
@@ -166,6 +171,23 @@ class History(Closing):
             # Forgotten first: after Ctrl-C, a later call must not close the number again.
             file, self._file = self._file, -1
             os.close(file)
+
+
+def is_being_written(path: str | os.PathLike[str]) -> bool:
+    """Return whether a process of this host has a history open.
+
+    Raises: OSError: it cannot be opened.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # no locks there
+    finally:
+        os.close(file)
+    return False
 
 
 class GuardedRecorder:

@@ -50,7 +50,7 @@ def audit(
     *,
     subscription_tags: Collection[str] | None = None,
     start_offsets: int | Mapping[QueueName, int] | None = None,
-    complete: bool = True,
+    complete: bool | None = True,
     on_progress: Callable[[int], None] | None = None,
 ) -> AuditReport:
     """Check a history against I1-I9 (docs/internals/semantics.md#invariants).
@@ -63,17 +63,18 @@ def audit(
         start_offsets: the first offset that the group must consume, for every queue or by
             (group, topic, broker, queue). None: a group's first commit before its first
             START, or else the oldest message.
-        complete: the run came to rest, so a message that was not finished is lost (I4).
+        complete: the run came to rest, so a message that was not finished is lost (I4). None: so
+            if no process still runs, by the files that are open.
         on_progress: called with the number of events checked, every 10,000.
     Raises: HistoryError: a line is not an event; the cut last line of a killed process is
         allowed.
     """
     histories = Histories(history)
-    checker = Checker(
-        subscription_tags=subscription_tags, start_offsets=start_offsets, complete=complete
-    )
+    checker = Checker(subscription_tags=subscription_tags, start_offsets=start_offsets)
     for count, (t, ref, event) in enumerate(histories, start=1):
         checker.feed(t, ref, event)
         if on_progress is not None and count % _PROGRESS_STEP == 0:
             on_progress(count)
-    return checker.report(histories)
+    if complete is None:
+        complete = not histories.running
+    return checker.report(histories, complete=complete)

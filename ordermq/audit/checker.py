@@ -29,9 +29,7 @@ class Checker:
         *,
         subscription_tags: Collection[str] | None = None,
         start_offsets: int | Mapping[QueueName, int] | None = None,
-        complete: bool = True,
     ) -> None:
-        self._complete = complete
         self._run = run = Run(subscription_tags, start_offsets)
         self._ownership = ownership = OwnershipRules(run)
         self._batches = batches = BatchRules(run, ownership)
@@ -64,10 +62,10 @@ class Checker:
             self._events[event["type"]] += 1
         self._handlers[event["type"]](t, ref, event)
 
-    def report(self, histories: Histories) -> AuditReport:
+    def report(self, histories: Histories, *, complete: bool) -> AuditReport:
         """Return the report of everything fed so far. O(messages)."""
         self._commits.check_commits_only_grow()
-        if self._complete:
+        if complete:
             self._commits.check_nothing_is_left()
         found = self._run.found
         refs = {ref for _, concerned in found.values() for ref in concerned if ref >= 0}
@@ -82,6 +80,7 @@ class Checker:
             lines=histories.lines,
             processes=self._incarnations,
             crashes=self._crashes,
+            running=histories.running,
             events=dict(self._events),
             stored=sum(stored.stored for stored in self._run.stored.values()),
             delivered=sum(progress.delivered for progress in progress_by_queue),

@@ -1,21 +1,24 @@
 """Reading histories: JSON lines of many processes, merged into one sequence.
 
 Within a file the order of lines counts, between files the time `t`. A process with an OPEN and no
-CLOSE crashed: a CRASH event is added after its last line.
+CLOSE crashed: a CRASH event is added after its last line. Unless its file is being written: then it
+still runs, and events after the start of the audit are left for the next one.
 """
 
 from __future__ import annotations
 
 import heapq
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
 
 from ordermq.audit.report import Evidence
+from ordermq.clock import CLOCK_ID
 from ordermq.errors import OrderMQError
-from ordermq.events import EventType
+from ordermq.events import EventType, is_being_written
 
 Event = Mapping[str, Any]
 Path = str | os.PathLike[str]
@@ -40,12 +43,17 @@ class Histories:
 
     Args:
         source: a path, paths, or events (then line numbers count from 1).
+    Attributes:
+        running: processes that still run, once all events were read.
     """
 
     def __init__(self, source: Path | Iterable[Path] | Iterable[Event]) -> None:
         self._events: list[Event] | None = None
         self.paths: list[str] = []
         self.lines = 0
+        self.running = 0
+        self._is_written: list[bool] = []  # by path
+        self._horizon: int | None = None  # `t` from which on nothing is read
         if isinstance(source, str | os.PathLike):
             source = [source]
         items: list[Any] = list(source)
@@ -57,11 +65,15 @@ class Histories:
 
     def __iter__(self) -> Iterator[tuple[int, int, Event]]:
         """Yield (t, ref, event); `evidence` turns refs back into lines."""
-        self.lines = 0
+        self.lines = self.running = 0
         if self._events is not None:
             numbered = enumerate(self._events, start=1)
             ordered = sorted(numbered, key=lambda item: int(item[1].get("t", 0)))
             return self._with_crashes((number, dict(event)) for number, event in ordered)
+        self._is_written = [_is_written(path) for path in self.paths]
+        # Files are read one a little after the other. Whatever follows from an event that was
+        # written after its file was read is later than this moment, and left out as well.
+        self._horizon = time.clock_gettime_ns(CLOCK_ID) if any(self._is_written) else None
         streams = [
             self._with_crashes(self._parsed(number, path), number)
             for number, path in enumerate(self.paths)
@@ -122,6 +134,8 @@ class Histories:
         last: dict[str, int] = {}  # process -> sequence number of its last line
         t = 0
         for number, event in numbered:
+            if self._horizon is not None and event.get("t", 0) > self._horizon:
+                break
             self.lines += 1
             ref = file << _LINE_BITS | number
             process, kind = event.get("p", ""), event.get("type")
@@ -136,8 +150,18 @@ class Histories:
             elif kind == EventType.OPEN or process in alive:
                 alive[process] = ref
             yield t, ref, event
+        if file < len(self._is_written) and self._is_written[file]:
+            self.running += len(alive)
+            return
         for process, ref in alive.items():
             yield t, ref, _crash(process)
+
+
+def _is_written(path: str) -> bool:
+    try:
+        return is_being_written(path)
+    except OSError as error:
+        raise HistoryError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _crash(process: str) -> Event:

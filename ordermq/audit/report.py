@@ -122,6 +122,7 @@ class AuditReport:
     lines: int
     processes: int
     crashes: int
+    running: int  # processes that still run: their files are open
     events: Mapping[str, int]  # by event type
     stored: int
     delivered: int  # messages, finished at least once
@@ -163,6 +164,7 @@ class AuditReport:
             "lines": self.lines,
             "processes": self.processes,
             "crashes": self.crashes,
+            "running": self.running,
             "events": dict(self.events),
             "messages": {
                 "stored": self.stored,

@@ -16,6 +16,7 @@ from ordermq.cli.output import (
     counted,
     fail,
     json_option,
+    note,
     out,
     print_json,
     print_table,
@@ -30,7 +31,9 @@ from ordermq.cli.output import (
     "--from-first", is_flag=True, help="Require that every message from offset 0 was consumed."
 )
 @click.option(
-    "--partial", is_flag=True, help="The run was stopped early: do not count the rest as lost."
+    "--partial",
+    is_flag=True,
+    help="The run was stopped early: do not count the rest as lost. Implied while it still runs.",
 )
 @json_option
 def audit_command(
@@ -55,7 +58,7 @@ def audit_command(
                 list(_expand(files)),
                 subscription_tags=_tags(tags),
                 start_offsets=0 if from_first else None,
-                complete=not partial,
+                complete=False if partial else None,
                 on_progress=lambda count: progress.update(bar, completed=count),
             )
     except HistoryError as error:
@@ -72,13 +75,15 @@ def show(report: AuditReport) -> None:
     """Print a report as tables, and the result last: it stays visible on the terminal."""
     print_table(
         f"{len(report.files)} files, {report.lines:,} events, "
-        f"{counted(report.processes, 'process run')}, {report.crashes} crashed or still running",
+        f"{counted(report.processes, 'process run')}, {report.crashes} crashed"
+        + (f", {report.running} still running" if report.running else ""),
         ["messages", "count"],
         [
             ("stored by the broker", report.stored),
             ("processed", report.delivered),
             ("moved to a parking or dead-letter topic", report.diverted),
             ("sent back for a retry", report.sent_back),
+            ("copies that were dropped", report.dropped),
             ("committed", report.committed),
         ],
     )
@@ -97,6 +102,8 @@ def show(report: AuditReport) -> None:
     for name, title in INVARIANTS.items():
         mark = "[bold red]FAILED[/]" if name in broken else "[green]passed[/]"
         out.print(f"  {mark}  {name} {title}", highlight=False)
+    if report.running:
+        note("the run goes on: what is not finished yet is not counted as lost")
     if report.ok:
         out.print(f"[bold green]OK[/]: all {len(INVARIANTS)} checks passed", highlight=False)
     else:

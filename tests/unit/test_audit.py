@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from audit_histories import Run, close_all, concurrently, two_members
 
 from ordermq.audit import AuditReport, HistoryError, audit
+from ordermq.audit.history import Histories
 from ordermq.audit.report import HandOffKind
+from ordermq.clock import CLOCK_ID
 from ordermq.events import EventType, History
 
 
@@ -412,6 +415,52 @@ def test_messages_of_a_crashed_member_may_come_twice() -> None:
     assert report.crashes == 1
     [hand_off] = report.hand_offs
     assert (hand_off.kind, hand_off.duplicates) == (HandOffKind.CRASH, 1)
+
+
+def test_a_history_that_is_being_written_is_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "broker.jsonl"
+    history = History(path, "broker")
+    about = {"group": "g", "topic": "orders", "broker": "b", "queue": 0}
+    history.record(EventType.STORE, **about, offs=[0, 1], keys=[None, None])
+    member = History(tmp_path / "member.jsonl", "member")
+    sent = time.clock_gettime_ns(CLOCK_ID)
+    member.record(EventType.LOCK_OK, **about, epoch=1, sent=sent, lease_ms=60_000)
+    member.record(EventType.START, **about, epoch=1, offs=[0])
+    member.record(EventType.END, **about, epoch=1, offs=[0], done=1)
+    files = [path, tmp_path / "member.jsonl"]
+    report = audit(files, complete=None)
+    assert (report.processes, report.crashes, report.running) == (2, 0, 2)
+    assert report.ok, "offset 1 may still be consumed"
+    assert report.to_dict()["running"] == 2
+    asked = audit(files)
+    assert asked.violation is not None, "the caller knows that the run has come to rest"
+    assert asked.violation.invariant == "I4"
+    member.close()
+    history._leave_to_parent()  # as a killed process: no CLOSE, and the file is let go of
+    report = audit(files, complete=None)
+    assert (report.processes, report.crashes, report.running) == (2, 1, 0)
+    assert not report.ok, "nobody is left who could consume offset 1"
+
+
+def test_what_is_written_during_an_audit_is_left_for_the_next(tmp_path: Path) -> None:
+    """The broker's file is read after the member's, and has a commit of what that did then."""
+    about = {"group": "g", "topic": "orders", "broker": "b", "queue": 0, "epoch": 1}
+    with History(tmp_path / "a.jsonl", "a") as member, History(tmp_path / "b", "b") as broker:
+        broker.record(EventType.STORE, **about, offs=[0], keys=[None])
+        member.record(EventType.START, **about, offs=[0])
+
+        def go_on(count: int) -> None:
+            if count == 1:
+                member.record(EventType.END, **about, offs=[0], done=1)
+                broker.record(EventType.COMMIT_ACK, **about, off=1, client="a")
+
+        events = Histories([tmp_path / "a.jsonl", tmp_path / "b"])
+        types = []
+        for count, (_, _, event) in enumerate(events, start=1):
+            types.append(event["type"])
+            go_on(count)
+        assert types == ["OPEN", "OPEN", "STORE", "START"]
+        assert events.running == 2
 
 
 def test_a_history_without_close_is_a_crash(tmp_path: Path) -> None:

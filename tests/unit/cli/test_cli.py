@@ -73,6 +73,16 @@ def test_a_violation_ends_with_1_and_is_named_with_its_events(bad_run: Path) -> 
     assert "later.jsonl:2: START by c" in result.output
 
 
+def test_a_run_that_goes_on_is_told_from_a_crash(run: Path) -> None:
+    result = CliRunner().invoke(main, ["audit", str(run)])
+    assert "1 process run, 0 crashed\n" in result.output
+    with History(run / "new.jsonl", "new"):
+        result = CliRunner().invoke(main, ["audit", str(run)])
+    assert result.exit_code == 0, result.output
+    assert "2 process runs, 0 crashed, 1 still running" in result.stdout
+    assert "not counted as lost" in result.stderr
+
+
 def test_json_is_one_document_with_the_verdict(bad_run: Path) -> None:
     result = CliRunner().invoke(main, ["audit", "--json", str(bad_run)])
     assert result.exit_code == 1
