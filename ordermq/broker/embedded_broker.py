@@ -66,6 +66,13 @@ class EmbeddedBroker(Starting):
         self._server: BrokerServer | None = None
         self._port = 0
 
+    def __repr__(self) -> str:
+        where = "in memory" if self._path is None else str(self._path)
+        if self._thread is None:
+            return f"<EmbeddedBroker, not started, {where}>"
+        state = "" if self._thread.is_alive() else ", closed"
+        return f"<EmbeddedBroker {self.address if self._port else 'no port'}{state}, {where}>"
+
     def start(self) -> Self:
         """Open the database and listen; return when clients can connect.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
@@ -43,3 +43,8 @@ class BrokerStatistics:
     transactions_asked: int = 0  # transaction checks sent to producers
     transactions_discarded: int = 0  # half messages given up after inconclusive checks
     store_groups: int = 0  # group commits, including failed ones
+
+    def __repr__(self) -> str:
+        counts = {one.name: getattr(self, one.name) for one in fields(self)}
+        counted = " ".join(f"{name}={count}" for name, count in counts.items() if count)
+        return f"<BrokerStatistics {counted or 'nothing counted'}>"

@@ -55,6 +55,13 @@ class ConsumeContext:
         self.attempt = attempt
         self.suspend_ms = -1
 
+    def __repr__(self) -> str:
+        run = self.messages
+        return (
+            f"<{type(self).__name__} {self._assigned.queue} offsets={run.first_offset}.."
+            f"{run.last_offset} attempt={self.attempt}{' revoked' * self.is_revoked()}>"
+        )
+
     @property
     def message_queue(self) -> MessageQueue:
         return self._assigned.queue

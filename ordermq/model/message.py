@@ -5,12 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import Any, Self, overload
+
+import orjson
 
 from ordermq import core
 from ordermq.clock import require_wall_ms
 from ordermq.core.compression import MAX_DECOMPRESSED_BYTES
-from ordermq.errors import ConfigError
+from ordermq.errors import ConfigError, DecodeError, ProtocolError
 from ordermq.model import properties as props
 from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
@@ -62,6 +64,36 @@ class Message:
         # One test for the common case, in which none is set: this runs for every message sent.
         if self.flag or self.delay_level or self.deliver_at_ms or self.delay_ms:
             self._check_numbers()
+
+    def __repr__(self) -> str:
+        # Not the body: it may be long, and what is in it is nobody else's to log.
+        shown = f"<Message {self.topic} {len(self.body)} bytes"
+        for name in ("tags", "keys", "properties", "delay_level", "deliver_at_ms", "delay_ms"):
+            if value := getattr(self, name):
+                shown += f" {name}={value!r}"
+        return shown + ">"
+
+    @classmethod
+    def from_view(cls, view: MessageView, *, topic: str | None = None) -> Self:
+        """Copy a received message, to send it again, or on to another topic.
+
+        The copy has the topic that the message was sent to (a retried message's and a dead
+        letter's, too), its body (decompressed), tags, keys, flag and user properties. It is sent
+        as a new message: its id, delivery time, retry and transaction state are left out
+        (docs/producer.md#send-a-received-message-again). Its order is kept if you send it with
+        `sharding_key=view.sharding_key`.
+
+        Raises: ProtocolError: the body or the properties cannot be read. ConfigError: the body is
+            empty, or `topic` is none to send to.
+        """
+        return cls(
+            view.topic if topic is None else topic,
+            bytes(view.body),
+            tags=view.tags,
+            keys=tuple(view.keys),
+            properties=props.of_the_user(view.properties),
+            flag=view.flag,
+        )
 
     def _check_keys(self) -> None:
         if isinstance(self.keys, str):
@@ -309,16 +341,63 @@ class MessageView(core.MessageView):
     """One received message: batch and position; fields are decoded when they are read.
 
     The fields of the record are those of `core.interface.MessageView`; a compressed `body` is
-    decompressed on its first read, in core. The view keeps the bytes of
-    its whole batch alive; copy `bytes(view.body)` to keep less.
+    decompressed on its first read, in core. The view keeps the bytes of its whole batch alive;
+    copy `bytes(view)` to keep the body alone.
+
+    Attributes:
+        offset: its place in the queue; RocketMQ's name for it is `queue_offset`.
     """
 
     __slots__ = ()
 
     index: MessageBatch
 
+    # The property of the core under its short name: a method around it would take twice as long.
+    offset = core.MessageView.queue_offset
+
     def __repr__(self) -> str:
-        return f"<MessageView {self.message_queue} offset={self.queue_offset}>"
+        shown = f"<MessageView {self.message_queue} offset={self.queue_offset}"
+        try:
+            for name in ("sharding_key", "tags", "keys", "reconsume_times"):
+                if value := getattr(self, name):
+                    shown += f" {name}={value!r}"
+        except ProtocolError:  # a repr must not raise: it is wanted most for what is damaged
+            shown += " with unreadable properties"
+        return f"{shown} {len(self.stored_body)} bytes>"
+
+    def __bytes__(self) -> bytes:
+        """Copy the body."""
+        return bytes(self.body)
+
+    def text(self, encoding: str = "utf-8") -> str:
+        """Return the body as text.
+
+        Raises: DecodeError: it is none in this encoding, or it cannot be decompressed.
+        """
+        try:
+            return str(self.body, encoding)
+        except UnicodeDecodeError as error:
+            raise self._undecodable(f"the body is no {encoding} text: {error.reason}") from error
+
+    def json(self) -> Any:
+        """Return the value that the body is the JSON of.
+
+        Raises: DecodeError: it is no JSON, or it cannot be decompressed.
+        """
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError as error:
+            raise self._undecodable(f"the body is no JSON: {error}") from error
+
+    def _undecodable(self, reason: str) -> DecodeError:
+        queue = self.message_queue
+        return DecodeError(
+            reason,
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            offset=self.queue_offset,
+        )
 
     @property
     def reconsume_times(self) -> int:

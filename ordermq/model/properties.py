@@ -39,6 +39,24 @@ CHECK_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
+# Every name that RocketMQ gives a meaning to (its MessageConst), whoever sets it: a client, a
+# broker or a proxy. What is left of a received message without these are its user properties.
+PROTOCOL_NAMES = frozenset({
+    KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QUEUE_ID, UNIQ_KEY, SHARDING_KEY,
+    ORIGIN_MESSAGE_ID, RECONSUME_TIME, MAX_RECONSUME_TIMES, TRANSACTION_PREPARED, PRODUCER_GROUP,
+    TRANSACTION_ID, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS, CORRELATION_ID,
+    REPLY_TO_CLIENT, TTL, MESSAGE_TYPE, CLUSTER, PUSH_REPLY_TIME, REGION, TRACE_ON,
+    CHECK_IMMUNITY_S, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID,
+    "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CONSUME_START_TIME",
+    "CORRECTION_FLAG", "DUP_INFO", "EXTEND_UNIQ_INFO", "INNER_BASE", "INNER_MULTI_DISPATCH",
+    "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "INSTANCE_ID", "MAX_OFFSET", "MIN_OFFSET", "MQ2_FLAG",
+    "POP_CK", "POP_CK_OFFSET", "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT", "TIMER_DELAY_LEVEL",
+    "TIMER_DEL_UNIQKEY", "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_ROLL_TIMES",
+    "TRACE_CONTEXT", "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRAN_PREPARED_QUEUE_OFFSET",
+    "__BORNHOST", "__CRC32#",
+})  # fmt: skip
+_TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
+
 MAX_BYTES = 32_767  # a record stores the length as a signed 16-bit number
 _NAME_END = "\x01"
 _VALUE_END = "\x02"
@@ -76,6 +94,15 @@ def encode(properties: Mapping[str, str]) -> str:
 def encode_plain(name: str, value: str) -> str:
     """Encode one property without checks, for names and values made by this package."""
     return f"{name}{_NAME_END}{value}{_VALUE_END}"
+
+
+def of_the_user(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that mean nothing to RocketMQ."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in PROTOCOL_NAMES and not name.startswith(_TRANSIENT_PREFIX)
+    }
 
 
 def _has_separator(text: str) -> bool:

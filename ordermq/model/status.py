@@ -40,9 +40,9 @@ class TransactionState(StrEnum):
 class SendReceipt:
     """Receipt of an acknowledged send.
 
-    `message_id` is the producer's id (UNIQ_KEY), `offset_message_id` the broker's; `queue_offset`
-    is the message's offset in `message_queue`. `recall_handle` cancels a timed message
-    (`Producer.recall`), if the broker returned one.
+    `message_id` is the producer's id (UNIQ_KEY), `offset_message_id` the broker's; `offset`, or
+    `queue_offset`, is the message's place in `message_queue`. `recall_handle` cancels a timed
+    message (`Producer.recall`), if the broker returned one.
     """
 
     message_queue: MessageQueue
@@ -51,6 +51,20 @@ class SendReceipt:
     offset_message_id: str
     status: SendStatus = SendStatus.SEND_OK
     recall_handle: str | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.message_queue} offset={self.queue_offset} "
+            f"{self._state()} id={self.message_id}>"
+        )
+
+    def _state(self) -> str:
+        return self.status.value
+
+    @property
+    def offset(self) -> int:
+        """The message's place in its queue: RocketMQ's `queue_offset`."""
+        return self.queue_offset
 
 
 class SendReceipts(Sequence[SendReceipt]):
@@ -112,7 +126,7 @@ class SendReceipts(Sequence[SendReceipt]):
         )
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(slots=True, unsafe_hash=True, repr=False)
 class TransactionReceipt(SendReceipt):
     """Receipt of a half message, with the state that was reported to the broker.
 
@@ -121,6 +135,9 @@ class TransactionReceipt(SendReceipt):
     """
 
     state: TransactionState = TransactionState.UNKNOWN
+
+    def _state(self) -> str:
+        return f"{self.status.value} {self.state.value}"
 
     @property
     def transaction_id(self) -> str:

@@ -131,6 +131,10 @@ class ConsumerStatistics:
         self._topics: dict[str, TopicCounts] = {}
         self._assigned: Callable[[], Sequence[AssignedQueue]] = lambda: ()
 
+    def __repr__(self) -> str:
+        counted = " ".join(f"{name}={count}" for name, count in self.as_dict().items() if count)
+        return f"<ConsumerStatistics {counted or 'nothing counted'}>"
+
     def follow(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> None:
         """Ask these queues for their state, from now on."""
         self._assigned = assigned

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from ordermq.core import RecordWriter
-from ordermq.errors import ConfigError, ProtocolError
-from ordermq.model.message import Message, MessageBatch, MessageRun
+from ordermq.core import RecordWriter, compression
+from ordermq.errors import ConfigError, DecodeError, ProtocolError
+from ordermq.model.message import RESERVED_PROPERTIES, Message, MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.properties import decode
+from ordermq.model.properties import PROTOCOL_NAMES, decode, encode
 from ordermq.model.stored_message import (
     MAGIC_LONG_TOPIC,
     StoredMessage,
@@ -273,3 +274,78 @@ def test_a_run_is_cut_into_parts_across_its_batches(size: int) -> None:
     offsets = [offset for part in parts for offset in part.offsets()]
     assert offsets == run.offsets() == [1, 2, 3, 10, 11, 12, 13, 22, 23]
     assert [len(part.offsets()) for part in parts] == [len(part) for part in parts]
+
+
+# Reading a body, telling of a message, copying it.
+
+
+def view_of(body: bytes, properties: bytes = b"", sys_flag: int = 0, flag: int = 0) -> Any:
+    writer = RecordWriter("TopicTest", 1, host_bytes("10.0.0.1", 5), host_bytes("10.0.0.2", 6))
+    block = writer.write(
+        body, properties, flag=flag, sys_flag=sys_flag, born_ms=1, stored_ms=2, reconsume_times=3
+    )
+    ((_, _, record),) = block.rows(17, 4_096)
+    return MessageBatch(QUEUE, bytes(record))[0]
+
+
+def test_a_body_is_read_as_bytes_as_text_and_as_json() -> None:
+    view = view_of('{"paid": "\u00e4"}'.encode())
+    assert bytes(view) == bytes(view.body) == '{"paid": "\u00e4"}'.encode()
+    assert view.text() == '{"paid": "\u00e4"}'
+    assert view.json() == {"paid": "\u00e4"}
+    assert view_of(b"\xe4").text("latin-1") == "\u00e4"
+    assert view.offset == view.queue_offset == 17
+
+
+@pytest.mark.parametrize("call", ["text", "json"])
+def test_a_body_that_is_no_text_and_no_json_names_its_place(call: str) -> None:
+    with pytest.raises(DecodeError, match="the body is no") as caught:
+        getattr(view_of(b'"\xe4"'), call)()
+    error = caught.value
+    assert (error.topic, error.broker, error.queue_id, error.offset) == (*QUEUE, 17)
+    assert error.__cause__ is not None
+
+
+def test_a_message_tells_what_one_looks_for_and_not_its_body() -> None:
+    told = encode({"__SHARDINGKEY": "o-17", "TAGS": "paid", "KEYS": "a b"}).encode()
+    assert repr(view_of(b"secret", told)) == (
+        f"<MessageView {QUEUE} offset=17 sharding_key='o-17' tags='paid' keys=['a', 'b'] "
+        "reconsume_times=3 6 bytes>"
+    )
+    damaged = repr(view_of(b"secret", b"TAGS\x01\xff\x02"))
+    assert "with unreadable properties" in damaged
+    assert repr(Message("orders", b"secret", tags="paid", delay_level=3)) == (
+        "<Message orders 6 bytes tags='paid' delay_level=3>"
+    )
+
+
+def test_a_copy_has_what_is_the_users_and_nothing_of_the_protocol() -> None:
+    everything = dict.fromkeys(sorted(PROTOCOL_NAMES), "x") | {
+        "TAGS": "paid",
+        "KEYS": "o-17 c-3",
+        "RETRY_TOPIC": "orders",
+        "__RMQ.TRANSIENT.TOPIC_SYS_FLAG": "1",
+        "region": "eu",
+        "traceparent": "00-1-2-01",
+    }
+    body, compressed = compression.compress(b"paid" * 100, "zlib", 5)
+    view = view_of(body, encode(everything).encode(), sys_flag=compressed, flag=-7)
+    copy = Message.from_view(view)
+    assert copy == Message(
+        "orders",
+        b"paid" * 100,
+        tags="paid",
+        keys=("o-17", "c-3"),
+        properties={"region": "eu", "traceparent": "00-1-2-01"},
+        flag=-7,
+    )
+    sent = decode(copy.wire_properties(view.sharding_key, "ID"))
+    assert sent == {
+        "TAGS": "paid", "KEYS": "o-17 c-3", "region": "eu", "traceparent": "00-1-2-01",
+        "__SHARDINGKEY": "x", "UNIQ_KEY": "ID", "WAIT": "true",
+    }  # fmt: skip
+    assert Message.from_view(view, topic="archive").topic == "archive"
+
+
+def test_what_a_sender_may_not_set_is_never_copied() -> None:
+    assert RESERVED_PROPERTIES <= PROTOCOL_NAMES
