@@ -43,7 +43,7 @@ from ordermq.consumer.listener import (
     wrapped,
 )
 from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
-from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.consumer.queue.statistics import ConsumerStatistics, HeldQueue, Lag
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
 from ordermq.health import ConsumerHealth
@@ -545,6 +545,23 @@ class PushConsumer(Starting):
             reason = "the consumer is not running: it was closed, or not started"
             return ConsumerHealth(is_alive=False, is_ready=False, reasons=(reason,))
         return member.client.ask_health(member.health, ConsumerHealth)
+
+    def lag(self) -> dict[MessageQueue, Lag]:
+        """Return how far each held queue is behind, from what is done; not on the I/O thread.
+
+        A queue that is not being pulled, because its buffer is full, is asked for its end at its
+        broker, for at most five seconds. {} before the start and after the close.
+        """
+        member = self._member
+        return {} if member is None or self._closed else member.ask_lag()
+
+    def held_queues(self) -> list[HeldQueue]:
+        """Return each held queue with its buffer and its lease, sorted; any thread.
+
+        [] before the start and after the close.
+        """
+        member = self._member
+        return [] if member is None or self._closed else member.held_queues()
 
     def assigned_queues(self) -> list[MessageQueue]:
         """Return the queues assigned now, sorted; [] before the start and after the close."""

@@ -150,7 +150,7 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             if self._recorder.enabled:
                 self._record_end(context, verdict)
         spent_ms = self._clock.now_ms() - call.since_ms
-        self._statistics.consumed(assigned.queue.topic, done, size - done, 1, spent_ms)
+        self._statistics.consumed(assigned.queue, done, size - done, 1, spent_ms)
         assigned.internal_errors = 0
         if done == size:
             assigned.finish(context.claim, run.offsets())
@@ -257,4 +257,6 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
             )
             return False
         self._statistics.add("sent_back")
+        if delay_level < 0 or message.reconsume_times >= max_retries:  # the broker's rule, too
+            self._statistics.add("dead_letters", queue=message.message_queue)
         return True

@@ -300,7 +300,8 @@ class FailureHandler:
                 error,
             )
             return False
-        self._statistics.add("diverted")
+        self._statistics.add("diverted", queue=assigned.queue)
+        self._statistics.add("dead_letters", queue=assigned.queue)
         self._recorder.record_messages(
             EventType.DIVERT, assigned.queue, claim.lease.epoch, [message]
         )

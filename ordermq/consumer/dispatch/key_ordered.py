@@ -123,7 +123,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                 self.submit(assigned)
             raise
         failed = len(run) - succeeded
-        self._statistics.consumed(assigned.queue.topic, succeeded, failed, 1, spent_ms)
+        self._statistics.consumed(assigned.queue, succeeded, failed, 1, spent_ms)
         assigned.internal_errors = 0
         if not assigned.end_batch(claim, done, self._clock.now_ms()):
             return
@@ -142,7 +142,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         if step is NextStep.STOP:
             self._failure_handler.stop(assigned, offset)
         elif step is NextStep.PARK and (key := assigned.park(claim, done)) is not None:
-            self._statistics.add("parked")
+            self._statistics.add("parked", queue=assigned.queue)
             _log.error(
                 "%s: key %r parked at offset %d after %d attempts; call unpark() to continue with "
                 "it",
@@ -192,5 +192,5 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                 EventType.END, assigned.queue, epoch, run, done=verdict.done, detail=detail, **about
             )
         spent_ms = self._clock.now_ms() - begun_ms
-        self._statistics.consumed(assigned.queue.topic, verdict.done, 1 - verdict.done, 1, spent_ms)
+        self._statistics.consumed(assigned.queue, verdict.done, 1 - verdict.done, 1, spent_ms)
         return verdict.done == 1

@@ -196,7 +196,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         size, auto_commit = self._batch_size, self._config.auto_commit
         most_ms = self._config.max_time_consume_continuously_ms
         clock_ms = self._clock.now_ms
-        topic = assigned.queue.topic
+        queue = assigned.queue
         batches = messages = failed = spent_ms = 0
         try:
             started_ms = counted_ms = now_ms = clock_ms()
@@ -246,7 +246,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                 if not assigned.end_batch(claim, calls.messages, now_ms, held=held):
                     return
                 if now_ms - counted_ms > _COUNT_MS:
-                    self._statistics.consumed(topic, messages, 0, batches, spent_ms)
+                    self._statistics.consumed(queue, messages, 0, batches, spent_ms)
                     batches = messages = spent_ms = 0
                     counted_ms = now_ms
                 if self._config.commit_interval_ms == 0 and not held:
@@ -259,7 +259,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
             self.submit(assigned)  # other queues wait for this thread; the flag stays set
         finally:
             if batches:
-                self._statistics.consumed(topic, messages, failed, batches, spent_ms)
+                self._statistics.consumed(queue, messages, failed, batches, spent_ms)
 
     def _judged(self, assigned: AssignedQueue, called: CallOutcome) -> Verdict:
         assert called is not None

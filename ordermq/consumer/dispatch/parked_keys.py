@@ -109,7 +109,7 @@ class ParkedKeys:
             counts = assigned.end_batch(claim, done, self._now_ms())
             if assigned.release(claim, done):  # a lane behind these may run now
                 self._submit(assigned)
-        self._statistics.add("diverted", done)
+        self._statistics.add("diverted", done, queue=assigned.queue)
         if not counts:
             self._busy.discard((assigned, key))
             return False

@@ -234,6 +234,11 @@ class QueueFetcher:
         clock = self._client.clock
         return clock.wall_ms() - (clock.now_ms() - self._loop.asked_ms)
 
+    @property
+    def is_pulling(self) -> bool:
+        """True while a pull waits for its answer, which tells of new messages at once."""
+        return self._loop is not None and not self._loop.is_over
+
     def poll_age_ms(self, now_ms: int) -> int | None:
         """Return the age of the last answered pull; None while none is due."""
         assigned = self.assigned
@@ -388,7 +393,7 @@ class QueueFetcher:
         """Count a pull with messages, at its answer."""
         assert self._loop is not None
         self._has_messages = True
-        self._statistics.pulled(self.assigned.queue.topic, messages, self._loop.asked_ms)
+        self._statistics.pulled(self.assigned.queue, messages, self._loop.asked_ms)
         if self.assigned.bad_answer_at >= 0:
             _log.info("%s: pulled past offset %d again", self.assigned.queue, self._loop.offset)
             self.assigned.bad_answer_at = -1
@@ -590,6 +595,11 @@ class Fetcher:
         """Return when a queue was last pulled, ms since 1970; 0 if not yet."""
         fetcher = self._by_queue.get(queue)
         return 0 if fetcher is None else fetcher.last_pull_ms
+
+    def is_pulling(self, queue: MessageQueue) -> bool:
+        """Return whether a pull of the queue waits for its answer."""
+        fetcher = self._by_queue.get(queue)
+        return fetcher is not None and fetcher.is_pulling
 
     def oldest_poll(self, now_ms: int) -> tuple[int, MessageQueue] | None:
         """Return the age of the oldest last poll, and its queue; see `QueueFetcher.poll_age_ms`."""

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -44,8 +45,8 @@ from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStor
 from ordermq.consumer.offsets.store_offsets import StoreOffsets
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks, QueueState
 from ordermq.consumer.queue.receiver import Loop, Receiver
-from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import ConfigError, StateError
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder, HeldQueue, Lag
+from ordermq.errors import ConfigError, RemotingError, RouteError, StateError
 from ordermq.events import EventType, Recorder
 from ordermq.forking import ProcessBound
 from ordermq.health import ConsumerHealth
@@ -59,6 +60,7 @@ from ordermq.supervisor import every
 
 _log = logging.getLogger("ordermq.consumer")
 _IDLE_CHECK_MS = 20
+_LAG_TIMEOUT_S = 5.0  # half of a scrape's
 _POLLS_MISSED = 2  # times the time-out of a pull
 _FROM_WHERE = {
     ConsumeFromWhere.LAST_OFFSET: "CONSUME_FROM_LAST_OFFSET",
@@ -548,6 +550,48 @@ class GroupMember(ProcessBound):
             if item.lease and (with_draining or item.state is QueueState.ACTIVE)
         ]
 
+    def held_queues(self) -> list[HeldQueue]:
+        """Return the state of each held queue, sorted; any thread."""
+        now_ms = self.client.clock.now_ms()
+        return [_state_of(item, now_ms) for item in self._rebalancer.assigned()]
+
+    def ask_lag(self) -> dict[MessageQueue, Lag]:
+        """Return `lag()`, or what was known before if it cannot be had; from any other thread."""
+        work = self.lag()
+        try:
+            return self.client.call(work, _LAG_TIMEOUT_S)
+        except StateError:
+            raise  # on the I/O thread
+        except RuntimeError:  # that thread has just ended
+            work.close()
+        except (TimeoutError, CancelledError):
+            pass
+        wall_ms = self.client.clock.wall_ms()
+        return {item.queue: _lag_of(item, wall_ms, False) for item in self._rebalancer.assigned()}
+
+    async def lag(self) -> dict[MessageQueue, Lag]:
+        """Return the lag of each held queue; its broker is asked where no pull waits for it."""
+        held = self._rebalancer.assigned()
+        # A broker answers a waiting pull as soon as there is a message. One whose buffer is full,
+        # or whose broker is away, is not pulled: its last answer may be old.
+        resting = [item for item in held if not self._fetcher.is_pulling(item.queue)]
+        answers = await asyncio.gather(*(self._ask_end(item) for item in resting))
+        unknown = {item for item, answer in zip(resting, answers, strict=True) if not answer}
+        wall_ms = self.client.clock.wall_ms()
+        return {item.queue: _lag_of(item, wall_ms, item not in unknown) for item in held}
+
+    async def _ask_end(self, assigned: AssignedQueue) -> bool:
+        """Ask for the end of a queue; False if its broker does not answer."""
+        queue = assigned.queue
+        try:
+            address = self.client.routes.master_of(queue.broker_name)
+            end = await self.client.api.max_offset(address, queue)
+        except (RemotingError, RouteError):
+            return False  # told to the caller; the loops that need this broker log it
+        # A pull may have been answered meanwhile.
+        assigned.max_offset = max(assigned.max_offset, end)
+        return True
+
     async def watch_topic(self, topic: str, callback: TopicCallback) -> None:
         """Call back whenever the topic's queues differ from those known before."""
         route = await self.client.routes.get(topic)
@@ -645,7 +689,7 @@ class GroupMember(ProcessBound):
     def _on_lease_lost(self, assigned: AssignedQueue, reason: str) -> None:
         # Any thread, and between two batches of a listener: no request is made here.
         self._admin_requests.on_lease_lost(assigned.queue)
-        self._settings.statistics.add("leases_lost")
+        self._settings.statistics.add("leases_lost", queue=assigned.queue)
         _log.warning("%s: lease lost, %s; asking for it again", assigned.queue, reason)
         self._recorder.record(EventType.LOCK_LOST, assigned.queue, detail=reason)
         self._runtime.post(self._locks.renew_soon)
@@ -681,6 +725,30 @@ class GroupMember(ProcessBound):
         except BaseException:  # noqa: BLE001 - the user's; logged and counted
             self._settings.statistics.add("callback_errors")
             _log.exception("%s: callback %r raised", arguments[0], callback)
+
+
+def _state_of(assigned: AssignedQueue, now_ms: int) -> HeldQueue:
+    lease, buffered = assigned.lease, assigned.process_queue
+    left_ms: int | None = 0
+    if lease is not None:
+        left_ms = max(lease.deadline_ms - now_ms, 0) if lease.is_lock else None
+    return HeldQueue(
+        queue=assigned.queue,
+        buffered_messages=buffered.message_count,
+        buffered_bytes=buffered.size_bytes,
+        lease_left_ms=left_ms,
+        is_paused=assigned.is_paused,
+    )
+
+
+def _lag_of(assigned: AssignedQueue, wall_ms: int, is_current: bool) -> Lag:
+    messages = assigned.behind
+    if not messages:
+        return Lag(0, 0.0, is_current)
+    stored_ms = assigned.oldest_stored_ms()
+    # The broker's clock may be ahead of this machine's.
+    seconds = None if stored_ms is None else max(wall_ms - stored_ms, 0) / 1_000
+    return Lag(messages, seconds, is_current)
 
 
 def _call_user(callback: Callable[..., object], *arguments: object) -> None:

@@ -76,7 +76,7 @@ class Revocation:
             assigned.discard()
             self._offsets.forget(assigned.queue)
             del self._drained[assigned]
-        self._statistics.add("hand_offs")
+        self._statistics.add("hand_offs", queue=assigned.queue)
         _log.info("%s: released at offset %d", assigned.queue, assigned.committed_offset)
 
     async def _await_drained(self, assigned: AssignedQueue, event: asyncio.Event) -> None:

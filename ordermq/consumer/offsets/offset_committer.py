@@ -369,13 +369,14 @@ class OffsetCommitter:
             lease, generation = assigned.lease, assigned.generation
             if lease is None or not lease.is_valid(self._client.clock.now_ms()):
                 return False
+            asked_ms = self._client.clock.now_ms()
             await self._write(
                 assigned.queue, offset, lease, reset=offset < assigned.committed_offset
             )
             # Both at once, or the next periodic commit would move the offset back.
             assigned.set_done_offset(generation, offset)
             assigned.committed(offset, lease)
-            self._statistics.add("commits")
+            self._statistics.committed(assigned.queue, asked_ms)
             return True
 
     async def reset(self, assigned: AssignedQueue, generation: int, offset: int) -> bool:
@@ -414,6 +415,7 @@ class OffsetCommitter:
         if found is None:
             return assigned.done_offset == assigned.committed_offset
         (offset, lease), queue = found, assigned.queue
+        asked_ms = self._client.clock.now_ms()
         self._record(EventType.COMMIT_SENT, queue, lease, offset)
         try:
             if lease.is_lock or not await self._is_ahead(assigned, offset):
@@ -428,7 +430,7 @@ class OffsetCommitter:
             return False
         assigned.committed(offset, lease)
         self._begun.add(queue.topic)
-        self._statistics.add("commits")
+        self._statistics.committed(queue, asked_ms)
         self._record(EventType.COMMIT_ACK, queue, lease, offset)
         return True
 

@@ -28,6 +28,8 @@ them, or set it again (docs/internals/semantics.md#process-queue, no lost wake-u
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -222,6 +224,10 @@ class AssignedQueue:
         self._next_pull_offset = start_offset
         self._done_offset = start_offset
         self._committed_offset = start_offset
+        # What was pulled and is not done, each with the offset behind its last message, for the
+        # age of the oldest. Kept when the lease is lost, though nothing of it counts any more:
+        # its age goes on.
+        self._pulled: deque[tuple[int, MessageBatch]] = deque()
 
     def __repr__(self) -> str:
         epoch = self._lease.epoch if self._lease else None
@@ -262,6 +268,24 @@ class AssignedQueue:
     def behind(self) -> int:
         """Messages of the queue at the broker that are not done."""
         return max(self.max_offset - self._done_offset, 0)
+
+    def oldest_stored_ms(self) -> int | None:
+        """Return when the broker stored the oldest message that is not done, ms since 1970.
+
+        None if it was not pulled yet.
+        """
+        with self._lock:
+            self._forget_done()
+            pulled, done = list(self._pulled), self._done_offset
+        for _, batch in pulled:
+            place = bisect_left(range(len(batch)), done, key=lambda at: batch[at].queue_offset)
+            if place < len(batch):  # else what is left of it was dropped, as copies are
+                return batch[place].store_timestamp_ms
+        return None
+
+    def _forget_done(self) -> None:
+        while self._pulled and self._pulled[0][0] <= self._done_offset:
+            self._pulled.popleft()
 
     @property
     def is_up_to_date(self) -> bool:
@@ -572,7 +596,11 @@ class AssignedQueue:
             if generation != self._generation or self._state is not QueueState.ACTIVE:
                 return False
             self._next_pull_offset = next_offset
-            submit = len(batch) > 0 and self._put(batch)
+            submit = False
+            if len(batch):
+                self._forget_done()
+                self._pulled.append((batch.last_offset + 1, batch))
+                submit = self._put(batch)
             if submit and self._paused:
                 self.process_queue.end_dispatch()  # resume() sets it again
                 return False
@@ -670,6 +698,7 @@ class AssignedQueue:
         self._generation += 1
         self._next_pull_offset = self._done_offset = offset
         self.process_queue.reset(offset)
+        self._pulled.clear()
         self._room_below = 0
         # Another member may have had the queue in between, so attempts start again, as after
         # any take-over. No call runs: nothing of the old generation is counted any more.

@@ -8,16 +8,20 @@ Each part of a consumer is given both. Counters and throughput answer metrics an
 from __future__ import annotations
 
 import difflib
+import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, Protocol
 
 from ordermq.clock import Clock, SystemClock
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
 from ordermq.events import EventType, GuardedRecorder, Member, Recorder
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
+
+_log = logging.getLogger("ordermq.consumer")
 
 # Ten-second steps for an hour: 360 small objects per topic, where a list of every call would
 # grow with the load.
@@ -56,6 +60,68 @@ class TopicRates:
     consume_failed_tps: float
     consume_rt_ms: float
     consume_failed_messages: int
+
+
+@dataclass(slots=True)
+class QueueCounts:
+    """Totals of one queue since the consumer was made, also while other members hold it.
+
+    Args:
+        messages_done, messages_failed: as the listeners' results said.
+        dead_letters, diverted, parked, hand_offs, leases_lost, commits: as of
+            `ConsumerStatistics`.
+    """
+
+    messages_done: int = 0
+    messages_failed: int = 0
+    dead_letters: int = 0
+    diverted: int = 0
+    parked: int = 0
+    hand_offs: int = 0
+    leases_lost: int = 0
+    commits: int = 0
+
+
+class Lag(NamedTuple):
+    """The messages of one held queue that are not done.
+
+    Args:
+        messages: between what is done and the end of the queue at its broker.
+        seconds: age of the oldest of them; 0.0 without any, None until it was pulled.
+        is_current: False if the broker did not answer: the end is that of its last answer.
+    """
+
+    messages: int
+    seconds: float | None
+    is_current: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldQueue:
+    """One queue at this moment, while this member holds it.
+
+    Args:
+        buffered_messages, buffered_bytes: pulled and not done, bodies as they were stored.
+        lease_left_ms: until its lease ends, 0 without a valid one; None if it needs no lock.
+        is_paused: no batch begins.
+    """
+
+    queue: MessageQueue
+    buffered_messages: int
+    buffered_bytes: int
+    lease_left_ms: int | None
+    is_paused: bool
+
+
+class DurationObserver(Protocol):
+    """Receiver of the durations of pulls and commits, on the I/O thread: it must be quick."""
+
+    def __call__(self, operation: str, queue: MessageQueue, spent_ms: int) -> object:
+        """Take one.
+
+        Args:
+            operation: "receive", a pull that returned messages, with its long poll; or "commit".
+        """
 
 
 class TopicCounts:
@@ -113,10 +179,11 @@ class ConsumerStatistics:
 
     Names: messages_done, batches, batches_failed, listener_errors, pulls, pulls_from_slaves,
     pull_errors, bad_answers, commits, commit_errors, fenced_commits, lock_errors, leases_lost,
-    copies_dropped, hand_offs, diverted, parked, skipped, filtered, slow_listeners, hook_errors,
-    callback_errors, unpark_errors, history_errors, internal_errors; of concurrent groups also
-    sent_back, send_back_errors, timed_out, dropped; of lite pull consumers also polled, in
-    messages. Not counters but the state at this moment: behind, in messages of all held queues;
+    copies_dropped, hand_offs, dead_letters, diverted (these, and what went to a parking topic),
+    parked, skipped, filtered, slow_listeners, hook_errors, callback_errors, unpark_errors,
+    history_errors, internal_errors; of concurrent groups also sent_back, send_back_errors,
+    timed_out, dropped; of lite pull consumers also polled, in messages. Not counters but the state
+    at this moment: behind, in messages of all held queues;
     oldest_blocked_ms, how long the oldest of the `blocked` messages has been failing;
     unreadable_queues, held queues whose last answer was bad.
 
@@ -129,6 +196,8 @@ class ConsumerStatistics:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._topics: dict[str, TopicCounts] = {}
+        self._queues: dict[MessageQueue, QueueCounts] = {}
+        self._observers: tuple[DurationObserver, ...] = ()
         self._assigned: Callable[[], Sequence[AssignedQueue]] = lambda: ()
 
     def __repr__(self) -> str:
@@ -148,32 +217,71 @@ class ConsumerStatistics:
         found = [found for each in self._assigned() if (found := each.blocked()) is not None]
         return sorted(found, key=lambda each: each.since_ms)
 
-    def add(self, name: str, count: int = 1) -> None:
+    def observe(self, observer: DurationObserver) -> None:
+        """Tell `observer` the duration of each pull and commit from now on."""
+        self._observers += (observer,)
+
+    def add(self, name: str, count: int = 1, *, queue: MessageQueue | None = None) -> None:
+        """Count, and count for `queue`, too, if `QueueCounts` has the name."""
         with self._lock:
             self._counts[name] += count
+            if queue is not None:
+                counts = self._of_queue(queue)
+                setattr(counts, name, getattr(counts, name) + count)
 
-    def pulled(self, topic: str, messages: int, asked_ms: int) -> None:
+    def pulled(self, queue: MessageQueue, messages: int, asked_ms: int) -> None:
         """Count one pull with its messages; it was sent at `asked_ms` (monotonic)."""
         now_ms = self._clock.now_ms()
         with self._lock:
             self._counts["pulls"] += 1
-            step = self._step(topic, now_ms)
+            step = self._step(queue.topic, now_ms)
             step.pulls += 1
             step.pulled += messages
             step.pull_ms += now_ms - asked_ms
+        if self._observers:
+            self._tell("receive", queue, now_ms - asked_ms)
 
-    def consumed(self, topic: str, done: int, failed: int, calls: int, spent_ms: int) -> None:
+    def consumed(
+        self, queue: MessageQueue, done: int, failed: int, calls: int, spent_ms: int
+    ) -> None:
         """Count finished listener calls with their done and failed messages."""
         # Per claim, not per message: a quick listener has a few hundred messages per lock.
         now_ms = self._clock.now_ms()
         with self._lock:
             self._counts["batches"] += calls
             self._counts["messages_done"] += done
-            step = self._step(topic, now_ms)
+            step = self._step(queue.topic, now_ms)
             step.done += done
             step.failed += failed
             step.calls += calls
             step.call_ms += spent_ms
+            counts = self._of_queue(queue)
+            counts.messages_done += done
+            counts.messages_failed += failed
+
+    def committed(self, queue: MessageQueue, asked_ms: int) -> None:
+        """Count one commit that the broker acknowledged; it was sent at `asked_ms` (monotonic)."""
+        self.add("commits", queue=queue)
+        if self._observers:
+            self._tell("commit", queue, self._clock.now_ms() - asked_ms)
+
+    def _tell(self, operation: str, queue: MessageQueue, spent_ms: int) -> None:
+        for observer in self._observers:
+            try:
+                observer(operation, queue, spent_ms)
+            except Exception:  # noqa: BLE001 - it watches pulls and commits, and fails none
+                self.add("hook_errors")
+                if self["hook_errors"] == 1:
+                    _log.exception(
+                        "%s: observer %r raised; further errors are counted in hook_errors",
+                        queue,
+                        observer,
+                    )
+
+    def of_queues(self) -> dict[MessageQueue, QueueCounts]:
+        """Return a copy of the totals of each queue that has some."""
+        with self._lock:
+            return {queue: replace(counts) for queue, counts in self._queues.items()}
 
     def rates(self, topic: str) -> TopicRates:
         """Return a topic's throughput now; zeros for one that was never consumed."""
@@ -212,6 +320,12 @@ class ConsumerStatistics:
         blocked = self.blocked()
         return self._clock.now_ms() - blocked[0].since_ms if blocked else 0
 
+    def _of_queue(self, queue: MessageQueue) -> QueueCounts:
+        found = self._queues.get(queue)
+        if found is None:
+            found = self._queues[queue] = QueueCounts()
+        return found
+
     def _step(self, topic: str, now_ms: int) -> Step:
         found = self._topics.get(topic)
         if found is None:
@@ -222,11 +336,11 @@ class ConsumerStatistics:
 # Every counter, also one that has not counted yet, so that a misspelt name is told from a zero.
 COUNTERS = frozenset({
     "bad_answers", "batches", "batches_failed", "callback_errors", "commit_errors", "commits",
-    "copies_dropped", "diverted", "dropped", "fenced_commits", "filtered", "hand_offs",
-    "history_errors", "hook_errors", "internal_errors", "leases_lost", "listener_errors",
-    "lock_errors", "messages_done", "parked", "polled", "pull_errors", "pulls",
-    "pulls_from_slaves", "send_back_errors", "sent_back", "skipped", "slow_listeners",
-    "timed_out", "unpark_errors",
+    "copies_dropped", "dead_letters", "diverted", "dropped", "fenced_commits", "filtered",
+    "hand_offs", "history_errors", "hook_errors", "internal_errors", "leases_lost",
+    "listener_errors", "lock_errors", "messages_done", "parked", "polled", "pull_errors", "pulls",
+    "pulls_from_slaves", "send_back_errors", "sent_back", "skipped", "slow_listeners", "timed_out",
+    "unpark_errors",
 })  # fmt: skip
 _STATES: dict[str, Callable[[ConsumerStatistics], int]] = {
     "behind": ConsumerStatistics._behind,

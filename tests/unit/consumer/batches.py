@@ -19,6 +19,8 @@ def batch(
     keys: Sequence[str | None] = (),
     body: bytes = b"x",
     ids: Mapping[int, str] | None = None,
+    *,
+    apart_ms: int = 0,
 ) -> MessageBatch:
     """Messages at these offsets; `ids` are their producer's, by offset."""
     records = []
@@ -28,6 +30,9 @@ def batch(
         if ids is not None:
             own[props.UNIQ_KEY] = ids[offset]
         properties = props.encode(own).encode()
-        written = _WRITER.write(body, properties, flag=0, sys_flag=0, born_ms=1, stored_ms=2)
+        stored_ms = 2 + offset * apart_ms
+        written = _WRITER.write(
+            body, properties, flag=0, sys_flag=0, born_ms=1, stored_ms=stored_ms
+        )
         records += [record for _, _, record in written.rows(offset, 0)]
     return MessageBatch(QUEUE, b"".join(records))

@@ -509,3 +509,26 @@ def test_a_call_outside_of_the_order_needs_a_valid_lease(orders: Orders) -> None
     orders.queue.end_alone()
     assert orders.queue.begin_alone(run, NOW) is None
     assert orders.queue.regain(LEASE, 0)
+
+
+# -- the age of the oldest message ---------------------------------------------------------
+
+
+def test_the_oldest_message_that_is_not_done_has_the_age(orders: Orders) -> None:
+    queue = orders.queue
+    assert queue.oldest_stored_ms() is None, "nothing was pulled"
+    for pulled in (0, 1, 5), (9, 10):
+        # A filter leaves out what lies between.
+        queue.accept(queue.generation, batch(pulled, apart_ms=1_000), pulled[-1] + 4)
+    assert queue.oldest_stored_ms() == 2
+    queue.end_batch(orders.begin(2), 2, NOW)
+    assert queue.oldest_stored_ms() == 5_002
+    claim = orders.begin(2)
+    assert queue.oldest_stored_ms() == 5_002, "in a listener, and not done"
+    queue.end_batch(claim, 2, NOW)
+    queue.committed(10, LEASE)
+    assert queue.oldest_stored_ms() == 10_002
+    queue.lose_lease("a test's own reason")
+    assert queue.oldest_stored_ms() == 10_002, "dropped, and as old as it was"
+    assert queue.regain(LEASE, 0)
+    assert queue.oldest_stored_ms() is None, "it will be pulled again"

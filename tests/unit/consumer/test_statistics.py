@@ -10,15 +10,18 @@ import pytest
 
 import ordermq
 from ordermq.clock import ManualClock
-from ordermq.consumer.queue.statistics import COUNTERS, ConsumerStatistics
+from ordermq.consumer.queue.statistics import COUNTERS, ConsumerStatistics, QueueCounts
+from ordermq.model.message_queue import MessageQueue
+
+QUEUE = MessageQueue("orders", "b", 3)
 
 
 def test_throughput_is_averaged_over_at_most_a_minute() -> None:
     clock = ManualClock(1_000_000)
     statistics = ConsumerStatistics(clock)
     for _ in range(30):
-        statistics.consumed("orders", 10, 1, 5, 20)
-        statistics.pulled("orders", 11, clock.now_ms() - 3)
+        statistics.consumed(QUEUE, 10, 1, 5, 20)
+        statistics.pulled(QUEUE, 11, clock.now_ms() - 3)
         clock.advance(1_000)
     rates = statistics.rates("orders")
     assert (rates.consume_ok_tps, rates.consume_failed_tps) == (10.0, 1.0)
@@ -30,7 +33,7 @@ def test_throughput_is_averaged_over_at_most_a_minute() -> None:
 def test_throughput_ignores_counts_older_than_a_minute_but_failures_count_for_an_hour() -> None:
     clock = ManualClock(1_000_000)
     statistics = ConsumerStatistics(clock)
-    statistics.consumed("orders", 600, 7, 1, 50)
+    statistics.consumed(QUEUE, 600, 7, 1, 50)
     clock.advance(70_000)
     rates = statistics.rates("orders")
     assert (rates.consume_ok_tps, rates.consume_rt_ms) == (0.0, 0.0)
@@ -41,7 +44,7 @@ def test_throughput_ignores_counts_older_than_a_minute_but_failures_count_for_an
 
 def test_topics_are_counted_apart_and_an_unknown_one_is_all_zero() -> None:
     statistics = ConsumerStatistics(ManualClock())
-    statistics.consumed("a", 1, 0, 1, 0)
+    statistics.consumed(MessageQueue("a", "b", 0), 1, 0, 1, 0)
     assert statistics.topics() == ["a"]
     assert statistics.rates("b").consume_ok_tps == 0.0
     assert statistics["messages_done"] == statistics["batches"] == 1
@@ -62,3 +65,35 @@ def test_every_name_that_the_code_counts_is_a_counter() -> None:
     counted |= set(re.findall(r'_counts\["(\w+)"\]', code))
     assert len(counted) > 20
     assert counted <= COUNTERS
+
+
+def test_a_queue_has_totals_of_its_own() -> None:
+    statistics = ConsumerStatistics(ManualClock())
+    statistics.consumed(QUEUE, 5, 1, 2, 3)
+    statistics.consumed(QUEUE, 2, 0, 1, 3)
+    statistics.add("hand_offs", queue=QUEUE)
+    statistics.add("hand_offs")
+    statistics.committed(MessageQueue("a", "b", 0), 0)
+    found = statistics.of_queues()
+    assert found == {
+        QUEUE: QueueCounts(messages_done=7, messages_failed=1, hand_offs=1),
+        MessageQueue("a", "b", 0): QueueCounts(commits=1),
+    }
+    statistics.consumed(QUEUE, 1, 0, 1, 0)
+    assert found[QUEUE].messages_done == 7, "a copy"
+    assert (statistics["hand_offs"], statistics["commits"]) == (2, 1)
+
+
+def test_an_observer_is_told_durations_and_its_errors_are_counted() -> None:
+    clock, told = ManualClock(1_000), []
+    statistics = ConsumerStatistics(clock)
+
+    def broken(operation: str, queue: MessageQueue, spent_ms: int) -> None:
+        raise ValueError("a test's own failure")
+
+    statistics.observe(broken)
+    statistics.observe(lambda *duration: told.append(duration))
+    statistics.pulled(QUEUE, 1, 990)
+    statistics.committed(QUEUE, 997)
+    assert told == [("receive", QUEUE, 10), ("commit", QUEUE, 3)]
+    assert statistics["hook_errors"] == 2
