@@ -163,12 +163,7 @@ class Message:
     def _own_properties(self) -> dict[str, str]:
         own: dict[str, str] = {}
         for name, value in self.properties.items():
-            if name in RESERVED_PROPERTIES:
-                raise ConfigError(
-                    f"property {name!r} is reserved by the protocol: use another name, or the "
-                    "argument of Message or send for it",
-                    topic=self.topic,
-                )
+            _require_free(name, self.topic)
             own[name] = value
         if self.tags:
             own[props.TAGS] = self.tags
@@ -209,6 +204,27 @@ def id_only_properties(
         begin = props.encode({props.SHARDING_KEY: sharding_key}) + begin
         _require_short(f"{begin}{unique_ids[0]}{end}", topic)
     return [f"{begin}{unique_id}{end}" for unique_id in unique_ids]
+
+
+def extended_properties(text: str, added: Mapping[str, str], topic: str) -> str:
+    """Return the encoded properties of a message with further ones.
+
+    Raises: ConfigError: as `Message.wire_properties`.
+    """
+    for name in added:
+        _require_free(name, topic)
+    text = props.encode(added) + text
+    _require_short(text, topic)
+    return text
+
+
+def _require_free(name: str, topic: str) -> None:
+    if name in RESERVED_PROPERTIES:
+        raise ConfigError(
+            f"property {name!r} is reserved by the protocol: use another name, or the argument of "
+            "Message or send for it",
+            topic=topic,
+        )
 
 
 def _require_short(text: str, topic: str) -> None:

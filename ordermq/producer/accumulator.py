@@ -53,6 +53,10 @@ class MessagePreparation:
         # recognise it.
         unique_id = unique_message_id()
         text = message.wire_properties(None if key is None else str(key), unique_id, added)
+        hooks, calls = self._hooks, None
+        if hooks.hooks:
+            calls = hooks.begin((message,), (unique_id,), (text,), key)
+            (text,) = hooks.with_added(calls, (text,))
         pending = PendingMessage(
             (body if type(body) is bytes else bytes(body),),
             (text,),
@@ -65,8 +69,8 @@ class MessagePreparation:
         )
         if pending.is_alone:
             pending.is_timed = message.is_timed
-        if self._hooks.hooks:
-            self._hooks.wrap((message,), pending)
+        if calls is not None:
+            hooks.follow(calls, pending)
         return pending
 
     def batch(
@@ -97,6 +101,10 @@ class MessagePreparation:
         else:
             texts = id_only_properties(messages[0].topic, named, ids)
         flags = [message.flag for message in messages]
+        hooks, calls = self._hooks, None
+        if hooks.hooks:
+            calls = hooks.begin(messages, ids, texts, key)
+            texts = hooks.with_added(calls, texts)
         made = []
         for part, size in self._parts(bodies, texts, _delayed(messages, with_own)):
             first = messages[part.start]
@@ -112,8 +120,8 @@ class MessagePreparation:
                 is_timed=first.is_timed,
             )
             made.append(pending)
-            if self._hooks.hooks:
-                self._hooks.wrap(messages[part], pending)
+            if calls is not None:
+                hooks.follow(calls[part], pending)
         return made
 
     def _parts(

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
+from ordermq.errors import ConfigError
 from ordermq.model import properties as props
-from ordermq.model.message import Message
+from ordermq.model.message import Message, extended_properties
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt, SendStatus
 from ordermq.producer.pending_message import PendingMessage
@@ -44,6 +45,7 @@ class SendCall:
     at_ms: int = 0  # wall clock of the call
     spent_ms: int = 0  # from the call to the outcome
     notes: dict[str, Any] = field(default_factory=dict)  # from a hook's `before` to its `after`
+    added_properties: dict[str, str] = field(default_factory=dict)  # by `before`; sent with it
 
 
 class SendHook(Protocol):
@@ -67,30 +69,29 @@ class SendHooks:
         self._clock = clock
         self.hooks: list[SendHook] = []
         self.errors = 0  # exceptions that hooks raised
-        self._failed: list[Callable[[SendCall], None]] = []  # steps that have raised
+        self._failed: list[Callable[..., object]] = []  # steps that have raised
         self._counting = threading.Lock()  # callers and the I/O thread count
 
-    def wrap(self, messages: Sequence[Message], pending: PendingMessage) -> None:
-        """Run the `before` hooks, and have the `after` hooks run at the outcome.
-
-        Args: messages: those that `pending` holds.
-        """
-        if not self.hooks:
-            return
+    def begin(
+        self,
+        messages: Sequence[Message],
+        unique_ids: Sequence[str],
+        texts: Sequence[str],
+        key: ShardingKey | None,
+    ) -> list[SendCall]:
+        """Run the `before` hooks of messages with these encoded properties."""
         calls = [
             SendCall(
                 self._group,
                 message,
                 unique_id,
-                pending.key,
+                key,
                 props.TRANSACTION_PREPARED in text,
                 at_ms=self._clock.wall_ms(),
                 # Negative until `_after` adds the time of the outcome.
                 spent_ms=-self._clock.now_ms(),
             )
-            for message, unique_id, text in zip(
-                messages, pending.unique_ids, pending.properties, strict=True
-            )
+            for message, unique_id, text in zip(messages, unique_ids, texts, strict=True)
         ]
         for call in calls:
             for hook in self.hooks:
@@ -98,6 +99,24 @@ class SendHooks:
                     hook.before(call)
                 except (Exception, SystemExit):  # noqa: BLE001 - logged, and the send continues
                     self._count(hook.before, call, call.message.topic)
+        return calls
+
+    def with_added(self, calls: Sequence[SendCall], texts: Sequence[str]) -> list[str]:
+        """Return the encoded properties with those that the hooks have added."""
+        return [
+            self._extended(call, text) if call.added_properties else text
+            for call, text in zip(calls, texts, strict=True)
+        ]
+
+    def _extended(self, call: SendCall, text: str) -> str:
+        try:
+            return extended_properties(text, call.added_properties, call.message.topic)
+        except ConfigError:  # the message goes without them: a hook refuses none
+            self._count(self._extended, call, call.message.topic)
+            return text
+
+    def follow(self, calls: Sequence[SendCall], pending: PendingMessage) -> None:
+        """Have the `after` hooks run at the outcome of `pending`, which holds these messages."""
         pending.is_watched = True  # the broker's header is kept for hooks only
         pending.on_done = partial(self._after, calls, pending.on_done)
 
@@ -131,7 +150,7 @@ class SendHooks:
                 self._count(hook.after, call, where)
 
     def _count(
-        self, step: Callable[[SendCall], None], call: SendCall, where: MessageQueue | str
+        self, step: Callable[..., object], call: SendCall, where: MessageQueue | str
     ) -> None:
         with self._counting:
             self.errors += 1

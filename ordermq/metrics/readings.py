@@ -1,0 +1,191 @@
+"""Readings of producers and consumers: their states at a scrape, and what hooks record."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Protocol
+from weakref import WeakSet
+
+from ordermq.consumer.listener import ConsumeCall, ConsumeHook
+from ordermq.consumer.lite_pull_consumer import LitePullConsumer
+from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.consumer.queue.statistics import COUNTERS
+from ordermq.metrics import instruments as of
+from ordermq.metrics.instruments import Instrument
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import RETRY_PREFIX
+from ordermq.producer.hooks import SendCall
+from ordermq.producer.producer import Producer
+
+Values = tuple[str, ...]  # of an instrument's labels, in their order
+Readings = dict[Instrument, dict[Values, float]]
+_Reading = tuple[Instrument, Values, float]
+_Consumer = PushConsumer | LitePullConsumer
+_BEGUN = "ordermq.metrics"
+
+
+class Sink(Protocol):
+    """Receiver of what hooks record; any thread."""
+
+    def record(self, instrument: Instrument, value: float, labels: Values) -> None:
+        """Record one value of a histogram."""
+
+    def add(self, instrument: Instrument, count: int, labels: Values) -> None:
+        """Count something."""
+
+
+class WatchedClients:
+    """The producers and consumers of a process that a collector reads.
+
+    Args: sink: receives what their hooks record.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._lock = threading.Lock()  # of the sets: a scrape may come at any moment
+        # Weakly: a program that makes clients again and again keeps none of the closed ones.
+        self._consumers: WeakSet[_Consumer] = WeakSet()
+        self._producers: WeakSet[Producer] = WeakSet()
+
+    def watch_consumer(self, consumer: PushConsumer) -> None:
+        """Read `consumer` at each scrape, and time its listener calls; before it starts.
+
+        Raises: StateError: it was started.
+        """
+        consumer.add_hook(ListenerTimes(self._sink))
+        self._watch(consumer)
+
+    def watch_poller(self, consumer: LitePullConsumer) -> None:
+        """Read `consumer` at each scrape."""
+        self._watch(consumer)
+
+    def watch_producer(self, producer: Producer) -> None:
+        """Read `producer` at each scrape, and time its sends; before it starts.
+
+        Raises: StateError: it was started.
+        """
+        producer.add_hook(SendTimes(self._sink))
+        with self._lock:
+            self._producers.add(producer)
+
+    def _watch(self, consumer: _Consumer) -> None:
+        sink, group = self._sink, consumer.group
+
+        def observe(operation: str, queue: MessageQueue, spent_ms: int) -> None:
+            sink.record(of.OPERATIONS, spent_ms / 1_000, (operation, queue.topic, group, ""))
+
+        consumer.statistics.observe(observe)
+        with self._lock:
+            self._consumers.add(consumer)
+
+    def read(self) -> Readings:
+        """Return the state of all of them at this moment; takes seconds if a broker is away."""
+        with self._lock:
+            consumers, producers = list(self._consumers), list(self._producers)
+        found: defaultdict[Instrument, defaultdict[Values, list[float]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for consumer in consumers:
+            for instrument, labels, value in _of_consumer(consumer):
+                found[instrument][labels].append(value)
+        for producer in producers:
+            for instrument, labels, value in _of_producer(producer):
+                found[instrument][labels].append(value)
+        return {
+            instrument: {labels: instrument.join(values) for labels, values in by_labels.items()}
+            for instrument, by_labels in found.items()
+        }
+
+
+def _of_consumer(consumer: _Consumer) -> Iterator[_Reading]:
+    group, statistics = consumer.group, consumer.statistics
+    for queue, counts in statistics.of_queues().items():
+        labels = _labels(queue, group)
+        yield of.CONSUMED, labels, counts.messages_done
+        yield of.FAILED, labels, counts.messages_failed
+        yield of.DEAD_LETTERS, labels, counts.dead_letters
+        yield of.HAND_OFFS, labels, counts.hand_offs
+        yield of.LEASES_LOST, labels, counts.leases_lost
+    for queue, lag in consumer.lag().items():
+        yield of.LAG, _labels(queue, group), lag.messages
+        if lag.seconds is not None:
+            yield of.LAG_TIME, _labels(queue, group), lag.seconds
+    held = consumer.held_queues()
+    for state in held:
+        labels = _labels(state.queue, group)
+        yield of.BUFFERED_MESSAGES, labels, state.buffered_messages
+        yield of.BUFFERED_BYTES, labels, state.buffered_bytes
+        if state.lease_left_ms is not None:
+            yield of.LEASE_LEFT, labels, state.lease_left_ms / 1_000
+    for topic, count in Counter(state.queue.topic for state in held).items():
+        yield of.QUEUES, (topic, group), count
+    yield of.BLOCKED_TIME, (group,), statistics["oldest_blocked_ms"] / 1_000
+    yield of.CONSUMER_READY, (group,), consumer.health().is_ready
+    for name in sorted(COUNTERS):
+        yield of.EVENTS, (name, group), statistics[name]
+
+
+def _of_producer(producer: Producer) -> Iterator[_Reading]:
+    group = producer.group
+    yield of.PRODUCER_READY, (group,), producer.health().is_ready
+    for name in ("oneway_failures", "hook_errors", "traces_dropped"):
+        yield of.PRODUCER_EVENTS, (name, group), getattr(producer, name)
+
+
+def _labels(queue: MessageQueue, group: str) -> Values:
+    return queue.topic, partition_of(queue), group
+
+
+def partition_of(queue: MessageQueue) -> str:
+    """Return the name of a queue within its topic: `broker-a/3`."""
+    return f"{queue.broker_name}/{queue.queue_id}"
+
+
+class ListenerTimes(ConsumeHook):
+    """Hook that times listener calls and counts redelivered messages."""
+
+    # With a clock of its own: milliseconds are too coarse for most listeners.
+
+    def __init__(self, sink: Sink, clock_s: Callable[[], float] = time.perf_counter) -> None:
+        self._sink = sink
+        self._clock_s = clock_s
+
+    def before(self, call: ConsumeCall) -> None:
+        topic = call.message_queue.topic
+        # Those of a retry topic failed in a concurrent group, perhaps at another member.
+        if call.attempt or topic.startswith(RETRY_PREFIX):
+            self._sink.add(of.REDELIVERED, len(call.messages), (topic, call.group))
+        call.notes[_BEGUN] = self._clock_s()
+
+    def after(self, call: ConsumeCall) -> None:
+        spent_s = self._clock_s() - call.notes[_BEGUN]
+        labels = (call.message_queue.topic, call.group, error_of_call(call))
+        self._sink.record(of.PROCESS, spent_s, labels)
+
+
+def error_of_call(call: ConsumeCall) -> str:
+    """Return the `error.type` of an ended listener call; empty if all messages are done."""
+    if call.exception is not None:
+        return type(call.exception).__qualname__
+    return "" if call.is_success or call.outcome is None else call.outcome.value
+
+
+class SendTimes:
+    """Hook that times and counts sends."""
+
+    def __init__(self, sink: Sink, clock_s: Callable[[], float] = time.perf_counter) -> None:
+        self._sink = sink
+        self._clock_s = clock_s
+
+    def before(self, call: SendCall) -> None:
+        call.notes[_BEGUN] = self._clock_s()
+
+    def after(self, call: SendCall) -> None:
+        topic, error = call.message.topic, call.exception
+        kind = "" if error is None else type(error).__qualname__
+        spent_s = self._clock_s() - call.notes[_BEGUN]
+        self._sink.record(of.OPERATIONS, spent_s, ("send", topic, "", kind))
+        self._sink.add(of.SENT, 1, (topic, kind))

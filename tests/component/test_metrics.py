@@ -1,0 +1,246 @@
+"""Metrics of real clients, as Prometheus and an OpenTelemetry SDK get them (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ordermq import ConsumeResult, DeadLetter, LitePullConsumer, Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import ProducerConfig
+from ordermq.errors import BrokerError, StateError
+from ordermq.metrics.instruments import READ, RECORDED
+from ordermq.metrics.opentelemetry import OpenTelemetryMetrics
+from ordermq.metrics.prometheus import PrometheusMetrics
+from tests.component.conftest import Seen, eventually
+
+MakeConsumer = Callable[..., PushConsumer]
+Point = tuple[str, frozenset[tuple[str, str]]]
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def scrape(registry: CollectorRegistry) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Every sample by its name, read from the text that Prometheus gets."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+def total(registry: CollectorRegistry, name: str, /, **labels: str) -> float:
+    """The sum of the samples with these labels."""
+    samples = scrape(registry).get(name, [])
+    return sum(value for found, value in samples if labels.items() <= found.items())
+
+
+def failing_once() -> Callable[[Any, Any], None]:
+    """A listener that fails at each message's first delivery."""
+    tried: set[int] = set()
+
+    def listen(messages: Any, context: Any) -> None:
+        offset = messages[0].queue_offset
+        if offset not in tried:
+            tried.add(offset)
+            raise ValueError("a test's own failure")
+
+    return listen
+
+
+def test_what_happens_to_messages_is_counted_by_queue(
+    broker: EmbeddedBroker, make_consumer: MakeConsumer, registry: CollectorRegistry
+) -> None:
+    metrics = PrometheusMetrics(registry)
+    producer = Producer("p", name_servers=broker.name_servers)
+    metrics.watch_producer(producer)
+    consumer = make_consumer(failing_once(), suspend_current_queue_time_ms=10)
+    metrics.watch_consumer(consumer)
+    with producer, consumer:
+        with pytest.raises(StateError, match="before the consumer starts"):
+            metrics.watch_consumer(consumer)
+        producer.send_batch([Message("orders", b"paid")] * 3, sharding_key="k")
+        consumed = "messaging_client_consumed_messages_total"
+        eventually(lambda: total(registry, consumed) == 3, "all are consumed")
+        eventually(lambda: total(registry, "ordermq_consumer_lag") == 0, "and counted as done")
+        assert total(registry, "ordermq_consumer_failed_messages_total") == 3
+        assert total(registry, "ordermq_consumer_redelivered_messages_total") == 3
+        assert total(registry, "messaging_client_sent_messages_total") == 3
+        (labels,) = [labels for labels, value in scrape(registry)[consumed] if value]
+        assert labels.pop("messaging_destination_partition_id").startswith("b/")
+        assert labels == {
+            "messaging_system": "rocketmq",
+            "messaging_destination_name": "orders",
+            "messaging_consumer_group_name": "g",
+        }
+        calls = "messaging_process_duration_seconds_count"
+        assert total(registry, calls, error_type="ValueError") == 3
+        assert total(registry, calls, error_type="") == 3
+
+        def operations(name: str) -> float:
+            count = "messaging_client_operation_duration_seconds_count"
+            return total(registry, count, messaging_operation_name=name)
+
+        assert operations("send") == 3
+        assert operations("receive") > 0
+        eventually(lambda: operations("commit") > 0, "it is committed")
+        assert (
+            total(registry, "ordermq_consumer_events_total", ordermq_event="listener_errors") == 3
+        )
+        eventually(lambda: total(registry, "ordermq_consumer_ready") == 1, "it is ready")
+        queues = "ordermq_consumer_queues"
+        assert total(registry, queues, messaging_destination_name="orders") > 0
+        leases = [
+            value for _, value in scrape(registry)["ordermq_consumer_lease_remaining_seconds"]
+        ]
+        assert all(0 < left <= 6 for left in leases)
+    found = scrape(registry)
+    assert total(registry, "ordermq_consumer_hand_offs_total") > 0
+    assert "ordermq_consumer_lag" not in found, "a closed consumer holds nothing"
+    assert total(registry, consumed) == 3, "what it has done stays counted"
+
+
+def test_a_slow_listener_shows_its_lag_and_its_buffer(
+    producer: Producer, make_consumer: MakeConsumer, registry: CollectorRegistry, seen: Seen
+) -> None:
+    free = threading.Event()
+
+    def listen(messages: Any, context: Any) -> None:
+        free.wait(60)
+        seen.take(messages, context)
+
+    metrics = PrometheusMetrics(registry)
+    consumer = make_consumer(listen)
+    metrics.watch_consumer(consumer)
+    producer.send_batch([Message("orders", b"12345")] * 4, sharding_key="k")
+    try:
+        with consumer:
+            bytes_waiting = "ordermq_consumer_buffered_size_bytes"
+            eventually(lambda: total(registry, bytes_waiting) == 20, "all are buffered")
+            assert total(registry, "ordermq_consumer_buffered_messages") == 4
+            assert total(registry, "ordermq_consumer_lag") == 4
+            lag_time = "ordermq_consumer_lag_time_seconds"
+            eventually(lambda: total(registry, lag_time) > 0.05, "the oldest grows older")
+            free.set()
+            seen.wait_for_count(4)
+    finally:
+        free.set()
+
+
+def test_dead_letters_of_both_kinds_of_groups_are_counted(
+    producer: Producer, make_consumer: MakeConsumer, registry: CollectorRegistry
+) -> None:
+    metrics = PrometheusMetrics(registry)
+    consumer = make_consumer(
+        lambda messages, context: ConsumeResult.SUSPEND,
+        on_failure=DeadLetter(max_attempts=2),
+        suspend_current_queue_time_ms=10,
+    )
+    metrics.watch_consumer(consumer)
+    producer.send(Message("orders", b"poison"), sharding_key="k")
+    dead = "ordermq_consumer_dead_letters_total"
+    with consumer:
+        eventually(lambda: total(registry, dead) == 1, "the message is given up")
+    assert total(registry, "messaging_process_duration_seconds_count", error_type="FAILED") == 2
+    concurrent = make_consumer(
+        lambda messages, context: ConsumeResult.SUSPEND, concurrent=True, max_reconsume_times=0
+    )
+    metrics.watch_consumer(concurrent)
+    producer.send(Message("orders", b"poison"), sharding_key="k")
+    with concurrent:
+        eventually(lambda: total(registry, dead) == 2, "so is the other one")
+
+
+def test_clients_of_one_group_are_added_up_and_forgotten(
+    broker: EmbeddedBroker, make_consumer: MakeConsumer, registry: CollectorRegistry
+) -> None:
+    metrics = PrometheusMetrics(registry)
+    pollers = [LitePullConsumer("g", name_servers=broker.name_servers) for _ in range(2)]
+    for poller in pollers:
+        metrics.watch_poller(poller)
+        poller.statistics.add("polled", 5)
+    events = "ordermq_consumer_events_total"
+    assert total(registry, events, ordermq_event="polled") == 10
+    pollers.clear()
+    del poller
+    gc.collect()
+    assert total(registry, events) == 0
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        PrometheusMetrics(registry)
+
+
+def test_a_send_that_fails_has_its_error(
+    broker: EmbeddedBroker, registry: CollectorRegistry
+) -> None:
+    metrics = PrometheusMetrics(registry)
+    producer = Producer("p", name_servers=broker.name_servers)
+    metrics.watch_producer(producer)
+    with producer:
+        queue = producer.send(Message("orders", b"x")).message_queue
+        with pytest.raises(BrokerError):
+            producer.send(Message("orders", b"x"), queue=queue._replace(queue_id=4_000))
+        sent = "messaging_client_sent_messages_total"
+        assert total(registry, sent, error_type="") == 1
+        assert total(registry, sent, error_type="BrokerError") == 1
+        assert total(registry, "ordermq_producer_ready") == 1
+
+
+def test_opentelemetry_gets_the_same_instruments(
+    broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    metrics = OpenTelemetryMetrics(provider)
+    producer = Producer("p", name_servers=broker.name_servers)
+    consumer = make_consumer(seen.take)
+    metrics.watch_producer(producer)
+    metrics.watch_consumer(consumer)
+
+    def points() -> dict[str, list[Any]]:
+        data = reader.get_metrics_data()
+        return {
+            metric.name: list(metric.data.data_points)
+            for resource in ([] if data is None else data.resource_metrics)
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    with producer, consumer:
+        producer.send(Message("orders", b"paid"), sharding_key="k")
+        seen.wait_for_count(1)
+        consumed = "messaging.client.consumed.messages"
+        eventually(
+            lambda: sum(point.value for point in points().get(consumed, ())) == 1, "it is consumed"
+        )
+        found = points()
+        (timed,) = found["messaging.process.duration"]
+        assert timed.count == 1
+        assert timed.explicit_bounds[0] == 0.005
+        assert dict(timed.attributes) == {
+            "messaging.system": "rocketmq",
+            "messaging.destination.name": "orders",
+            "messaging.consumer.group.name": "g",
+        }
+        # Whatever has not happened has no point.
+        names = {instrument.name for instrument in (*READ, *RECORDED)}
+        assert names - found.keys() == {"ordermq.consumer.redelivered.messages"}
+        assert found.keys() <= names
+    provider.shutdown()
+
+
+def test_a_producer_without_metrics_has_no_hook() -> None:
+    producer = Producer("p", name_servers="127.0.0.1:1", config=ProducerConfig())
+    consumer = PushConsumer("g", name_servers="127.0.0.1:1")
+    assert not producer._hooks.hooks
+    assert not consumer._hooks

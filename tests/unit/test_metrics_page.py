@@ -1,0 +1,41 @@
+"""docs/metrics.md has every metric of the code, and the code has those of the conventions."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+from ordermq.metrics.instruments import READ, RECORDED, Kind
+
+SCRIPT: dict[str, Any] = runpy.run_path(
+    str(Path(__file__).resolve().parents[2] / "ci" / "metrics_page.py")
+)
+EVERY = (*READ, *RECORDED)
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = SCRIPT["PAGE"].read_text()
+    assert page == SCRIPT["filled"](page), "run ci/metrics_page.py"
+    assert (
+        "| `ordermq.consumer.lag.time` | `ordermq_consumer_lag_time_seconds` | gauge, s |" in page
+    )
+
+
+def test_names_are_unique_and_legal() -> None:
+    assert len({one.name for one in EVERY}) == len(EVERY)
+    assert len({one.prometheus_name for one in EVERY}) == len(EVERY)
+    for one in EVERY:
+        assert re.fullmatch(r"(messaging|ordermq)(\.[a-z_]+)+", one.name)
+        assert one.prometheus_name.endswith("_total") is (one.kind is Kind.COUNTER)
+        assert one.meaning.endswith(".")
+
+
+def test_what_the_conventions_name_has_their_name() -> None:
+    assert {one.name for one in EVERY if one.name.startswith("messaging.")} == {
+        "messaging.client.consumed.messages",
+        "messaging.client.operation.duration",
+        "messaging.client.sent.messages",
+        "messaging.process.duration",
+    }
