@@ -13,6 +13,7 @@ from ordermq.audit.delivered_offsets import (
     DROPPED,
     PARKED,
     STARTED,
+    TOLD,
     DeliveredOffsets,
     Ownership,
     StoredQueue,
@@ -24,12 +25,28 @@ from ordermq.audit.run import Run, named
 
 
 class BatchRules:
-    """Checks START, END, ROLLBACK, DIVERT and DROP."""
+    """Checks TAKE_OVER, START, END, ROLLBACK, DIVERT and DROP."""
 
     def __init__(self, run: Run, ownership: OwnershipRules) -> None:
         self._run = run
         self._ownership = ownership
         self.duplicates: Counter[str] = Counter()  # by cause
+
+    def on_take_over(self, t: int, ref: int, event: Event) -> None:
+        """Count what an owner had begun before the offset that its database has as done.
+
+        It may have been killed, or have lost the connection, between the commit and its END.
+        """
+        progress = self._run.progress(event)
+        ownership = self._ownership.ownership_of(t, ref, event, progress)
+        flags, base = progress.flags, progress.base
+        for i in range(max(progress.floor - base, 0), min(event["off"] - base, len(flags))):
+            if flags[i] & (STARTED | DONE) == STARTED:
+                flags[i] |= DONE | TOLD
+                progress.done_by[i] = ref
+                progress.done_in[i] = ownership.generation
+                progress.delivered += 1
+                progress.deliveries += 1
 
     def on_start(self, t: int, ref: int, event: Event) -> None:
         progress, stored = self._run.both(event)
@@ -89,6 +106,10 @@ class BatchRules:
         generation = ownership.generation if ownership is not None else len(progress.causes) - 1
         for offset in offsets[:done]:
             i = offset - base
+            if flags[i] & TOLD and generation < progress.done_in[i]:
+                flags[i] ^= TOLD  # recorded late, by the owner that had done it
+                progress.deliveries -= 1
+                continue
             if flags[i] & DONE:
                 cause = progress.cause_between(progress.done_in[i], generation)
                 if progress.is_unlocked and cause is Cause.NONE:

@@ -44,6 +44,7 @@ class Checker:
             EventType.LOCK_OK: ownership.on_lock_ok,
             EventType.LOCK_LOST: ownership.on_lock_lost,
             EventType.UNLOCK: ownership.on_unlock,
+            EventType.TAKE_OVER: batches.on_take_over,
             EventType.START: batches.on_start,
             EventType.END: batches.on_end,
             EventType.ROLLBACK: batches.on_rollback,

@@ -23,6 +23,7 @@ STARTED = 1
 DONE = 2  # successful END
 DIVERTED = 4
 PARKED = 8  # diverted for a later retry: its key waits for it
+TOLD = 32  # done by what the user's database told its next owner: the END may be missing
 DROPPED = 16  # a copy that was sent again: the message that it repeats counts for it
 
 _GRAIN = 4_096

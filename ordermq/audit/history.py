@@ -29,7 +29,9 @@ _QUEUED = _TYPES - {EventType.OPEN, EventType.CLOSE, EventType.CRASH}
 _BATCHES = frozenset(
     {EventType.START, EventType.END, EventType.STORE, EventType.DIVERT, EventType.DROP}
 )
-_POSITIONS = frozenset({EventType.COMMIT_SENT, EventType.COMMIT_ACK, EventType.RESET})
+_POSITIONS = frozenset(
+    {EventType.COMMIT_SENT, EventType.COMMIT_ACK, EventType.RESET, EventType.TAKE_OVER}
+)
 
 
 class HistoryError(OrderMQError, ValueError):

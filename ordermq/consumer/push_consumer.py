@@ -187,7 +187,8 @@ class PushConsumer(Starting):
             raise ConfigError(
                 "order_by_key=True with an offset store that has transactions: keys finish out of "
                 "order, and what is done above the stored offset would be counted twice after a "
-                "crash; leave order_by_key out",
+                "crash; leave order_by_key out and give the topic more queues, or leave "
+                "offset_store out and keep a row per message (docs/exactly-once.md)",
                 group=self.group,
             )
 

@@ -417,6 +417,58 @@ def test_messages_of_a_crashed_member_may_come_twice() -> None:
     assert (hand_off.kind, hand_off.duplicates) == (HandOffKind.CRASH, 1)
 
 
+def database_take_over(told: int) -> Run:
+    """A member killed between its transaction's commit and its last line; b asks the database."""
+    run = two_members()
+    run.consume("a", 0)
+    run.start("a", 1)
+    run.crash("a")
+    run.wait_ms(60_000)
+    run.lock("b", 2)
+    run.record("b", "TAKE_OVER", off=told)
+    run.accept("b", told)  # the broker is told what the database has
+    run.record("b", "COMMIT_ACK", off=told)
+    return run
+
+
+def test_what_the_database_has_is_done_though_its_owner_could_not_say_so() -> None:
+    run = database_take_over(2)
+    run.consume("b", 2)
+    run.consume("b", 3)
+    run.commit("b", 4)
+    report = sound(run)
+    assert (report.delivered, report.deliveries) == (4, 4)
+    assert sum(report.duplicates.values()) == 0
+
+
+def test_an_owner_that_was_only_frozen_may_record_its_end_later() -> None:
+    run = two_members()
+    run.start("a", 0)
+    run.wait_ms(60_000)
+    run.lock("b", 2)
+    run.record("b", "TAKE_OVER", off=1)
+    run.consume("b", 1, 2)
+    run.end("a")
+    run.consume("b", 3)
+    run.commit("b", 4)
+    report = sound(run)
+    assert (report.delivered, report.deliveries) == (4, 4)
+    assert sum(report.duplicates.values()) == 0
+
+
+def test_what_nobody_had_begun_is_not_done_by_a_take_over() -> None:
+    run = database_take_over(3)
+    run.consume("b", 3)
+    run.commit("b", 4)
+    assert broken(audit(close_all(run).events)) == ["I4"], "offset 2 was given to no listener"
+
+
+def test_what_the_database_has_must_not_be_done_again() -> None:
+    run = database_take_over(2)
+    run.consume("b", 1)
+    assert "I5" in broken(audit(close_all(run).events))
+
+
 def test_a_history_that_is_being_written_is_of_a_run_that_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "broker.jsonl"
     history = History(path, "broker")

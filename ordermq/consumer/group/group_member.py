@@ -219,7 +219,9 @@ class GroupMember(ProcessBound):
             storage = LocalOffsets(offset_file)
         elif settings.offset_store is not None:
             full_name = wrapped(settings.remoting.namespace, group)
-            storage = self._store = StoreOffsets(settings.offset_store, at_broker, full_name)
+            storage = self._store = StoreOffsets(
+                settings.offset_store, at_broker, full_name, self._recorder
+            )
         self.offsets = OffsetCommitter(
             client,
             settings.rebalance,

@@ -10,9 +10,11 @@ from functools import partial
 from typing import TypeVar
 
 from ordermq.consumer.offsets.offset_committer import OffsetStorage
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
 from ordermq.consumer.queue.assigned_queue import UNLOCKED, Lease
+from ordermq.consumer.queue.statistics import EventRecorder
 from ordermq.errors import BrokerError
+from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 
 _T = TypeVar("_T")
@@ -29,10 +31,14 @@ class StoreOffsets:
         group: as the brokers know it, with its namespace.
     """
 
-    def __init__(self, store: OffsetStore, brokers: OffsetStorage, group: str) -> None:
+    def __init__(
+        self, store: OffsetStore, brokers: OffsetStorage, group: str, recorder: EventRecorder
+    ) -> None:
         self._store = store
         self._brokers = brokers
         self._group = group
+        self._recorder = recorder
+        self._is_transactional = isinstance(store, TransactionalStore)
         # Its own threads: a database that does not answer must not use up those that the event
         # loop has for everybody.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"ordermq-{group}-offsets")
@@ -43,6 +49,10 @@ class StoreOffsets:
     async def take_over(self, queue: MessageQueue, lease: Lease) -> int | None:
         store, group, epoch = self._store, self._group, lease.fence_epoch(queue)
         offset = await self._run(partial(store.take_over, group, queue, epoch))
+        # Before a broker is told: what the last owner had in the database, it may have recorded
+        # nowhere else.
+        if self._is_transactional and offset is not None:
+            self._recorder.record(EventType.TAKE_OVER, queue, epoch, off=offset)
         told = await self._brokers.take_over(queue, lease)
         if offset is None:
             # A group that had its offsets at the brokers so far continues from there.
