@@ -19,7 +19,7 @@ from ordermq.config.client import ClientConfig
 
 MODULE: Final = Path(__file__).resolve().parents[1] / "ordermq" / "config" / "settings.py"
 CLIENTS: Final = (
-    ("RemotingSettings", config.RemotingConfig, "Keywords of `GroupInspector`."),
+    ("RemotingSettings", config.RemotingConfig, "Keywords of `Admin`."),
     ("ProducerSettings", config.ProducerConfig, "Keywords of `Producer`."),
     ("ConsumerSettings", config.ConsumerConfig, "Keywords of `PushConsumer`."),
     ("LitePullConsumerSettings", config.LitePullConsumerConfig, "Keywords of `LitePullConsumer`."),

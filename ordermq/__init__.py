@@ -1,6 +1,7 @@
 """Strictly ordered message consumption for Python at native speed."""
 
 import ordermq.loggers  # noqa: F401 - before any of them is used
+from ordermq.admin.admin import Admin
 from ordermq.consumer.dispatch.failure_policy import DeadLetter, ParkKey, Retry, Stop
 from ordermq.consumer.listener import ConsumeCall, ConsumeHook, ConsumeReturn
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
@@ -25,6 +26,7 @@ from ordermq.producer.transactions import TransactionListener, TransactionProduc
 __version__ = "0.1.0"
 
 __all__ = [
+    "Admin",
     "ConsumeCall",
     "ConsumeHook",
     "ConsumeResult",

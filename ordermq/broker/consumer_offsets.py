@@ -121,3 +121,7 @@ class ConsumerOffsets:
             for (name, topic, queue_id), offset in self._offsets.items()
             if name == group
         }
+
+    def groups(self, topic: str | None = None) -> set[str]:
+        """Return the groups that have an offset, of one topic or of any."""
+        return {name for name, of, _ in self._offsets if topic in (None, of)}

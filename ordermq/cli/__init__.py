@@ -4,10 +4,14 @@
 |---|---|
 | main.py | the entry point and the table of commands |
 | broker.py produce.py consume.py | run a broker, send and print messages |
-| lag.py locks.py top.py | a consumer group: offsets, queue locks, live view |
+| topics.py peek.py | topics, and messages read without a group |
+| groups.py lag.py locks.py top.py | consumer groups: members, offsets, queue locks, live view |
+| reset.py | move a group to other offsets |
+| dead_letters.py | dead letters, and sending them again |
 | audit.py | check recorded histories |
 | demo/ | a year of flights with members joining, leaving and being killed |
 | client_options.py | options of the connection: name servers, account, TLS |
+| place.py | places in a queue as users write them |
 | output.py | exit codes, tables, JSON, progress bars |
 
 Needs the extra `cli` (click, rich): pip install 'ordermq[cli]'.

@@ -13,10 +13,10 @@ import click
 from ordermq.cli.output import ExitCode, fail
 from ordermq.config import TlsVerify
 from ordermq.errors import (
-    BrokerError,
     ConfigError,
     ConnectFailed,
     ConnectionLost,
+    OrderMQError,
     RequestTimeout,
     RouteError,
 )
@@ -98,5 +98,5 @@ def exit_on_error() -> Iterator[None]:
     # An exit code of its own: a script may wait and try again.
     except (RouteError, ConnectFailed, ConnectionLost, RequestTimeout) as error:
         fail(str(error), ExitCode.UNREACHABLE)
-    except BrokerError as error:
+    except OrderMQError as error:
         fail(str(error))

@@ -174,14 +174,19 @@ def _text_line(message: MessageView, context: ConsumeContext) -> str:
 
 
 def _json_line(message: MessageView, context: ConsumeContext) -> str:
+    return orjson.dumps(message_document(message)).decode()
+
+
+def message_document(message: MessageView) -> dict[str, object]:
+    """Return a message for JSON; its body as text, or in base64 if it is not text."""
     # JSON has no bytes: a body that is not text gets a field of its own.
     raw = bytes(message.body)
     try:
         body = {"body": raw.decode()}
     except UnicodeDecodeError:
         body = {"body_base64": base64.b64encode(raw).decode()}
-    queue = context.message_queue
-    line = {
+    queue = message.message_queue
+    return {
         "topic": queue.topic,
         "broker": queue.broker_name,
         "queue": queue.queue_id,
@@ -189,5 +194,5 @@ def _json_line(message: MessageView, context: ConsumeContext) -> str:
         "key": message.sharding_key,
         "tags": message.tags,
         "message_id": message.message_id,
+        **body,
     }
-    return orjson.dumps(line | body).decode()

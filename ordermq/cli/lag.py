@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import click
 
+from ordermq.admin.admin import Admin
+from ordermq.admin.groups import GroupState
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.output import EXIT_CODES, counted, fail, json_option, print_json, print_table
-from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.remoting.bodies import QueueProgress
 
 
@@ -31,20 +33,17 @@ def lag(
       ordermq lag billing
       ordermq lag billing orders --at-most 1000 || echo "billing is too slow"
     """
-    with exit_on_error(), GroupInspector(**servers.settings()) as inspector:
-        state = inspector.look(group, topics, ask_members=False)
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        state = admin.group(group, topics, ask_members=False)
     require_known(state)
     now_ms = time.time_ns() // 1_000_000
     if as_json:
-        print_json(_document(state, now_ms))
+        print_json(lag_document(state, now_ms))
     else:
-        rows = [
-            (queue, done.committed, done.end, done.lag, behind(done, now_ms))
-            for queue, done in state.progress.items()
-        ]
+        columns, rows = lag_rows(state, now_ms)
         behind_by = counted(state.lag, "message")
         title = f"{group}: {behind_by} behind, {counted(len(state.members), 'member')}"
-        print_table(title, ["queue", "committed", "end offset", "lag", "behind"], rows)
+        print_table(title, columns, rows)
     # After the output, so that a script that fails still shows by how much.
     if at_most is not None and state.lag > at_most:
         fail(f"group {group!r} is {state.lag:,} messages behind, more than {at_most:,}")
@@ -73,7 +72,17 @@ def behind(done: QueueProgress, now_ms: int) -> str | None:
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
 
 
-def _document(state: GroupState, now_ms: int) -> dict[str, object]:
+def lag_rows(state: GroupState, now_ms: int) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    """Return the columns and rows of a group's progress, for a table."""
+    rows = [
+        (queue, done.committed, done.end, done.lag, behind(done, now_ms))
+        for queue, done in state.progress.items()
+    ]
+    return ("queue", "committed", "end offset", "lag", "behind"), rows
+
+
+def lag_document(state: GroupState, now_ms: int) -> dict[str, object]:
+    """Return a group's progress, for JSON."""
     return {
         "group": state.group,
         "lag": state.lag,

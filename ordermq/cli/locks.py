@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import click
 
+from ordermq.admin.admin import Admin
+from ordermq.admin.groups import GroupState
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.lag import require_known
 from ordermq.cli.output import (
@@ -18,7 +20,6 @@ from ordermq.cli.output import (
     print_table,
     short_client_ids,
 )
-from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.model.message_queue import MessageQueue
 
 # Heading -> name in JSON. The first group is what members report, the second the broker's.
@@ -54,8 +55,8 @@ def locks(group: str, topics: tuple[str, ...], servers: Servers, as_json: bool) 
       ordermq locks billing
       ordermq locks billing orders --json
     """
-    with exit_on_error(), GroupInspector(**servers.settings()) as inspector:
-        state = inspector.look(group, topics)
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        state = admin.group(group, topics)
     require_known(state)
     rows = [_row(state, queue) for queue in state.progress]
     if as_json:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from enum import IntEnum
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +23,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -89,14 +91,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + "s" * (count != 1)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> Text:
     if value is None:
-        return "-"
+        return Text("-")
     if isinstance(value, float):
-        return f"{value:,.1f}"
+        return Text(f"{value:,.1f}")
     if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return str(value)
+        return Text(f"{value:,}")
+    # Bodies and tags are others' text: no markup of rich, and no commands to the terminal.
+    return Text("".join(each if each.isprintable() else "\ufffd" for each in str(value)))
 
 
 def short_client_ids(client_ids: Iterable[str]) -> dict[str, str]:
@@ -106,6 +109,38 @@ def short_client_ids(client_ids: Iterable[str]) -> dict[str, str]:
     return {
         client_id: short if counts[short] == 1 else client_id for client_id, short in shorts.items()
     }
+
+
+def yes_option(function: _F) -> _F:
+    """Add the option --yes: do it without asking."""
+    return click.option("--yes", is_flag=True, help="Do it without asking.")(function)
+
+
+def confirm(question: str, *, is_agreed: bool) -> None:
+    """Ask before something that cannot be undone; end the command without a yes."""
+    if is_agreed:
+        return
+    # A script must say so itself: nobody reads its questions.
+    if not _is_attended():
+        fail(f"{question} Nobody is here to ask: add --yes to do it", ExitCode.USAGE)
+    if not click.confirm(question, err=True):
+        fail("nothing was changed")
+
+
+def _is_attended() -> bool:
+    return sys.stdin.isatty()
+
+
+def print_json_list(rows: Iterable[object]) -> None:
+    """Write a list of dataclasses to stdout as one JSON document."""
+    click.echo(orjson.dumps(list(rows), option=orjson.OPT_INDENT_2, default=str).decode())
+
+
+def local_time(wall_ms: int) -> str | None:
+    """Return a time as people read it, in this machine's time zone; None for 0."""
+    if not wall_ms:
+        return None
+    return datetime.fromtimestamp(wall_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:

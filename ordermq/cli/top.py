@@ -11,6 +11,8 @@ import click
 from rich.live import Live
 from rich.table import Table
 
+from ordermq.admin.admin import Admin
+from ordermq.admin.groups import GroupState
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.lag import behind
 from ordermq.cli.output import (
@@ -22,7 +24,6 @@ from ordermq.cli.output import (
     print_json,
     short_client_ids,
 )
-from ordermq.client.group_inspector import GroupInspector, GroupState
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -56,8 +57,8 @@ def top(
     # Ctrl-C ends the view and restores the terminal, instead of a traceback over it.
     before = signal.signal(signal.SIGINT, lambda _number, _frame: stop.set())
     try:
-        with exit_on_error(), GroupInspector(**servers.settings()) as inspector:
-            samples = _Samples(lambda: inspector.look(group, topics))
+        with exit_on_error(), Admin(**servers.settings()) as admin:
+            samples = _Samples(lambda: admin.group(group, topics))
             if as_json:
                 _print(samples, stop, every, count)
             else:

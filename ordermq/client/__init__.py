@@ -11,5 +11,5 @@
 | queues and broker addresses of topics, replica to pull from | routes.py |
 | heartbeats, registration, re-registration | heartbeats.py |
 | message traces | trace.py |
-| progress, members and locks of a group, for admin tools | group_inspector.py |
+| messages of a range of one queue, beside its group | queue_scan.py |
 """

@@ -22,23 +22,31 @@ from ordermq.remoting.bodies import (
     HeldLock,
     LockBatch,
     MemberSubscriptions,
+    QueueData,
+    QueueEnds,
     QueueHolding,
     QueueProgress,
     assignment_to_body,
     client_ids_from_body,
     connections_from_body,
+    group_list_from_body,
+    group_names_from_body,
     held_locks_from_body,
     holdings_from_body,
     locked_queues_from_body,
     member_subscriptions_from_body,
     progress_from_body,
+    queue_ends_from_body,
+    queue_table_from_body,
     request_mode_from_body,
     subscription_to_json,
+    topic_table_from_body,
 )
 from ordermq.remoting.codes import OFFSET_RESET, RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import (
+    CreateTopicHeader,
     EndTransactionHeader,
     GroupHeader,
     Header,
@@ -50,10 +58,12 @@ from ordermq.remoting.headers import (
     QueueHeader,
     RecallHeader,
     RecallReplyHeader,
+    ResetOffsetHeader,
     SearchOffsetHeader,
     SendBackHeader,
     SendHeader,
     SendReplyHeader,
+    TopicHeader,
     UnregisterHeader,
     UpdateOffsetHeader,
 )
@@ -564,6 +574,59 @@ class BrokerApi:
 
     # Requests of admin tools (docs/internals/protocol.md#admin-requests).
 
+    async def put_topic(self, address: str, header: CreateTopicHeader) -> None:
+        """Create a topic at this broker, or change the one there is."""
+        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext())
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, f"broker did not create topic {header.topic!r}", address)
+
+    async def delete_topic(self, address: str, topic: str) -> None:
+        """Delete a topic of this broker with its messages; one it does not have is none."""
+        command = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic).to_ext())
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, f"broker did not delete topic {topic!r}", address)
+
+    async def topic_table(self, address: str, broker_name: str) -> dict[str, QueueData]:
+        """Return every topic of this broker, the broker's own ones included, by name."""
+        command = Command.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker did not list its topics", address)
+        return topic_table_from_body(answer.body, broker_name)
+
+    async def queue_ends(self, address: str, topic: str) -> dict[MessageQueue, QueueEnds]:
+        """Return the offsets of a topic's queues at this broker."""
+        command = Command.request(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic).to_ext())
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, f"broker did not describe topic {topic!r}", address)
+        return queue_ends_from_body(answer.body)
+
+    async def topic_groups(self, address: str, topic: str) -> list[str]:
+        """Return the groups with a member or an offset of a topic at this broker."""
+        header = TopicHeader(topic)
+        command = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header.to_ext())
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, f"broker did not list the groups of topic {topic!r}", address)
+        return group_list_from_body(answer.body)
+
+    async def group_names(self, address: str) -> list[str]:
+        """Return every group this broker knows, its own ones included."""
+        command = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker did not list its groups", address)
+        return group_names_from_body(answer.body)
+
+    async def reset_offsets(
+        self, address: str, header: ResetOffsetHeader
+    ) -> dict[MessageQueue, int]:
+        """Have the live members of a group go to other offsets; return them.
+
+        Raises: BrokerError: no member is online, or a queue has no offset of the group yet.
+        """
+        command = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext())
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker did not reset the group", address, group=header.group)
+        return queue_table_from_body(answer.body, "offsetTable")
+
     async def group_progress(self, address: str, group: str) -> dict[MessageQueue, QueueProgress]:
         """Return the group's offsets, on every queue of this broker it has an offset for."""
         command = Command.request(RequestCode.GET_CONSUME_STATS, GroupHeader(group).to_ext())
@@ -582,11 +645,15 @@ class BrokerApi:
         self._check(answer, "broker did not list the group's connections", address, group=group)
         return connections_from_body(answer.body)
 
-    async def member_queues(
+    async def member_report(
         self, address: str, group: str, client_id: str
-    ) -> dict[MessageQueue, QueueHolding]:
-        """Return a member's own view of its queues; the broker forwards the request to it."""
-        return holdings_from_body(await self._running_info(address, group, client_id))
+    ) -> tuple[dict[MessageQueue, QueueHolding], MemberSubscriptions]:
+        """Return a member's own view of its queues, and its subscriptions.
+
+        The broker forwards the request to it.
+        """
+        body = await self._running_info(address, group, client_id)
+        return holdings_from_body(body), member_subscriptions_from_body(body)
 
     async def member_subscriptions(
         self, address: str, group: str, client_id: str

@@ -14,11 +14,11 @@ from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
 from ordermq.config.checks import require_bare_addresses
 from ordermq.errors import BrokerError, ConfigError, OrderMQError, RemotingError, RouteError
-from ordermq.remoting.bodies import TopicRoute, masters_from_body
+from ordermq.remoting.bodies import TopicRoute, cluster_names_from_body, masters_from_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import split_address
-from ordermq.remoting.headers import RouteHeader
+from ordermq.remoting.headers import RouteHeader, TopicHeader
 from ordermq.remoting.race import staggered
 
 _T = TypeVar("_T")
@@ -110,6 +110,38 @@ class NameServerApi:
             return masters_from_body(answer.body)
 
         return await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None, read) or {}
+
+    async def cluster_names(self) -> list[str]:
+        """Return the names of the clusters that the brokers belong to, sorted.
+
+        Raises: as `topic_route`.
+        """
+
+        def read(address: str, answer: Command) -> list[str]:
+            self._check(address, answer)
+            return cluster_names_from_body(answer.body)
+
+        return await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None, read) or []
+
+    async def delete_topic(self, topic: str) -> None:
+        """Forget a topic at every name server; its brokers must have deleted it before.
+
+        Raises: RemotingError: one of them did not; it would go on to give out the route.
+        """
+        ext = TopicHeader(topic).to_ext()
+        for address in self.addresses:
+            command = Command.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext)
+            timeout_ms = self._config.request_timeout_ms
+            self._check(address, await self._connections.request(address, command, timeout_ms))
+
+    async def is_answering(self, address: str) -> None:
+        """Ask this one name server for something, whatever it says.
+
+        Raises: RemotingError: it does not answer, or denies access.
+        """
+        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(address, answer)
 
     async def _ask(
         self,

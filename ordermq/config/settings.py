@@ -30,7 +30,7 @@ from ordermq.config import (
 
 
 class RemotingSettings(TypedDict, total=False):
-    """Keywords of `GroupInspector`."""
+    """Keywords of `Admin`."""
 
     connect_timeout_ms: int
     request_timeout_ms: int

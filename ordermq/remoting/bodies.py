@@ -484,6 +484,77 @@ class HeldLock:
     left_ms: int  # until it expires, unless it is renewed
 
 
+@dataclass(frozen=True, slots=True)
+class QueueEnds:
+    """Stored messages of one queue.
+
+    Args:
+        first: oldest offset that the broker still has.
+        end: offset that the next message will get.
+        last_stored_ms: store time of the newest message, ms since 1970; 0 without one.
+    """
+
+    first: int
+    end: int
+    last_stored_ms: int
+
+    @property
+    def messages(self) -> int:
+        """Messages between the two offsets."""
+        return max(self.end - self.first, 0)
+
+
+def queue_ends_from_body(body: bytes) -> dict[MessageQueue, QueueEnds]:
+    """Return the offsets in an answer to GET_TOPIC_STATS_INFO, by queue."""
+    what = "offsetTable"
+    return {
+        queue: QueueEnds(
+            max(_member(row, "minOffset", int, what), 0),  # -1: RocketMQ has no file of it yet
+            _member(row, "maxOffset", int, what),
+            _member(row, "lastUpdateTimestamp", int, what),
+        )
+        for queue, row in queue_rows_from_body(body, what).items()
+    }
+
+
+def topic_table_from_body(body: bytes, broker_name: str) -> dict[str, QueueData]:
+    """Return the topics in an answer of this broker to GET_ALL_TOPIC_CONFIG, by name."""
+    what = "topicConfigTable"
+    # Static topics of RocketMQ 5 come with tables whose names are numbers.
+    value = load_object(_NUMBER_AS_NAME.sub(rb'\1"\2":', body), what)
+    return {
+        name: QueueData(
+            broker_name,
+            _number(row, "readQueueNums", MAX_QUEUES, what),
+            _number(row, "writeQueueNums", MAX_QUEUES, what),
+            _member(row, "perm", int, what),
+            _optional(row, "topicSysFlag", 0, what),
+        )
+        for name, row in _optional(value, what, _NO_MEMBERS, what).items()
+    }
+
+
+def group_names_from_body(body: bytes) -> list[str]:
+    """Return the names in an answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, sorted."""
+    what = "subscriptionGroupTable"
+    value = load_object(_NUMBER_AS_NAME.sub(rb'\1"\2":', body), what)
+    return sorted(_optional(value, what, _NO_MEMBERS, what))
+
+
+def group_list_from_body(body: bytes) -> list[str]:
+    """Return the groups in an answer to QUERY_TOPIC_CONSUME_BY_WHO, sorted."""
+    what = "groupList"
+    found = _optional(load_object(body, what), what, _NOTHING, what)
+    return sorted(_checked(group, str, what) for group in found)
+
+
+def cluster_names_from_body(body: bytes) -> list[str]:
+    """Return the clusters in an answer to GET_BROKER_CLUSTER_INFO, sorted."""
+    what = "clusterAddrTable"
+    value = load_object(_NUMBER_AS_NAME.sub(rb'\1"\2":', body), what)
+    return sorted(_optional(value, what, _NO_MEMBERS, what))
+
+
 def masters_from_body(body: bytes) -> dict[str, str]:
     """Return the master addresses in an answer to GET_BROKER_CLUSTER_INFO, by broker name."""
     what = "cluster"

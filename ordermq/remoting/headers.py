@@ -113,6 +113,43 @@ class RouteHeader(Header):
 
 
 @dataclass(slots=True)
+class TopicHeader(Header):
+    """DELETE_TOPIC_IN_BROKER 215, DELETE_TOPIC_IN_NAMESRV 216, and others of one topic."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class CreateTopicHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC 17; the last four are required by RocketMQ 4."""
+
+    topic: str
+    read_queue_nums: int = _ext("readQueueNums")
+    write_queue_nums: int = _ext("writeQueueNums")
+    perm: int = _ext("perm")
+    default_topic: str = _ext("defaultTopic", default="TBW102")
+    filter_type: str = _ext("topicFilterType", default="SINGLE_TAG")
+    topic_sys_flag: int = _ext("topicSysFlag", default=0)
+    order: bool = False
+
+
+@dataclass(slots=True)
+class ResetOffsetHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET 222.
+
+    The embedded broker takes `offset` and `queue_id`. RocketMQ's resets by time alone, and every
+    queue, unless its useServerSideResetOffset is on.
+    """
+
+    topic: str
+    group: str
+    timestamp_ms: int = _ext("timestamp")  # -1: the end
+    is_forced: bool = _ext("isForce", default=True)  # else no queue moves forward
+    queue_id: int | None = _ext("queueId", default=None)
+    offset: int | None = None
+
+
+@dataclass(slots=True)
 class SendHeader(Header):
     """SEND_MESSAGE_V2 310 and SEND_BATCH_MESSAGE 320: names shortened to one letter."""
 

@@ -35,6 +35,9 @@ _JSON_BODIES = frozenset(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     }
 )
 _PRODUCER_GROUP = re.compile(r"((?:^|\x02)PGROUP\x01)([^\x02]+)")

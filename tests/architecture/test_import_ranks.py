@@ -29,7 +29,7 @@ RANKS = (
     {"remoting"},
     {"client"},
     {"consumer", "producer"},
-    {"rocketmq"},
+    {"rocketmq", "admin"},
     {"broker", "spark", "cli", "audit", "metrics", "pytest_plugin", "sql", "__main__"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}

@@ -26,8 +26,8 @@ from ordermq import (
     TransactionProducer,
     forking,
 )
+from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.group_inspector import GroupInspector
 from ordermq.config import BrokerConfig
 from ordermq.errors import StateError, StoreError, UsedAfterFork
 from ordermq.events import EventType, History
@@ -150,13 +150,13 @@ def inherited(broker: EmbeddedBroker, tmp_path: Path, seen: Seen) -> Iterator[li
     for each in started:
         each.start()
     started[0].send(Message("orders", b"x"))
-    inspector = GroupInspector(broker.name_servers)
+    admin = Admin(broker.name_servers)
     history = History(tmp_path / "own.jsonl", "own")
     idle = [Producer("later", **at), EmbeddedBroker()]
-    yield [*started, inspector, history, broker, *idle]
+    yield [*started, admin, history, broker, *idle]
     for each in started:
         assert each.close() in (None, True)
-    inspector.close()
+    admin.close()
     history.close()
 
 
@@ -170,7 +170,7 @@ def test_every_method_of_every_object_refuses_and_close_does_nothing(
             batches()
         with pytest.raises(UsedAfterFork), inherited[0]:
             pass
-        with inherited[6]:  # an inspector has no start: its block ends quietly
+        with inherited[6]:  # an admin has no start: its block ends quietly
             pass
 
     in_child(child)

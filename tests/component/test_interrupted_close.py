@@ -22,8 +22,8 @@ from ordermq import (
     PushConsumer,
     TransactionProducer,
 )
+from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.group_inspector import GroupInspector
 from ordermq.config import BrokerConfig
 from tests.component.conftest import Seen, eventually
 
@@ -168,8 +168,8 @@ def test_an_inspector_and_a_broker_close_after_an_interrupt(error: type[BaseExce
     while interrupted:
         at += 1
         broker = EmbeddedBroker().start()
-        inspector = GroupInspector(broker.name_servers)
-        things: list[Any] = [inspector, broker]
+        admin = Admin(broker.name_servers)
+        things: list[Any] = [admin, broker]
         interrupted = False
         for thing in things:
             interruption = InterruptedAt(at, error=error)

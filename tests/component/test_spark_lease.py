@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ordermq import Producer, PullConsumer, PushConsumer
+from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.group_inspector import GroupInspector
 from ordermq.clock import SystemClock
 from ordermq.config import BrokerConfig
 from ordermq.errors import BrokerError, DataLoss, LockLost, LockRefused, RouteError, StateError
@@ -62,8 +62,8 @@ def run(options: Callable[..., SourceOptions]) -> Iterator[Callable[..., StreamD
 
 def owners(broker: EmbeddedBroker) -> set[str]:
     """Holders of the queues of "orders" for group "g", as the broker says."""
-    with GroupInspector(name_servers=broker.name_servers) as inspector:
-        held = inspector.look("g", ("orders",), ask_members=False).locks
+    with Admin(name_servers=broker.name_servers) as admin:
+        held = admin.group("g", ("orders",), ask_members=False).locks
     return {lock.owner for lock in (held or {}).values()}
 
 
@@ -90,8 +90,8 @@ def test_a_run_holds_every_queue_as_a_member_of_its_group(broker, producer, run)
     start = driver.initial()
     assert owners(broker) == {holder(driver)}
     assert driver.initial() == start
-    with GroupInspector(name_servers=broker.name_servers) as inspector:
-        members = inspector.look("g", ("orders",), ask_members=False).members
+    with Admin(name_servers=broker.name_servers) as admin:
+        members = admin.group("g", ("orders",), ask_members=False).members
     assert [member.client_id for member in members] == [holder(driver)]
     end = whole(driver, start)
     assert sum(end.queues.values()) == 100
@@ -167,8 +167,8 @@ def test_all_queues_are_locked_or_none(broker, producer, run, make_consumer, see
     producer.send_many([(m.__class__("bills", m.body), k) for m, k in numbered(10)])
     with pytest.raises(LockRefused, match=r"of 1[26] queues"):
         wide.initial()
-    with GroupInspector(name_servers=broker.name_servers) as inspector:
-        locks = inspector.look("g", ("bills",), ask_members=False).locks or {}
+    with Admin(name_servers=broker.name_servers) as admin:
+        locks = admin.group("g", ("bills",), ask_members=False).locks or {}
     assert not any(queue.topic == "bills" for queue in locks)
 
 

@@ -138,6 +138,11 @@ BODIES: tuple[Callable[[bytes], object], ...] = (
     StoredMessage.read,
     properties.decode_bytes,
     lambda body: trace.read(body.decode("utf-8", "replace")),
+    bodies.queue_ends_from_body,
+    lambda body: bodies.topic_table_from_body(body, "broker-a"),
+    bodies.group_names_from_body,
+    bodies.group_list_from_body,
+    bodies.cluster_names_from_body,
 )
 
 
@@ -204,7 +209,7 @@ CALLS: tuple[Callable[[BrokerApi], Coroutine[Any, Any, object]], ...] = (
     lambda api: api.request_mode(ADDRESS, "g", "TopicTest"),
     lambda api: api.group_progress(ADDRESS, "g"),
     lambda api: api.group_connections(ADDRESS, "g"),
-    lambda api: api.member_queues(ADDRESS, "g", "me"),
+    lambda api: api.member_report(ADDRESS, "g", "me"),
     lambda api: api.member_subscriptions(ADDRESS, "g", "me"),
     lambda api: api.held_locks(ADDRESS, "g", [QUEUE]),
     lambda api: api.recall(ADDRESS, headers.RecallHeader("TopicTest", "h"), 1),

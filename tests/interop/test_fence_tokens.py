@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from ordermq import PushConsumer
-from ordermq.client.group_inspector import GroupInspector
+from ordermq.admin.admin import Admin
 from ordermq.consumer.offsets.lock_epochs import queue_of_epoch
 from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
@@ -271,8 +271,8 @@ def test_stored_epochs_show_in_no_tool_and_are_saved_with_the_offsets(
     answer = run.cluster.ask("broker-a", RequestCode.GET_CONSUME_STATS, ext)
     assert answer.code == 0, answer.remark
     assert b"100000" not in answer.body
-    with GroupInspector(name_servers=run.cluster.name_servers) as inspector:
-        rows = inspector.look(run.group, (run.topic,), ask_members=False)
+    with Admin(name_servers=run.cluster.name_servers) as admin:
+        rows = admin.group(run.group, (run.topic,), ask_members=False)
     assert "100000" not in repr(rows)
     run.leave("one")
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ordermq import Message, Producer, PullConsumer
+from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
-from ordermq.client.group_inspector import GroupInspector
 from ordermq.client.session import ClientSession
 from ordermq.config import BrokerConfig, RemotingConfig
 from ordermq.model.message_queue import MessageQueue
@@ -215,8 +215,8 @@ def stream(spark: Any, broker: Broker, tmp_path: Path) -> Iterator[Stream]:
 
 def owners(broker: Broker, group: str = "etl") -> dict[int, str]:
     """Holder of each queue of `orders`, as the broker says; unheld queues are left out."""
-    with GroupInspector(name_servers=broker.name_servers) as inspector:
-        held = inspector.look(group, ("orders",)).locks
+    with Admin(name_servers=broker.name_servers) as admin:
+        held = admin.group(group, ("orders",)).locks
     return {queue.queue_id: lock.owner for queue, lock in (held or {}).items()}
 
 

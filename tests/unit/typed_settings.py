@@ -1,7 +1,7 @@
 """A program that test_settings_types.py has checked: each line marked `error` has one, no other."""
 
 from ordermq import LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
-from ordermq.client.group_inspector import GroupInspector
+from ordermq.admin.admin import Admin
 from ordermq.config import CompressionType, ConsumerConfig, ProducerConfig
 
 Producer("shop", name_servers="a:1", send_timeout_ms=500, compress_type="lz4")
@@ -18,5 +18,5 @@ LitePullConsumer("billing", name_servers="a:1", ordered=True, auto_commit=False)
 LitePullConsumer("billing", name_servers="a:1", auto_comit=False)  # error
 PullConsumer("billing", name_servers="a:1", pull_timeout_ms=3000)
 PullConsumer("billing", name_servers="a:1", pull_timeout=3000)  # error
-GroupInspector("a:1", access_key="me", secret_key="x")
-GroupInspector("a:1", acces_key="me")  # error
+Admin("a:1", access_key="me", secret_key="x")
+Admin("a:1", acces_key="me")  # error

@@ -125,12 +125,26 @@ def put_group(context: BrokerContext, connection: BrokerConnection, request: Com
 
 
 def all_groups(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    # After a restart a group without settings of its own is known by its offsets only.
+    for name in context.offsets.groups():
+        context.groups.ensure(name)
     body = {
         "dataVersion": DATA_VERSION,
         "forbiddenTable": {},
         "subscriptionGroupTable": {group.name: group.settings for group in context.groups.all()},
     }
     connection.reply(request, ResponseCode.SUCCESS, body=orjson.dumps(body))
+
+
+def groups_of_topic(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+    name = required_field(request, "topic")
+    found = context.offsets.groups(name) | {
+        group.name
+        for group in context.groups.all()
+        if group.members and name in group.subscriptions
+    }
+    body = orjson.dumps({"groupList": sorted(found)})
+    connection.reply(request, ResponseCode.SUCCESS, body=body)
 
 
 def one_group(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
@@ -216,6 +230,7 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: one_group,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: groups_of_topic,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: connections,
     RequestCode.GET_CONSUME_STATS: consume_statistics,
 }

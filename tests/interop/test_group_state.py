@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ordermq.client.group_inspector import GroupInspector
+from ordermq.admin.admin import Admin
 from tests.interop.cluster import eventually
 from tests.interop.run import Run
 
@@ -16,16 +16,16 @@ def test_a_mixed_group_reports_lock_holders_and_lag(run: Run) -> None:
     java = run.java_member("java")
     try:
         run.wait_for_all()
-        with GroupInspector(run.cluster.name_servers) as inspector:
+        with Admin(run.cluster.name_servers) as admin:
             ours = run.members["ours"].client_id
 
             def is_shared() -> bool:
-                state = inspector.look(run.group, [run.topic])
+                state = admin.group(run.group, [run.topic])
                 held = [name for name, said in state.holdings.values() if said.is_locked]
                 return held.count(ours) == 2 and len(held) == 4 and not state.lag
 
             eventually(is_shared, "two queues locked by each member, all committed")
-            state = inspector.look(run.group, [run.topic])
+            state = admin.group(run.group, [run.topic])
     finally:
         java.kill()
     assert {member.language for member in state.members} == {"JAVA", "PYTHON"}

@@ -1,23 +1,38 @@
-"""State of a consumer group, seen from outside: progress, members, queue owners, locks."""
+"""Consumer groups, seen from outside: progress, members, queue owners, locks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Unpack
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
-from ordermq.clock import Clock
-from ordermq.closing import Closing
-from ordermq.config import RemotingConfig
 from ordermq.errors import OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.names import RETRY_PREFIX
+from ordermq.model.names import RETRY_PREFIX, unwrapped
 from ordermq.remoting.bodies import GroupMember, HeldLock, QueueHolding, QueueProgress
 
-if TYPE_CHECKING:
-    from ordermq.config.settings import RemotingSettings
+# Groups that brokers and RocketMQ's tools make for themselves.
+_OWN_GROUPS = frozenset({"TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP"})
+_OWN_PREFIXES = ("CID_RMQ_SYS_", "CID_ONS", "CID_SYS_RMQ_", "ordermq_")
+_MOST_TOGETHER = 16  # groups asked for at once: a thousand of them do not flood a broker
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One line of the list of groups.
+
+    Args:
+        members: number of live members.
+        topics: those it has offsets or members for, sorted.
+        lag: messages behind, on the queues it has an offset for.
+    """
+
+    group: str
+    members: int
+    topics: tuple[str, ...]
+    lag: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +44,7 @@ class GroupState:
         holdings: per queue, the client id of the member that reports it, and its report.
         locks: live locks at the brokers, per queue; None if a broker does not list them.
         silent: members that did not answer, with the reason.
+        subscriptions: per client id of a member that answered, its expressions by topic.
     """
 
     group: str
@@ -37,39 +53,61 @@ class GroupState:
     holdings: dict[MessageQueue, tuple[str, QueueHolding]]
     locks: dict[MessageQueue, HeldLock] | None
     silent: dict[str, str]
+    subscriptions: dict[str, dict[str, str]]
 
     @property
     def lag(self) -> int:
         """Messages of all queues that are not consumed yet."""
         return sum(progress.lag for progress in self.progress.values())
 
+    def __repr__(self) -> str:
+        return (
+            f"<GroupState {self.group}: {len(self.members)} members, {len(self.progress)} queues, "
+            f"{self.lag} messages behind>"
+        )
 
-class GroupInspector(Closing):
-    """Reads a group's state from name servers, brokers and members; joins and changes nothing.
 
-    Args:
-        name_servers: `host:port`, several joined by `;`, or a list of them.
-        settings: of `RemotingConfig`, flat: accounts, TLS, time-outs.
-    Raises: ConfigError: a setting that is unknown or out of its range.
-    """
+class Groups:
+    """Reads the state of groups; on the I/O thread. It joins and changes nothing."""
 
-    def __init__(
-        self,
-        name_servers: str | Sequence[str],
-        *,
-        clock: Clock | None = None,
-        **settings: Unpack[RemotingSettings],
-    ) -> None:
-        self._client = ClientSession(name_servers, RemotingConfig.of(**settings), clock=clock)
+    def __init__(self, client: ClientSession) -> None:
+        self._client = client
 
-    def close(self) -> None:
-        """Disconnect."""
-        self._client.close()
+    async def summaries(self) -> list[GroupSummary]:
+        """Return every group of the users, sorted by name."""
+        masters = await self._client.name_servers.masters()
+        known = await asyncio.gather(*map(self._client.api.group_names, masters.values()))
+        names = {name for names in known for name in names}
+        turn = asyncio.Semaphore(_MOST_TOGETHER)
 
-    def look(
-        self, group: str, topics: Sequence[str] = (), *, ask_members: bool = True
-    ) -> GroupState:
-        """Return the group's current state.
+        async def summary(group: str) -> GroupSummary:
+            async with turn:
+                return await self._summary(group, masters.values())
+
+        own = self._client.config.namespace
+        # Names of other namespaces could not be written as this client writes names.
+        visible = [
+            unwrapped(own, name)
+            for name in sorted(names)
+            if not own or unwrapped(own, name) != name
+        ]
+        return await asyncio.gather(*(summary(name) for name in visible if not _is_own(name)))
+
+    async def _summary(self, group: str, addresses: Iterable[str]) -> GroupSummary:
+        members: set[str] = set()
+        topics: set[str] = set()
+        lag = 0
+        for address in addresses:
+            found = await self._client.api.group_connections(address, group)
+            members |= {member.client_id for member in found.members}
+            progress = await self._client.api.group_progress(address, group)
+            topics |= {*found.topics, *(queue.topic for queue in progress)}
+            lag += sum(row.lag for row in progress.values())
+        shown = sorted(topic for topic in topics if not topic.startswith(RETRY_PREFIX))
+        return GroupSummary(group, len(members), tuple(shown), lag)
+
+    async def look(self, group: str, topics: Sequence[str], ask_members: bool) -> GroupState:
+        """Return the state of one group.
 
         Args:
             topics: default all that its members subscribe to or that it has offsets for.
@@ -78,9 +116,6 @@ class GroupInspector(Closing):
             RouteError: no name server answers, or no broker has one of the topics.
             BrokerError: a broker refused a request.
         """
-        return self._client.call(self._look(group, topics, ask_members))
-
-    async def _look(self, group: str, topics: Sequence[str], ask_members: bool) -> GroupState:
         # Every broker of the cluster: which of them know the group is not known beforehand.
         masters = await self._client.name_servers.masters()
         members: dict[str, GroupMember] = {}
@@ -106,14 +141,16 @@ class GroupInspector(Closing):
         }
         holdings: dict[MessageQueue, tuple[str, QueueHolding]] = {}
         silent: dict[str, str] = {}
+        subscriptions: dict[str, dict[str, str]] = {}
         # Through the broker that lists the member: clients do not listen on a port.
         for name, address in sorted(known_by.items()) if ask_members else ():
             try:
-                reported = await self._client.api.member_queues(address, group, name)
+                reported, told = await self._client.api.member_report(address, group, name)
             except OrderMQError as error:
                 # A frozen member is what the tool is there to find: note it, look at the others.
                 silent[name] = str(error)
                 continue
+            subscriptions[name] = dict(told.subscriptions)
             holdings |= {queue: (name, row) for queue, row in reported.items() if queue in progress}
         return GroupState(
             group,
@@ -122,6 +159,7 @@ class GroupInspector(Closing):
             holdings,
             await self._locks(group, list(progress), masters),
             silent,
+            subscriptions,
         )
 
     async def _untouched(
@@ -160,3 +198,7 @@ class GroupInspector(Closing):
                 return None
             locks |= {lock.queue: lock for lock in held}
         return locks
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN_GROUPS or name.startswith(_OWN_PREFIXES)

@@ -1,0 +1,10 @@
+"""Administration of a cluster: topics, groups, offsets, dead letters, parked keys.
+
+| subject | file |
+|---|---|
+| the public class, `ordermq.Admin` | admin.py |
+| topics: list, create, describe, delete, peek | topics.py |
+| groups: list, progress, members, locks | groups.py |
+| moving a group to other offsets | reset.py |
+| dead letters, and sending them again | dead_letters.py |
+"""

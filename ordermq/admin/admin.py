@@ -1,0 +1,205 @@
+"""Admin: looks at a cluster and changes it, for operators and their scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
+
+from ordermq.admin.dead_letters import DeadLetters, DeadLetterTopics, Redriven
+from ordermq.admin.groups import Groups, GroupState, GroupSummary
+from ordermq.admin.reset import QueueReset, Resets
+from ordermq.admin.topics import Place, Topics, TopicState, TopicSummary, require_place
+from ordermq.client.session import ClientSession
+from ordermq.clock import Clock
+from ordermq.closing import Closing
+from ordermq.config import ClientConfig, ProducerConfig, RemotingConfig
+from ordermq.errors import ConfigError
+from ordermq.model.message import MessageView
+from ordermq.model.names import check_group, check_sendable_topic, check_topic
+from ordermq.producer.producer import Producer
+
+if TYPE_CHECKING:
+    from ordermq.config.settings import RemotingSettings
+
+_MOST_PEEKED = 10_000
+
+
+class Admin(Closing):
+    """Administers the cluster behind these name servers: RocketMQ's, or an embedded broker.
+
+    It joins no group, and does nothing by itself: each call asks the brokers and returns with
+    their answers. Any thread may call.
+
+    Args:
+        name_servers: `host:port`, several joined by `;`, or a list of them; default those of the
+            environment variable ORDERMQ_NAME_SERVERS.
+        clock: for tests.
+        settings: of `RemotingConfig`, flat: accounts, TLS, namespaces, time-outs.
+    Raises: ConfigError: a setting that is unknown or out of its range.
+
+    Every call may raise RouteError (no name server answers, or no broker has the topic),
+    BrokerError (refused) and other RemotingErrors (not answered).
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        **settings: Unpack[RemotingSettings],
+    ) -> None:
+        config = RemotingConfig.of(**settings)
+        servers = ClientConfig().name_servers_or(name_servers)
+        self._client = ClientSession(servers, config, clock=clock)
+        self._topics = Topics(self._client)
+        self._groups = Groups(self._client)
+        self._resets = Resets(self._client, self._topics)
+        open_producer = partial(
+            Producer,
+            "ordermq-redrive",
+            name_servers=list(self._client.name_servers.addresses),
+            config=ProducerConfig(remoting=config),
+            clock=clock,
+        )
+        self._dead_letters = DeadLetterTopics(self._client, self._topics, open_producer)
+
+    def __repr__(self) -> str:
+        return f"<Admin of {';'.join(self._client.name_servers.addresses)}>"
+
+    def close(self) -> None:
+        """Disconnect; a second call does nothing."""
+        self._client.close()
+
+    # Topics.
+
+    def topics(self, *, with_internal: bool = False) -> list[TopicSummary]:
+        """Return the topics of the cluster, sorted by name.
+
+        Args:
+            with_internal: also retry and dead-letter topics, and the brokers' own.
+        """
+        return self._client.call(self._topics.summaries(with_internal=with_internal))
+
+    def topic(self, name: str) -> TopicState:
+        """Return the offsets of a topic's queues, and the groups that consume it."""
+        return self._client.call(self._topics.look(check_topic(name)))
+
+    def create_topic(
+        self, name: str, queues: int = 8, *, brokers: Sequence[str] = ()
+    ) -> TopicState:
+        """Create a topic, and return once producers find all of its queues.
+
+        An ordered topic should be created before its first message: a send that creates it uses
+        the producer's number of queues, and more queues later move keys to other queues.
+
+        Args:
+            queues: at each broker.
+            brokers: names of the brokers that get it; default all of the cluster.
+        Raises:
+            ConfigError: an illegal name, a number out of range, a broker that is not known.
+            StateError: the topic exists.
+        """
+        brokers = (brokers,) if isinstance(brokers, str) else brokers
+        return self._client.call(self._topics.create(check_topic(name), queues, brokers))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all of its messages, at every broker and name server.
+
+        Members that consume it go on asking for it; producers would create it again.
+        """
+        self._client.call(self._topics.delete(check_topic(name)))
+
+    def peek(
+        self,
+        topic: str,
+        count: int = 10,
+        *,
+        start: Place = "last",
+        queues: Sequence[int] = (),
+    ) -> list[MessageView]:
+        """Return messages of a topic without joining a group; nothing is committed.
+
+        Args:
+            count: of all queues together, 1..10000.
+            start: "last": the newest ones; "first": the oldest that the brokers have; a datetime:
+                those stored from then on; a number: those from this offset on, of each queue.
+            queues: numbers of the queues to read; default all.
+        Returns: the oldest first, by the time they were stored.
+        Raises: ConfigError: an argument out of its range, a queue that does not exist.
+        """
+        require_place(start, "start")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_PEEKED:
+            raise ConfigError(f"count={count!r}: expected 1..{_MOST_PEEKED}", topic=topic)
+        return self._client.call(self._topics.peek(check_topic(topic), start, count, queues))
+
+    # Groups.
+
+    def groups(self) -> list[GroupSummary]:
+        """Return the groups that the brokers know, sorted by name, without their own ones."""
+        return self._client.call(self._groups.summaries())
+
+    def group(
+        self, name: str, topics: Sequence[str] = (), *, ask_members: bool = True
+    ) -> GroupState:
+        """Return the state of a group: progress, members, holders of queues, locks.
+
+        Args:
+            topics: default all that its members subscribe to or that it has offsets for.
+            ask_members: also ask each member for its queues, through its broker.
+        """
+        return self._client.call(self._groups.look(name, topics, ask_members))
+
+    def reset(
+        self, group: str, topic: str, to: Place, *, queues: Sequence[int] = ()
+    ) -> list[QueueReset]:
+        """Move a group to other offsets of a topic, forward or back.
+
+        Live members are asked through their brokers, and each moves as soon as its running batch
+        has ended: nothing runs twice at the same time. While no member is online the offsets are
+        stored under the queues' locks.
+
+        Args:
+            to: "first", "last", a datetime (the first message stored then or later), or an offset,
+                which is brought into the range of messages that a queue has.
+            queues: numbers of the queues; default all.
+        Raises:
+            ConfigError: an argument out of its range, a queue that does not exist.
+            StateError: members are online, and RocketMQ's brokers cannot move them so: an offset,
+                single queues, or queues without a committed offset.
+            LockRefused: a member that is not online still holds a lock.
+        """
+        require_place(to, "to")
+        return self._client.call(
+            self._resets.reset(check_group(group), check_topic(topic), to, queues)
+        )
+
+    # Dead letters.
+
+    def dead_letters(self) -> list[DeadLetters]:
+        """Return the groups that have dead letters, sorted; `peek("%DLQ%billing")` reads them."""
+        return self._client.call(self._dead_letters.summaries())
+
+    def redrive(
+        self, group: str, *, count: int | None = None, to_topic: str | None = None
+    ) -> Redriven:
+        """Send a group's dead letters again, each to the topic it came from.
+
+        Letters of one sharding key are sent in the order in which they were given up, and go to
+        the key's queue, behind what was sent there since. Letters that were sent again are
+        remembered and not sent by a later call; after a crash up to 256 are repeated. The letters
+        themselves stay until the broker deletes them for their age.
+
+        Args:
+            count: at most so many; default all that wait now.
+            to_topic: another topic for all of them.
+        Raises:
+            ConfigError: a letter does not say which topic it came from; give `to_topic`.
+            LockRefused: another call does the same at this moment.
+            Others as `Producer.send`: what was sent before is remembered.
+        """
+        if count is not None and (isinstance(count, bool) or count < 1):
+            raise ConfigError(f"count={count!r}: expected 1 or more")
+        if to_topic is not None:
+            check_sendable_topic(to_topic)
+        return self._dead_letters.redrive(check_group(group), count, to_topic)

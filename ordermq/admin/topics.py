@@ -1,0 +1,286 @@
+"""Topics: listing, creating, describing, deleting, reading without a group."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+
+from ordermq.client.queue_scan import scan
+from ordermq.client.routes import publish_queues, subscribe_queues
+from ordermq.client.session import ClientSession
+from ordermq.errors import BrokerError, ConfigError, RouteError, StateError
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    check_sendable_topic,
+    is_system_name,
+    reply_topic,
+    unwrapped,
+)
+from ordermq.remoting.bodies import PERM_READ, PERM_WRITE, QueueData, QueueEnds, TopicRoute
+from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.headers import CreateTopicHeader
+
+# Every broker of RocketMQ has this group from the start; the pulls of `peek` only name it.
+TOOLS_GROUP = "TOOLS_CONSUMER"
+MAX_QUEUES = 65_535  # of a topic at one broker, as RocketMQ's tools accept
+_ROUTE_CHECKS, _ROUTE_CHECK_MS = 100, 100
+
+Place = str | int | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """One line of the list of topics.
+
+    Args:
+        queues: number of readable queues, of all brokers together.
+        brokers: names of the brokers that have it, sorted.
+        is_readable, is_writable: False if it is so at no broker.
+    """
+
+    name: str
+    queues: int
+    brokers: tuple[str, ...]
+    is_readable: bool
+    is_writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """Snapshot of a topic.
+
+    Args:
+        queues: the offsets of each queue.
+        groups: names of the groups with a member or an offset of it, sorted.
+    """
+
+    name: str
+    queues: dict[MessageQueue, QueueEnds]
+    groups: tuple[str, ...]
+
+    @property
+    def messages(self) -> int:
+        """Messages that the brokers have, of all queues."""
+        return sum(ends.messages for ends in self.queues.values())
+
+    def __repr__(self) -> str:
+        users = ", ".join(self.groups) or "none"
+        return (
+            f"<TopicState {self.name}: {self.messages} messages in {len(self.queues)} queues, "
+            f"groups: {users}>"
+        )
+
+
+class Topics:
+    """Requests about topics; on the I/O thread."""
+
+    def __init__(self, client: ClientSession) -> None:
+        self._client = client
+
+    async def summaries(self, *, with_internal: bool = False) -> list[TopicSummary]:
+        """Return the topics, sorted by name.
+
+        Args:
+            with_internal: also retry and dead-letter topics, and those of the brokers.
+        """
+        found: dict[str, list[QueueData]] = {}
+        servers, own = self._client.name_servers, self._client.config.namespace
+        masters = await servers.masters()
+        for broker, address in masters.items():
+            table = await self._client.api.topic_table(address, broker)
+            for name, data in table.items():
+                found.setdefault(name, []).append(data)
+        # Each broker and each cluster of RocketMQ has a topic of its own name.
+        clusters = await servers.cluster_names()
+        made = {*masters, *clusters, *map(reply_topic, clusters)}
+        summaries = (
+            _summary(unwrapped(own, name), rows)
+            for name, rows in sorted(found.items())
+            # Names of other namespaces could not be written as this client writes names.
+            if unwrapped(own, name) != name or not own
+        )
+        return [each for each in summaries if with_internal or not _is_internal(each.name, made)]
+
+    async def create(self, name: str, queues: int, brokers: Sequence[str]) -> TopicState:
+        """Create a topic, and return once producers find it.
+
+        Raises:
+            ConfigError: an illegal name, a number of queues out of range, an unknown broker.
+            StateError: the topic exists.
+        """
+        check_sendable_topic(name)
+        if is_system_name(name):
+            raise ConfigError(f"topic {name!r} belongs to the brokers: choose another name")
+        if isinstance(queues, bool) or not isinstance(queues, int) or not 1 <= queues <= MAX_QUEUES:
+            raise ConfigError(f"queues={queues!r}: expected 1..{MAX_QUEUES}", topic=name)
+        masters = await self._client.name_servers.masters()
+        if unknown := sorted(set(brokers) - set(masters)):
+            raise ConfigError(
+                f"no broker {unknown[0]!r}: the cluster has {', '.join(sorted(masters))}"
+            )
+        # Another number of queues would move keys to other queues, and order would be lost.
+        if await self._route(name) is not None:
+            raise StateError("the topic exists: delete it first, or use it as it is", topic=name)
+        chosen = brokers or sorted(masters)
+        for broker in chosen:
+            header = CreateTopicHeader(name, queues, queues, PERM_READ | PERM_WRITE)
+            await self._client.api.put_topic(masters[broker], header)
+        # Brokers tell the name servers in the background. A producer that came before that would
+        # create the topic once more, with its own number of queues.
+        for _ in range(_ROUTE_CHECKS):
+            route = await self._route(name)
+            if route is not None and len(publish_queues(name, route)) == queues * len(chosen):
+                return await self.look(name)
+            await self._client.clock.sleep_ms(_ROUTE_CHECK_MS)
+        raise RouteError(
+            "created at its brokers, but the name servers do not list all of its queues yet",
+            topic=name,
+        )
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic at every broker and name server, with all of its messages.
+
+        Raises: RouteError: no broker has it.
+        """
+        if await self._route(name) is None:
+            raise _no_such_topic(name)
+        # Every broker, not those of the route: one of them may just be away from the name server.
+        for address in (await self._client.name_servers.masters()).values():
+            await self._client.api.delete_topic(address, name)
+        # Only then: a broker that still had it would register it again.
+        await self._client.name_servers.delete_topic(name)
+
+    async def look(self, name: str) -> TopicState:
+        """Return the offsets of a topic's queues, and its groups.
+
+        Raises: RouteError: no broker has it.
+        """
+        masters = await self._client.name_servers.masters()
+        queues: dict[MessageQueue, QueueEnds] = {}
+        groups: set[str] = set()
+        own = self._client.config.namespace
+        for broker in {queue.broker_name for queue in await self.queues(name)} & set(masters):
+            queues |= await self._client.api.queue_ends(masters[broker], name)
+            groups |= {
+                unwrapped(own, group)
+                for group in await self._client.api.topic_groups(masters[broker], name)
+            }
+        return TopicState(name, dict(sorted(queues.items())), tuple(sorted(groups)))
+
+    async def queues(self, name: str, queue_ids: Sequence[int] = ()) -> list[MessageQueue]:
+        """Return the readable queues of a topic, sorted; those of these ids, if any are given.
+
+        Raises: RouteError: no broker has it. ConfigError: it has no such queue.
+        """
+        route = await self._route(name)
+        if route is None:
+            raise _no_such_topic(name)
+        every = subscribe_queues(name, route)
+        if unknown := sorted(set(queue_ids) - {queue.queue_id for queue in every}):
+            raise ConfigError(f"there is no queue {unknown[0]} of the topic", topic=name)
+        return [queue for queue in every if not queue_ids or queue.queue_id in queue_ids]
+
+    async def offset_at(self, queue: MessageQueue, place: Place) -> int:
+        """Return the offset of a place in a queue, from its oldest message to its end.
+
+        Args:
+            place: "first", "last" (the end), a time, or an offset.
+        """
+        address = self._client.routes.master_of(queue.broker_name)
+        first = max(await self._client.api.min_offset(address, queue), 0)
+        end = await self._client.api.max_offset(address, queue)
+        if isinstance(place, datetime):
+            wall_ms = int(place.timestamp() * 1000)
+            wanted = await self._client.api.search_offset(address, queue, wall_ms)
+        elif isinstance(place, int):
+            wanted = place
+        else:
+            wanted = {"first": first, "last": end}[place]
+        return min(max(wanted, first), end)
+
+    async def peek(
+        self, name: str, start: Place, count: int, queue_ids: Sequence[int]
+    ) -> list[MessageView]:
+        """Return messages, the oldest first, as `Admin.peek` describes."""
+        queues = await self.queues(name, queue_ids)
+        read = await asyncio.gather(*(self._peek_one(queue, start, count) for queue in queues))
+        # Merged, not sorted: a queue stays in order also where its broker's time jumped back.
+        messages = list(heapq.merge(*read, key=lambda message: message.store_timestamp_ms))
+        return messages[-count:] if start == "last" else messages[:count]
+
+    async def _peek_one(self, queue: MessageQueue, start: Place, count: int) -> list[MessageView]:
+        begin = await self.offset_at(queue, start)
+        if start == "last":
+            begin, end = await self.offset_at(queue, begin - count), begin
+        else:
+            address = self._client.routes.master_of(queue.broker_name)
+            end = await self._client.api.max_offset(address, queue)
+        found: list[MessageView] = []
+        async with aclosing(scan(self._client, TOOLS_GROUP, queue, begin, end)) as messages:
+            async for message in messages:
+                found.append(message)
+                if len(found) == count:
+                    break
+        return found
+
+    async def ends(self, name: str) -> dict[MessageQueue, QueueEnds]:
+        """Return the offsets of a topic's queues; empty if no broker has it."""
+        route = await self._route(name)
+        found: dict[MessageQueue, QueueEnds] = {}
+        queues = subscribe_queues(name, route) if route else []
+        for broker in {queue.broker_name for queue in queues}:
+            address = self._client.routes.master_of(broker)
+            try:
+                found |= await self._client.api.queue_ends(address, name)
+            except BrokerError as error:
+                # Created there a moment ago, or deleted.
+                if error.response_code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+        return found
+
+    async def _route(self, name: str) -> TopicRoute | None:
+        """Return the present route of a topic; None if no broker has it any more."""
+        # `Routes` keeps the last one of a topic that is gone, as its brokers may just restart; it
+        # is asked for the addresses of the brokers.
+        if await self._client.name_servers.topic_route(name) is None:
+            return None
+        return await self._client.routes.refresh(name)
+
+
+def require_place(place: object, name: str) -> None:
+    """Raise ConfigError unless this is a place in a queue."""
+    is_offset = isinstance(place, int) and not isinstance(place, bool) and place >= 0
+    if place not in ("first", "last") and not is_offset and not isinstance(place, datetime):
+        raise ConfigError(
+            f"{name}={place!r}: expected 'first', 'last', a datetime, or an offset from 0 on"
+        )
+
+
+def _no_such_topic(name: str) -> RouteError:
+    return RouteError(
+        "topic not found on any broker: check its name and the name servers", topic=name
+    )
+
+
+def _summary(name: str, rows: Sequence[QueueData]) -> TopicSummary:
+    readable = [row for row in rows if row.perm & PERM_READ]
+    return TopicSummary(
+        name,
+        sum(row.read_queue_nums for row in readable),
+        tuple(sorted(row.broker_name for row in rows)),
+        bool(readable),
+        any(row.perm & PERM_WRITE for row in rows),
+    )
+
+
+def _is_internal(name: str, made: set[str]) -> bool:
+    return (
+        name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) or is_system_name(name) or name in made
+    )

@@ -1,0 +1,127 @@
+"""`ordermq dlq`: list, show and re-drive dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from ordermq.admin.admin import Admin
+from ordermq.admin.topics import Place
+from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.output import (
+    EXIT_CODES,
+    confirm,
+    counted,
+    fail,
+    json_option,
+    local_time,
+    note,
+    print_json,
+    print_json_list,
+    print_table,
+    yes_option,
+)
+from ordermq.cli.peek import show_messages
+from ordermq.cli.place import PLACE_HELP, parse_place
+from ordermq.model.names import dead_letter_topic
+
+
+@click.group(epilog=EXIT_CODES)
+def dlq() -> None:
+    """List, show and send again the messages that groups gave up.
+
+    \b
+    Example:
+      ordermq dlq list
+      ordermq dlq redrive billing
+    """
+
+
+@dlq.command("list", epilog=EXIT_CODES)
+@client_options
+@json_option
+def list_letters(servers: Servers, as_json: bool) -> None:
+    """List the groups that have dead letters.
+
+    \b
+    Example:
+      ordermq dlq list
+    """
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        found = admin.dead_letters()
+    if as_json:
+        print_json_list(found)
+        return
+    rows = [
+        (each.group, each.messages, each.waiting, local_time(each.last_stored_ms)) for each in found
+    ]
+    title = f"{counted(len(found), 'group')} with dead letters"
+    print_table(title, ["group", "letters", "not sent again", "newest"], rows)
+
+
+@dlq.command("show", epilog=EXIT_CODES)
+@click.argument("group")
+@click.option(
+    "--from",
+    "place",
+    type=parse_place,
+    metavar="PLACE",
+    default="last",
+    show_default=True,
+    help=f"{PLACE_HELP}; last: the newest.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="Number of messages.",
+)
+@client_options
+@json_option
+def show_letters(group: str, place: Place, count: int, servers: Servers, as_json: bool) -> None:
+    """Print dead letters of GROUP, the oldest first.
+
+    \b
+    Example:
+      ordermq dlq show billing --from first --json
+    """
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        letters = admin.peek(dead_letter_topic(group), count, start=place)
+    show_messages(f"dead letters of {group}", letters, as_json)
+
+
+@dlq.command("redrive", epilog=EXIT_CODES)
+@click.argument("group")
+@click.option("--count", type=click.IntRange(1), help="Send at most this many; default all.")
+@click.option("--to-topic", help="Send them to this topic; default the topic each came from.")
+@yes_option
+@client_options
+@json_option
+def redrive(
+    group: str, count: int | None, to_topic: str | None, yes: bool, servers: Servers, as_json: bool
+) -> None:
+    """Send the dead letters of GROUP again, in the order of each sharding key.
+
+    Those that were sent again are remembered, and not sent by the next call.
+
+    \b
+    Example:
+      ordermq dlq redrive billing
+      ordermq dlq redrive billing --count 100 --yes
+    """
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        waiting = next((each.waiting for each in admin.dead_letters() if each.group == group), None)
+        if waiting is None:
+            fail(f"group {group!r} has no dead letters")
+        most = waiting if count is None else min(count, waiting)
+        where = f"to {to_topic!r}" if to_topic else "to the topics they came from"
+        if most:
+            confirm(f"Send {counted(most, 'dead letter')} of {group!r} {where}?", is_agreed=yes)
+        done = admin.redrive(group, count=count, to_topic=to_topic)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        keys = counted(done.keys, "key")
+        note(f"{counted(done.sent, 'dead letter')} of {keys} sent again, {done.left:,} left")

@@ -1,0 +1,107 @@
+"""`ordermq groups`: list consumer groups, and describe one."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ordermq.admin.admin import Admin
+from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.lag import lag_document, lag_rows, require_known
+from ordermq.cli.output import (
+    EXIT_CODES,
+    counted,
+    json_option,
+    print_json,
+    print_json_list,
+    print_table,
+)
+
+
+@click.group(epilog=EXIT_CODES)
+def groups() -> None:
+    """List consumer groups, and describe one.
+
+    \b
+    Example:
+      ordermq groups list
+      ordermq groups describe billing
+    """
+
+
+@groups.command("list", epilog=EXIT_CODES)
+@client_options
+@json_option
+def list_groups(servers: Servers, as_json: bool) -> None:
+    """List the groups with their members, topics and lag.
+
+    \b
+    Example:
+      ordermq groups list
+      ordermq groups list --json
+    """
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        found = admin.groups()
+    if as_json:
+        print_json_list(found)
+        return
+    rows = [(each.group, ", ".join(each.topics) or "-", each.members, each.lag) for each in found]
+    print_table(counted(len(found), "group"), ["group", "topics", "members", "lag"], rows, right=2)
+
+
+@groups.command("describe", epilog=EXIT_CODES)
+@click.argument("group")
+@client_options
+@json_option
+def describe_group(group: str, servers: Servers, as_json: bool) -> None:
+    """Show the members of GROUP with their subscriptions and queues, and its progress.
+
+    \b
+    Example:
+      ordermq groups describe billing
+    """
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        state = admin.group(group)
+    require_known(state)
+    held = {
+        member.client_id: [
+            str(queue) for queue, (name, _) in state.holdings.items() if name == member.client_id
+        ]
+        for member in state.members
+    }
+    if as_json:
+        members = [
+            {
+                "client_id": member.client_id,
+                "address": member.address,
+                "language": member.language,
+                "subscriptions": state.subscriptions.get(member.client_id),
+                "queues": held[member.client_id],
+            }
+            for member in state.members
+        ]
+        document = lag_document(state, time.time_ns() // 1_000_000)
+        print_json(document | {"members": members, "silent": state.silent})
+        return
+    rows = [
+        (
+            member.client_id.partition("#")[0],
+            member.language.lower(),
+            _spoken(state.subscriptions.get(member.client_id)),
+            len(held[member.client_id]),
+        )
+        for member in state.members
+    ]
+    title = f"{group}: {counted(len(state.members), 'member')}"
+    print_table(title, ["member", "language", "subscriptions", "queues"], rows, right=3)
+    title = f"{counted(state.lag, 'message')} behind"
+    columns, progress = lag_rows(state, time.time_ns() // 1_000_000)
+    print_table(title, columns, progress)
+
+
+def _spoken(subscriptions: dict[str, str] | None) -> str:
+    if subscriptions is None:
+        return "did not answer"
+    shown = (f"{topic} [{tags}]" for topic, tags in sorted(subscriptions.items()))
+    return ", ".join(each for each in shown if not each.startswith("%RETRY%"))

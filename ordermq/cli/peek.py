@@ -1,0 +1,92 @@
+"""`ordermq peek`: print messages without joining a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from ordermq.admin.admin import Admin
+from ordermq.admin.topics import Place
+from ordermq.cli.client_options import Servers, client_options, exit_on_error
+from ordermq.cli.consume import message_document
+from ordermq.cli.output import (
+    EXIT_CODES,
+    json_option,
+    local_time,
+    note,
+    print_json_list,
+    print_table,
+)
+from ordermq.cli.place import PLACE_HELP, parse_place
+from ordermq.model.message import MessageView
+
+_MOST_BODY = 60  # characters of a body in a table; --json has all of it
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("topic")
+@click.option(
+    "--from",
+    "place",
+    type=parse_place,
+    metavar="PLACE",
+    default="last",
+    show_default=True,
+    help=f"{PLACE_HELP}; last: the newest.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="Number of messages, of all queues together.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Number of a queue; may be repeated. Default: all queues.",
+)
+@client_options
+@json_option
+def peek(
+    topic: str, place: Place, count: int, queues: tuple[int, ...], servers: Servers, as_json: bool
+) -> None:
+    """Print messages of TOPIC, the oldest first; nothing is committed.
+
+    \b
+    Example:
+      ordermq peek orders
+      ordermq peek orders --from 15m --count 100 --json
+    """
+    with exit_on_error(), Admin(**servers.settings()) as admin:
+        messages = admin.peek(topic, count, start=place, queues=queues)
+    show_messages(topic, messages, as_json)
+
+
+def show_messages(title: str, messages: list[MessageView], as_json: bool) -> None:
+    """Print messages as a table, or as a JSON list with whole bodies."""
+    if as_json:
+        print_json_list(map(message_document, messages))
+    elif not messages:
+        note(f"{title}: no message there")
+    else:
+        columns = ["queue", "offset", "stored", "key", "body"]
+        print_table(title, columns, list(_rows(messages)), right=5)
+
+
+def _rows(messages: Iterable[MessageView]) -> Iterable[tuple[object, ...]]:
+    for message in messages:
+        document = message_document(message)
+        # A line of its own per message: a body with line ends would tear the table apart.
+        body = " ".join(str(document.get("body") or document.get("body_base64")).split())
+        shown = body if len(body) <= _MOST_BODY else f"{body[: _MOST_BODY - 1]}…"
+        yield (
+            f"{message.message_queue.broker_name}/{message.queue_id}",
+            message.queue_offset,
+            local_time(message.store_timestamp_ms),
+            message.sharding_key,
+            shown,
+        )

@@ -1,0 +1,44 @@
+"""Reading a range of one queue, beside its group: nothing is joined, locked or committed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from ordermq.client.session import ClientSession
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import EVERYTHING
+from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.headers import PullHeader
+
+AT_ONCE = 32  # RocketMQ's brokers give no more
+
+
+async def scan(
+    client: ClientSession, group: str, queue: MessageQueue, offset: int, end: int
+) -> AsyncGenerator[MessageView, None]:
+    """Yield the messages of offsets from `offset` to before `end`, ascending.
+
+    The route of the topic must be known. Offsets that the broker no longer has are left out.
+
+    Args:
+        group: only named in the pulls, as brokers ask for one.
+    Raises: RemotingError: refused, or not answered. RouteError: the broker is away.
+    """
+    address = client.routes.master_of(queue.broker_name)
+    while offset < end:
+        header = PullHeader(
+            group, queue.topic, queue.queue_id, offset, min(AT_ONCE, end - offset),
+            PullFlag.SUBSCRIPTION, subscription=EVERYTHING, expression_type="TAG",
+            broker_name=queue.broker_name,
+        )  # fmt: skip
+        timeout_ms = client.config.offset_timeout_ms
+        code, reply, body = await client.api.pull(address, header, timeout_ms)
+        following = reply.next_begin_offset
+        if code == ResponseCode.SUCCESS:
+            for message in client.api.batch(queue, body, (), offset, following):
+                if message.queue_offset < end:
+                    yield message
+        if following <= offset:
+            return
+        offset = following

@@ -1,0 +1,311 @@
+"""`ordermq.Admin` on an embedded broker: topics, groups, resets, peeks, dead letters
+(docs/operations.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.errors import ConfigError, LockRefused, RouteError, StateError
+from tests.component.conftest import Seen, eventually, numbered
+from tests.component.docs_examples import DOCS, examples, run_example
+from tests.component.test_orderly_consumer import committed
+
+MakeConsumer = Callable[..., PushConsumer]
+
+
+@pytest.fixture
+def admin(broker: EmbeddedBroker) -> Iterator[Admin]:
+    with Admin(broker.name_servers) as running:
+        yield running
+
+
+def bodies(messages: Any) -> list[int]:
+    return [int(bytes(message.body)) for message in messages]
+
+
+# Topics.
+
+
+def test_a_topic_is_created_with_its_queues_listed_described_and_deleted(
+    admin: Admin, producer: Producer
+) -> None:
+    assert admin.topics() == []
+    made = admin.create_topic("orders", 3)
+    assert (len(made.queues), made.messages, made.groups) == (3, 0, ())
+    producer.send_many(numbered(30))  # the producer wants 8 queues and finds 3
+    (listed,) = admin.topics()
+    assert (listed.name, listed.queues, listed.brokers) == ("orders", 3, ("b",))
+    assert listed.is_readable
+    assert listed.is_writable
+    state = admin.topic("orders")
+    assert state.messages == 30
+    assert all(ends.last_stored_ms for ends in state.queues.values() if ends.end)
+    assert repr(state) == "<TopicState orders: 30 messages in 3 queues, groups: none>"
+    admin.delete_topic("orders")
+    assert admin.topics() == []
+    with pytest.raises(RouteError, match="not found"):
+        admin.topic("orders")
+
+
+def test_a_topic_that_exists_keeps_its_queues(admin: Admin) -> None:
+    admin.create_topic("orders", 2)
+    with pytest.raises(StateError, match="the topic exists"):
+        admin.create_topic("orders", 4)
+    assert len(admin.topic("orders").queues) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "reason"),
+    [
+        (("no such", 1), {}, "letters, digits"),
+        (("orders", 0), {}, "expected 1..65535"),
+        (("orders", True), {}, "expected 1..65535"),
+        (("orders", 1), {"brokers": ["b", "c"]}, "no broker 'c': the cluster has b"),
+        (("TBW102", 1), {}, "belongs to the brokers"),
+    ],
+)
+def test_a_topic_that_cannot_be_made_says_why(
+    admin: Admin, arguments: tuple[Any, ...], settings: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        admin.create_topic(*arguments, **settings)
+    assert admin.topics() == []
+
+
+def test_internal_topics_are_listed_when_asked_for(
+    admin: Admin, producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    producer.send_many(numbered(1))
+    with make_consumer(seen.take):
+        seen.wait_for_count(1)
+    assert [each.name for each in admin.topics()] == ["orders"]
+    assert [each.name for each in admin.topics(with_internal=True)] == ["%RETRY%g", "orders"]
+    assert admin.topic("orders").groups == ("g",)
+
+
+# Messages without a group.
+
+
+def test_messages_are_peeked_from_either_end_an_offset_and_a_time(
+    admin: Admin, producer: Producer
+) -> None:
+    admin.create_topic("orders", 2)
+    for number in range(100):  # one by one, so that their times ascend with their numbers
+        producer.send(Message("orders", b"%d" % number), sharding_key=f"k{number % 2}")
+    queue = admin.peek("orders", 1, start="first")[0].message_queue
+    assert sorted(bodies(admin.peek("orders", 100, start="first"))) == list(range(100))
+    assert bodies(admin.peek("orders", 3, queues=[queue.queue_id])) == [94, 96, 98]
+    assert bodies(admin.peek("orders", 2, start=40, queues=[queue.queue_id])) == [80, 82]
+    assert bodies(admin.peek("orders", 2, start=1_000)) == []
+    assert admin.peek("orders", start=datetime.now(UTC).replace(year=2099)) == []
+    long_ago = datetime(2001, 1, 1, tzinfo=UTC)
+    assert bodies(admin.peek("orders", 3, start=long_ago, queues=[queue.queue_id])) == [0, 2, 4]
+    assert admin.groups() == []  # nobody joined, nothing was committed
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"count": 0}, "expected 1..10000"),
+        ({"start": "middle"}, "expected 'first', 'last', a datetime, or an offset"),
+        ({"start": -1}, "expected 'first'"),
+        ({"queues": [9]}, "there is no queue 9"),
+    ],
+)
+def test_a_peek_that_makes_no_sense_is_refused(
+    admin: Admin, settings: dict[str, Any], reason: str
+) -> None:
+    admin.create_topic("orders", 2)
+    with pytest.raises(ConfigError, match=reason):
+        admin.peek("orders", **settings)
+
+
+# Groups and their offsets.
+
+
+def test_a_group_is_listed_with_members_and_lag(
+    admin: Admin, producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    producer.send_many(numbered(40))
+    with make_consumer(seen.take) as consumer:
+        seen.wait_for_count(40)
+        eventually(lambda: [each.lag for each in admin.groups()] == [0], "all is committed")
+        (listed,) = admin.groups()
+        assert (listed.group, listed.members, listed.topics) == ("g", 1, ("orders",))
+        state = admin.group("g", ["orders"])
+        assert state.subscriptions[consumer.client_id]["orders"] == "*"
+        assert repr(state) == "<GroupState g: 1 members, 8 queues, 0 messages behind>"
+    producer.send_many(numbered(10, start=40))
+    (listed,) = admin.groups()
+    assert (listed.members, listed.lag) == (0, 10)
+
+
+def test_a_group_without_members_is_moved_to_an_offset_a_time_and_either_end(
+    admin: Admin, producer: Producer, broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("orders", 2)
+    producer.send_many(numbered(100))
+    moved = admin.reset("g", "orders", "last")
+    assert [each.before for each in moved] == [None, None]
+    assert not any(each.by_members for each in moved)
+    assert committed(broker) == 100
+    assert str(moved[0]) == f"<QueueReset {moved[0].queue}: None to {moved[0].after}, stored>"
+    assert [each.after for each in admin.reset("g", "orders", 7)] == [7, 7]
+    assert [each.after for each in admin.reset("g", "orders", 10**9, queues=[1])] == [
+        moved[1].after
+    ]
+    assert committed(broker) == 7 + moved[1].after
+    admin.reset("g", "orders", datetime(2001, 1, 1, tzinfo=UTC))
+    assert committed(broker) == 0
+    assert admin.group("g", ["orders"]).locks == {}  # none is left behind
+
+
+def test_live_members_are_moved_and_consume_again_in_order(
+    admin: Admin, producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    producer.send_many(numbered(60))
+    with make_consumer(seen.take):
+        seen.wait_for_count(60)
+        eventually(lambda: admin.group("g", ["orders"]).lag == 0, "all is committed")
+        moved = admin.reset("g", "orders", "first")
+        assert all(each.by_members for each in moved)
+        seen.wait_for_count(120)
+        eventually(lambda: admin.group("g", ["orders"]).lag == 0, "all is committed again")
+    for key in range(10):
+        assert [int(body) for body in seen.bodies_of(f"k{key}")] == [*range(key, 60, 10)] * 2
+
+
+def test_a_lock_of_a_member_that_is_not_online_refuses_the_reset(
+    admin: Admin, producer: Producer, broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("orders", 2)
+    producer.send_many(numbered(20))
+    (first, second) = admin.topic("orders").queues
+    # As left behind by a member that was killed: its lock outlives its connection.
+    with Admin(broker.name_servers) as gone:
+        address = gone._client.name_servers.addresses[0]
+        gone._client.call(gone._client.api.lock(address, "g", [second]))
+    with pytest.raises(LockRefused, match=f"{second} is locked by a member that is not online"):
+        admin.reset("g", "orders", "last")
+    assert committed(broker) == 0
+    locks = admin.group("g", ["orders"]).locks
+    assert locks is not None
+    assert list(locks) == [second]  # the one that it could take was given back
+    assert len(admin.reset("g", "orders", "last", queues=[first.queue_id])) == 1
+
+
+# Dead letters.
+
+
+@pytest.fixture
+def letters(producer: Producer, make_consumer: MakeConsumer, seen: Seen) -> None:
+    """Group "g" has given up all of k1 and k2, ten messages each."""
+    producer.send_many(numbered(100))
+
+    def listen(messages: Any, context: Any) -> None:
+        if messages[0].sharding_key in ("k1", "k2"):
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    policy = DeadLetter(max_attempts=1)
+    with make_consumer(listen, on_failure=policy, suspend_current_queue_time_ms=10) as consumer:
+        seen.wait_for_count(80)
+        eventually(lambda: consumer.statistics["diverted"] == 20, "twenty were given up")
+
+
+@pytest.mark.usefixtures("letters")
+def test_dead_letters_are_sent_again_once_in_the_order_of_their_keys(
+    admin: Admin, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    (found,) = admin.dead_letters()
+    assert (found.group, found.messages, found.waiting) == ("g", 20, 20)
+    assert len(admin.peek("%DLQ%g", 100)) == 20
+    with make_consumer(seen.take):
+        first = admin.redrive("g", count=7)
+        assert (first.sent, first.left) == (7, 13)
+        rest = admin.redrive("g")
+        assert (rest.sent, rest.left) == (13, 0)
+        seen.wait_for_count(100)
+        assert admin.redrive("g").sent == 0
+    for key in ("k1", "k2"):
+        numbers = [int(body) for body in seen.bodies_of(key)]
+        assert numbers == sorted(numbers)
+        assert len(numbers) == 10
+    (found,) = admin.dead_letters()
+    assert (found.messages, found.waiting) == (20, 0)
+    assert [each.group for each in admin.groups()] == ["g"]  # its own group is not shown
+
+
+@pytest.mark.usefixtures("letters")
+def test_a_letter_keeps_what_its_sender_gave_it(admin: Admin, producer: Producer) -> None:
+    assert admin.redrive("g", count=1, to_topic="again").sent == 1
+    (sent,) = admin.peek("again", 1)
+    (letter,) = admin.peek("%DLQ%g", 1, start="first")
+    assert bytes(sent.body) == bytes(letter.body)
+    assert sent.sharding_key == letter.sharding_key
+    assert sent.properties["omqRedriven"] == letter.message_id
+    assert sent.reconsume_times == 0
+    assert not {"RETRY_TOPIC", "RECONSUME_TIME", "MAX_RECONSUME_TIMES"} & set(sent.properties)
+
+
+@pytest.mark.usefixtures("letters")
+def test_two_tools_do_not_send_the_same_letters(admin: Admin, broker: EmbeddedBroker) -> None:
+    (queue,) = admin.topic("%DLQ%g").queues
+    with Admin(broker.name_servers) as other:
+        address = other._client.name_servers.addresses[0]
+        other._client.call(other._client.api.lock(address, "ordermq_redrive", [queue]))
+        with pytest.raises(LockRefused, match="another tool sends these dead letters"):
+            admin.redrive("g")
+    assert admin.dead_letters()[0].waiting == 20
+
+
+def test_a_cluster_without_dead_letters_has_none(admin: Admin) -> None:
+    assert admin.dead_letters() == []
+    assert admin.redrive("nobody").sent == 0
+
+
+# Namespaces.
+
+
+def test_a_namespace_hides_the_others_topics_and_groups(
+    broker: EmbeddedBroker, admin: Admin
+) -> None:
+    admin.create_topic("others", 1)
+    at = {"name_servers": broker.name_servers, "namespace": "shop"}
+    with Admin(**at) as own, Producer("p", **at) as producer:
+        own.create_topic("orders", 2)
+        producer.send(Message("orders", b"0"), sharding_key="k")
+        assert [each.name for each in own.topics()] == ["orders"]
+        assert own.topic("orders").messages == 1
+        assert bodies(own.peek("orders")) == [0]
+        own.reset("g", "orders", "last")
+        (listed,) = own.groups()
+        assert (listed.group, listed.topics, listed.lag) == ("g", ("orders",), 0)
+    assert [each.name for each in admin.topics()] == ["others", "shop%orders"]
+
+
+def test_the_name_servers_may_come_from_the_environment(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDERMQ_NAME_SERVERS", broker.name_servers)
+    with Admin() as admin:
+        assert repr(admin) == f"<Admin of {broker.name_servers}>"
+        assert admin.topics() == []
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    (example,) = examples((DOCS / "operations.md").read_text())
+    done = run_example(example, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "<TopicState orders: 100 messages in 4 queues, groups: none>",
+        "5 messages",
+        "<GroupState billing: 0 members, 4 queues, 100 messages behind>",
+    ]

@@ -1,0 +1,181 @@
+"""`ordermq topics`, `groups`, `reset`, `peek` and `dlq` against an embedded broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
+from ordermq.broker import EmbeddedBroker
+from ordermq.cli.main import main
+from tests.component.conftest import eventually
+
+SENT = 24
+
+
+class Cli:
+    """Runs commands against one broker."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self.broker = broker
+
+    def run(self, line: str, text: str | None = None) -> Result:
+        servers = ["--name-servers", self.broker.name_servers]
+        return CliRunner().invoke(main, [*line.split(), *servers], input=text)
+
+    def shown(self, line: str) -> str:
+        got = self.run(line)
+        assert got.exit_code == 0, got.output
+        return got.stdout + got.stderr
+
+    def json(self, line: str) -> Any:
+        got = self.run(f"{line} --json")
+        assert got.exit_code == 0, got.output
+        return json.loads(got.stdout)
+
+
+@pytest.fixture
+def cli() -> Iterator[Cli]:
+    with EmbeddedBroker() as broker:
+        with Producer("shop", name_servers=broker.name_servers) as producer:
+            for number in range(SENT):
+                producer.send(Message("orders", b"%d" % number), sharding_key=f"o-{number % 3}")
+        yield Cli(broker)
+
+
+def test_topics_are_created_listed_described_and_deleted(cli: Cli) -> None:
+    assert len(cli.json("topics create made --queues 3")["queues"]) == 3
+    assert cli.run("topics create made --queues 4").exit_code == 1
+    assert {row["name"]: row["queues"] for row in cli.json("topics list")} == {
+        "made": 3,
+        "orders": 4,
+    }
+    assert "orders@embedded/0" in cli.shown("topics describe orders")
+    assert cli.json("topics describe orders")["messages"] == SENT
+    assert "2 topics" in cli.shown("topics list")
+    assert "'made' is deleted" in cli.shown("topics delete made --yes")
+    assert [row["name"] for row in cli.json("topics list")] == ["orders"]
+    missing = cli.run("topics describe made")
+    assert missing.exit_code == 3
+    assert "made" in missing.stderr
+
+
+@pytest.mark.parametrize("line", ["topics delete orders", "reset billing orders --to first"])
+def test_what_cannot_be_undone_is_refused_where_nobody_can_be_asked(cli: Cli, line: str) -> None:
+    got = cli.run(line)
+    assert got.exit_code == 2
+    assert "--yes" in got.stderr
+    assert cli.json("topics describe orders")["messages"] == SENT
+    assert cli.json("groups list") == []
+
+
+@pytest.mark.parametrize(("answer", "is_deleted"), [("n\n", False), ("\n", False), ("y\n", True)])
+def test_on_a_terminal_it_asks_first(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, answer: str, is_deleted: bool
+) -> None:
+    # The runner's input is no terminal; `confirm` asks only there.
+    monkeypatch.setattr("ordermq.cli.output._is_attended", lambda: True)
+    got = cli.run("topics delete orders", answer)
+    assert got.exit_code == (0 if is_deleted else 1)
+    assert f"Delete topic 'orders' with {SENT} messages?" in got.stderr
+    assert (cli.json("topics list") == []) is is_deleted
+
+
+def test_a_group_is_reset_and_listed(cli: Cli) -> None:
+    moved = cli.json("reset billing orders --to last --yes")
+    assert sum(row["after"] for row in moved) == SENT
+    assert cli.json("groups list") == [
+        {"group": "billing", "members": 0, "topics": ["orders"], "lag": 0}
+    ]
+    assert "4 queues moved" in cli.shown("reset billing orders --to 2000-01-01T00:00 --yes")
+    assert cli.json("groups list")[0]["lag"] == SENT
+    assert f"{SENT} messages behind" in cli.shown("groups describe billing")
+    assert [row["queue"] for row in cli.json("reset billing orders --to 2 --queue 1 --yes")] == [
+        "orders@embedded/1"
+    ]
+    assert cli.run("reset billing orders --to 2h --yes").exit_code == 0
+
+
+@pytest.mark.parametrize("place", ["middle", "-1", "2026-13-01", "9999999999999d"])
+def test_a_place_that_is_none_is_a_wrong_usage(cli: Cli, place: str) -> None:
+    got = cli.run(f"peek orders --from={place}")
+    assert got.exit_code == 2
+    assert "first, last, an offset" in " ".join(got.output.split())
+
+
+def test_a_group_is_described_with_its_members(cli: Cli) -> None:
+    consumer = PushConsumer("billing", name_servers=cli.broker.name_servers)
+    consumer.subscribe("orders", "paid || sent")
+    consumer.orderly(lambda messages, context: None)
+    with consumer, Admin(cli.broker.name_servers) as admin:
+        eventually(lambda: len(admin.group("billing").holdings) == 4, "it holds the queues")
+        (member,) = cli.json("groups describe billing")["members"]
+        assert member["client_id"] == consumer.client_id
+        assert member["subscriptions"]["orders"] == "paid || sent"
+        assert member["queues"] == [f"orders@embedded/{number}" for number in range(4)]
+        assert "orders [paid || sent]" in cli.shown("groups describe billing")
+    nobody = cli.run("groups describe nobody")
+    assert nobody.exit_code == 1
+    assert "no member and no offset" in nobody.stderr
+
+
+def test_messages_are_peeked_as_a_table_and_as_json(cli: Cli) -> None:
+    everything = cli.json("peek orders --count 100")
+    assert sorted(int(row["body"]) for row in everything) == list(range(SENT))
+    queue = everything[-1]["queue"]
+    of_queue = [row["body"] for row in everything if row["queue"] == queue]
+    place = f"peek orders --queue {queue} --count 2"
+    assert [row["body"] for row in cli.json(place)] == of_queue[-2:]
+    assert [row["body"] for row in cli.json(f"{place} --from first")] == of_queue[:2]
+    assert "o-2" in cli.shown("peek orders")
+    assert "no message there" in cli.shown("peek orders --from 1000")
+    assert cli.json("groups list") == []
+
+
+def test_a_body_is_shown_without_markup_and_without_commands_to_the_terminal(cli: Cli) -> None:
+    with Producer("shop", name_servers=cli.broker.name_servers) as producer:
+        producer.send(Message("odd", b"[red]a\x1b[2Jb\nc"))
+        producer.send(Message("odd", b"\xff\xfe"))
+    shown = cli.shown("peek odd")
+    assert "[red]a\ufffd[2Jb c" in shown
+    assert "\x1b" not in shown
+    assert {row.get("body_base64") for row in cli.json("peek odd")} == {None, "//4="}
+
+
+def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
+    assert cli.json("dlq list") == []
+    assert cli.run("dlq redrive billing --yes").exit_code == 1
+    consumer = PushConsumer(
+        "billing",
+        name_servers=cli.broker.name_servers,
+        consume_from_where="first_offset",
+        on_failure=DeadLetter(max_attempts=1),
+        suspend_current_queue_time_ms=10,
+    )
+    consumer.subscribe("orders")
+
+    @consumer.orderly
+    def fail(messages: Any, context: Any) -> None:
+        raise ValueError("a test's own failure")
+
+    with consumer:
+        eventually(lambda: consumer.statistics["diverted"] == SENT, "all were given up")
+    (row,) = cli.json("dlq list")
+    assert (row["group"], row["messages"], row["waiting"]) == ("billing", SENT, SENT)
+    assert len(cli.json("dlq show billing --count 100")) == SENT
+    assert cli.run("dlq redrive billing").exit_code == 2  # nobody to ask
+    assert cli.json("dlq redrive billing --count 4 --yes") == {
+        "group": "billing",
+        "sent": 4,
+        "keys": len({m["key"] for m in cli.json("dlq show billing --from first --count 4")}),
+        "left": SENT - 4,
+    }
+    assert f"{SENT - 4} dead letters of 3 keys sent again, 0 left" in cli.shown(
+        "dlq redrive billing --yes"
+    )
+    assert cli.json("topics describe orders")["messages"] == 2 * SENT
+    assert "1 group with dead letters" in cli.shown("dlq list")
