@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "crc32.h"
 #include "sanitize.h"
 
 enum { KEYS = 4000, QUEUES = 64 };
@@ -499,6 +500,7 @@ static void index_exactly(const uint8_t *bytes, size_t size) {
     uint8_t *body = malloc(size > 0 ? size : 1);
     REQUIRE(body != NULL);
     memcpy(body, bytes, size);
+    REQUIRE(omq_crc32(body, size) == omq_crc32_by_tables(body, size));
     bool has_inner;
     size_t room = omq_message_count(body, size, &has_inner);
     omq_message_rows rows = {.positions = malloc((room + 1) * sizeof(uint32_t)),
@@ -593,6 +595,7 @@ static int rounds;
 static void *hammer(void *argument) {
     uint64_t number = *(const uint64_t *)argument;
     uint64_t seed = number * 7919;
+    REQUIRE(omq_crc32((const uint8_t *)"123456789", 9) == 0xCBF43926); /* all make its tables */
     for (int i = 0; i < rounds; i++) {
         omq_process_queue_state state;
         step_queue(shared_queue, &seed, 2000);
