@@ -1,16 +1,20 @@
-"""Compare an sdist and a wheel with the files that git tracks: none missing, none added.
+"""Compare an sdist and a wheel with the files that git tracks: none missing, none added; the native
+modules are hardened (ci/hardening.py). Needs pyelftools.
 
 python ci/wheel_contents.py DIST.tar.gz DIST.whl
 """
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+
+import hardening
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("ordermq", "pyspark_ordermq")
@@ -45,6 +49,9 @@ def wheel_faults(path: str) -> list[str]:
     faults = differences("wheel", files - native, tracked(*PACKAGES) | packed, MADE_WHEEL)
     if kinds != ["_cffi", "_cython"]:
         faults.append(f"wheel: native modules {kinds}, expected one _cffi and one _cython")
+    with zipfile.ZipFile(path) as archive:
+        for name in sorted(native):
+            faults += hardening.faults(f"wheel: {name}", io.BytesIO(archive.read(name)))
     return faults
 
 
@@ -62,7 +69,7 @@ def main() -> int:
     for fault in faults:
         print(f"ordermq: {fault}", file=sys.stderr)
     if not faults:
-        print("ordermq: sdist and wheel hold what git tracks, and the two native modules")
+        print("ordermq: sdist and wheel hold what git tracks, and two hardened native modules")
     return 1 if faults else 0
 
 

