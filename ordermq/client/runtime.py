@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
-import inspect
 import logging
 import os
 import threading
@@ -182,16 +180,6 @@ class Runtime(ProcessBound):
 
 
 os.register_at_fork(after_in_child=Runtime._forget)
-
-
-def is_async(function: object) -> bool:
-    """Return True if a call gives a coroutine: `async def`, a partial of one, or an object whose
-    `__call__` is one.
-    """
-    while isinstance(function, functools.partial):
-        function = function.func
-    call = getattr(type(function), "__call__", None)  # noqa: B004 - its kind, not its existence
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 async def result_of(returned: Awaitable[_T]) -> _T:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from ordermq.callables import require_plain
 from ordermq.clock import require_wall_ms
 from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
 from ordermq.config.client import ClientConfig
@@ -248,7 +249,9 @@ class RebalanceConfig:
     rebalance_min_interval_ms: int = 5
 
     def __post_init__(self) -> None:
-        if not callable(self.allocation):
+        if callable(self.allocation):
+            require_plain("allocation", self.allocation)
+        else:
             require_choice(self, allocation=Allocation)
         require_choice(self, consume_from_where=ConsumeFromWhere)
         require_range(

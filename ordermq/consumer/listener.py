@@ -15,7 +15,8 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
-from ordermq.client.runtime import is_async, result_of
+from ordermq.callables import is_async, require_plain_result
+from ordermq.client.runtime import result_of
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
 from ordermq.config import ConsumeConfig
@@ -221,23 +222,6 @@ Listener = Callable[
 ConcurrentListener = Callable[
     [Sequence[MessageView], ConcurrentContext], ListenerAnswer | Awaitable[ListenerAnswer]
 ]
-
-
-def require_plain(kind: str, *functions: object) -> None:
-    """Check that functions that are called and not awaited are no `async def`.
-
-    Raises: ConfigError: one is.
-    """
-    for function in functions:
-        if is_async(function):
-            raise refused_async(kind, function)
-
-
-def refused_async(kind: str, function: object, returned: object = None) -> ConfigError:
-    """Return the error of an asynchronous function where a plain one is called."""
-    if inspect.iscoroutine(returned):
-        returned.close()  # else Python warns that it was never awaited
-    return ConfigError(f"{kind} {function!r} is asynchronous: expected a plain function")
 
 
 def require_listener(listener: Any, group: str) -> None:
@@ -510,12 +494,8 @@ class _Around:
 
     def _keeps(self, message: MessageView) -> Iterator[object]:
         for keep in self.filters:
-            answer = keep(message)
-            if type(answer) is not bool and inspect.isawaitable(
-                answer
-            ):  # which is true, whatever it would say
-                raise refused_async("filter", keep, answer)
-            yield answer
+            # A coroutine is true, whatever it would say.
+            yield require_plain_result("filter", keep, keep(message))
 
     def begin(self, messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeCall:
         call = ConsumeCall(self.group, context.message_queue, messages, context.attempt)
@@ -547,8 +527,7 @@ class _Around:
     def _run(self, step: Callable[[ConsumeCall], None], call: ConsumeCall) -> None:
         try:
             returned: object = step(call)  # type: ignore[func-returns-value]
-            if returned is not None and inspect.isawaitable(returned):
-                raise refused_async("hook", step, returned)
+            require_plain_result("hook", step, returned)
         # Also sys.exit(): a hook watches the call and does not decide it.
         except BaseException:  # noqa: BLE001 - the user's; logged and counted
             self.statistics.add("hook_errors")

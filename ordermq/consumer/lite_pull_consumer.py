@@ -32,7 +32,7 @@ from ordermq.consumer.group.group_member import (
     ReceiverParts,
     TopicCallback,
 )
-from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.offsets.offset_store import OffsetStore, require_plain_store
 from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, HeldQueue, Lag
 from ordermq.errors import ConfigError, StateError
@@ -109,6 +109,8 @@ class LitePullConsumer(Starting):
                 "owner from the present one",
                 group=self.group,
             )
+        if offset_store is not None:
+            require_plain_store(offset_store)
         self._offset_store = offset_store
         if self._is_broadcasting and instance_name is None:
             instance_name = DEFAULT_INSTANCE  # it finds its offsets again by its name

@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import new_client_id
 from ordermq.client.trace import TraceDispatcher
@@ -39,10 +40,13 @@ from ordermq.consumer.listener import (
     MessageFilter,
     TraceConsumption,
     require_listener,
-    require_plain,
     wrapped,
 )
-from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
+from ordermq.consumer.offsets.offset_store import (
+    OffsetStore,
+    TransactionalStore,
+    require_plain_store,
+)
 from ordermq.consumer.queue.statistics import ConsumerStatistics, HeldQueue, Lag
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
@@ -175,6 +179,7 @@ class PushConsumer(Starting):
                 "broadcasting member has offsets of its own",
                 group=self.group,
             )
+        require_plain_store(store)
         if not isinstance(store, TransactionalStore):
             return
         if not consume.auto_commit:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ordermq.callables import require_plain_result
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
 from ordermq.errors import ConfigError
@@ -45,7 +46,7 @@ class MessagePreparation:
         Args: added: properties that the protocol needs as well.
         """
         for check in self.checks:
-            check(message)
+            require_plain_result("check", check, check(message))
         body = message.body
         if len(body) > self._max_message_bytes:
             raise self._too_long(message)
@@ -84,7 +85,7 @@ class MessagePreparation:
             return [self.one(messages[0], key, on_done)]
         for check in self.checks:
             for message in messages:
-                check(message)
+                require_plain_result("check", check, check(message))
         bodies = [message.body for message in messages]
         if max(map(len, bodies)) > self._max_message_bytes:
             raise self._too_long(max(messages, key=lambda message: len(message.body)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from ordermq.callables import require_plain_result
 from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock
 from ordermq.errors import ConfigError
@@ -96,7 +97,7 @@ class SendHooks:
         for call in calls:
             for hook in self.hooks:
                 try:
-                    hook.before(call)
+                    _run(hook.before, call)
                 except (Exception, SystemExit):  # noqa: BLE001 - logged, and the send continues
                     self._count(hook.before, call, call.message.topic)
         return calls
@@ -144,7 +145,7 @@ class SendHooks:
             call.is_trace_on = pending.reply_header.trace_on != "false"
         for hook in self.hooks:
             try:
-                hook.after(call)
+                _run(hook.after, call)
             # Also sys.exit() and a cancellation: they would end the I/O thread's loop.
             except (Exception, SystemExit, asyncio.CancelledError):  # noqa: BLE001
                 self._count(hook.after, call, where)
@@ -164,6 +165,11 @@ class SendHooks:
                 where,
                 call.message_id,
             )
+
+
+def _run(step: Callable[[SendCall], None], call: SendCall) -> None:
+    returned: object = step(call)  # type: ignore[func-returns-value]
+    require_plain_result("hook", step, returned)
 
 
 class TraceSends:

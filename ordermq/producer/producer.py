@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
+from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.runtime import Shutdown
 from ordermq.client.session import ClientSession, new_client_id
@@ -153,16 +154,23 @@ class Producer(Starting):
         self._hooks.hooks.append(TraceSends(self._traces, client.routes.master_of))
 
     def add_hook(self, hook: SendHook) -> None:
-        """Call `hook` around each send; only before `start`."""
+        """Call `hook` around each send; only before `start`.
+
+        Raises: ConfigError: its `before` or `after` is asynchronous; nothing could await it.
+        """
         self._require_not_started("add_hook")
+        require_plain("hook", hook.before, hook.after)
         self._hooks.hooks.append(hook)
 
     def add_check(self, check: SendCheck) -> None:
         """Call `check(message)` before each send; an exception it raises refuses the message.
 
         The send raises it, and nothing is sent. Only before `start`.
+
+        Raises: ConfigError: the check is asynchronous.
         """
         self._require_not_started("add_check")
+        require_plain("check", check)
         self._preparation.checks.append(check)
 
     def _require_not_started(self, call: str) -> None:

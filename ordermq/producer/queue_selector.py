@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ordermq.callables import require_plain, require_plain_result
 from ordermq.client.routes import Routes, are_brokers_away, publish_queues
 from ordermq.clock import Clock
 from ordermq.config import SendConfig
@@ -103,9 +104,10 @@ _INDEXES: dict[str, Callable[[ShardingKey, int], int]] = {
 def selector_of(choice: str | QueueSelector) -> QueueSelector:
     """Return the selector of this name, or the caller's own function.
 
-    Raises: ConfigError: an unknown name.
+    Raises: ConfigError: an unknown name, or an asynchronous function.
     """
     if callable(choice):
+        require_plain("selector", choice)
         return choice
     index = _INDEXES.get(choice)
     if index is None:
@@ -201,7 +203,9 @@ class QueueRouting:
             return self._selector(queues, message, key)
         self._selecting.is_active = True
         try:
-            target = self._selector(queues, message, key)
+            target = require_plain_result(
+                "selector", self._selector, self._selector(queues, message, key)
+            )
         finally:
             self._selecting.is_active = False
         if target not in queues:  # another topic's, or one that no consumer would read

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
-from ordermq.client.runtime import is_async, result_of
+from ordermq.callables import is_async
+from ordermq.client.runtime import result_of
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
 from ordermq.config import ProducerConfig

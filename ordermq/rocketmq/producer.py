@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ordermq.callables import require_plain
 from ordermq.client.runtime import Runtime
 from ordermq.errors import ConnectionLost, KeyFailed, OrderMQError, RequestTimeout, StateError
 from ordermq.model.message import Message as SentMessage
@@ -147,7 +148,9 @@ class Producer(ClientSettings):
         """Send; one of the callbacks gets the outcome, on a thread for callbacks.
 
         Raises: ProducerSendAsyncFailed: it cannot be sent; no callback is called.
+            ConfigError: a callback is asynchronous; nothing is sent.
         """
+        require_plain("callback", success_callback, exception_callback)
         try:
             producer, message = self._live(), _to_send(msg)
         except OrderMQError as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ordermq.consumer.push_consumer as engine
+from ordermq.callables import require_plain, require_plain_result
 from ordermq.config import MessageModel as Model
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.model.message import MessageView
@@ -86,10 +87,12 @@ class PushConsumer(ClientSettings):
 
         Args:
             expression: `*`, or tags joined by `||`.
+        Raises: ConfigError: the callback is asynchronous: these consumers await nothing.
         """
         self._require_not_running()
         if not callable(callback):
             raise TypeError(f"callback {callback!r} cannot be called")
+        require_plain("callback", callback)
         name = text_of(topic, "topic")
         self._expressions[name] = text_of(expression, "expression")
         self._callbacks[name] = callback
@@ -139,7 +142,9 @@ class PushConsumer(ClientSettings):
     def _is_done(self, view: MessageView) -> bool:
         message = ReceivedMessage(view)
         try:
-            answer = self._callbacks[message.topic](message)
+            callback = self._callbacks[message.topic]
+            # As any answer would, a coroutine says for 0.4.4 that the message is done.
+            answer = require_plain_result("callback", callback, callback(message))
             if self._speaks_044 and not isinstance(answer, ConsumeStatus):
                 return True
             if answer not in (ConsumeStatus.CONSUME_SUCCESS, ConsumeStatus.RECONSUME_LATER):

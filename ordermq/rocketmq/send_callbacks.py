@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from ordermq.callables import require_plain_result
 from ordermq.model.status import SendReceipt
 from ordermq.rocketmq.exceptions import ProducerSendAsyncFailed, async_failure
 from ordermq.rocketmq.status import SendResult, result_of
@@ -74,9 +75,10 @@ def _call(
     try:
         if error is None:
             if on_success is not None:
-                on_success(result_of([send.result()]))
+                returned = on_success(result_of([send.result()]))
+                require_plain_result("callback", on_success, returned)
         elif on_exception is not None:
-            on_exception(async_failure(error))
+            require_plain_result("callback", on_exception, on_exception(async_failure(error)))
         else:
             _log.error("send_async failed, and no exception_callback was given", exc_info=error)
     # Also sys.exit(): it would end the thread, and `close` would wait for it for ever.

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ordermq.callables import require_plain_result
 from ordermq.model.message import Message as SentMessage
 from ordermq.model.message_queue import MessageQueue
 from ordermq.producer.queue_selector import ShardingKey
@@ -61,7 +62,8 @@ def chosen_queue(
     """
     # Old selectors cast their argument from an address; this int lives as long as the call.
     place = ctypes.c_int(number)
-    index = select(len(queues), message, ctypes.addressof(place))
+    chosen = select(len(queues), message, ctypes.addressof(place))
+    index = require_plain_result("queue_selector", select, chosen)
     if not 0 <= index < len(queues):
         raise IndexError(
             f"the queue selector returned {index}: expected 0..{len(queues) - 1} for the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ordermq.callables import require_plain, require_plain_result
 from ordermq.model.message import Message as SentMessage
 from ordermq.model.message import MessageView
 from ordermq.model.status import TransactionState
@@ -40,6 +41,7 @@ class TransactionMQProducer(Producer):
         compress_level: int | None = None,
         max_message_size: int | None = None,
     ) -> None:
+        require_plain("checker_callback", checker_callback)
         super().__init__(group_id, False, timeout, compress_level, max_message_size)
         self._checker = checker_callback
 
@@ -60,9 +62,13 @@ class TransactionMQProducer(Producer):
         Raises: ProducerSendSyncFailed: nothing was executed.
         """
 
+        require_plain("local_execute", local_execute)
+
         def execute(sent: SentMessage, argument: Any) -> TransactionState:
             seen = ReceivedMessage(UnsentView.of(sent, sent.transaction_id or ""))
-            return _state(local_execute(seen, argument))
+            return _state(
+                require_plain_result("local_execute", local_execute, local_execute(seen, argument))
+            )
 
         with raised_as(ProducerSendSyncFailed):
             producer = self._live()
@@ -71,7 +77,8 @@ class TransactionMQProducer(Producer):
             return result_of([half])
 
     def _check(self, view: MessageView) -> TransactionState:
-        return _state(self._checker(ReceivedMessage(view)))
+        answer = self._checker(ReceivedMessage(view))
+        return _state(require_plain_result("checker_callback", self._checker, answer))
 
 
 def _state(answer: object) -> TransactionState:

@@ -14,6 +14,7 @@ HOUSE = ROOT / "ordermq"
 RANKS = (
     {
         "errors",
+        "callables",
         "forking",
         "clock",
         "closing",

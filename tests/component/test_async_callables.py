@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from ordermq import ConsumeResult, Message, Producer, PushConsumer, TransactionProducer
+from ordermq import (
+    ConsumeResult,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+)
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import ConfigError
 from ordermq.model.status import TransactionState
+from ordermq.rocketmq import client as rocketmq
+from ordermq.rocketmq.exceptions import ProducerSendOrderlyFailed
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 
 MakeConsumer = Callable[..., PushConsumer]
@@ -162,3 +172,116 @@ def test_filters_and_hooks_that_cannot_be_awaited_are_refused(
     with consumer:
         eventually(lambda: consumer.statistics["listener_errors"] > 1, "it fails, and is retried")
     assert seen.deliveries == []
+
+
+# Functions that nothing awaits: `async def` is refused where it is given; a plain function that
+# returns a coroutine, at its call.
+
+
+async def asynchronous(*arguments: Any) -> Any:
+    """A user function of any kind, which only works if it is awaited."""
+    raise AssertionError("nothing awaits this")
+
+
+def returns_coroutine(*arguments: Any) -> Any:
+    return asynchronous(*arguments)
+
+
+class AsyncHook:
+    before = after = staticmethod(asynchronous)
+
+
+class CoroutineHook:
+    before = after = staticmethod(returns_coroutine)
+
+
+class AsyncStore:
+    open = take_over = read = write = staticmethod(asynchronous)
+
+
+def test_user_code_of_producers_is_refused_where_it_is_given(broker: EmbeddedBroker) -> None:
+    producer = Producer("p", name_servers=broker.name_servers)
+    with pytest.raises(ConfigError, match=r"check .* is asynchronous: expected a plain function"):
+        producer.add_check(asynchronous)
+    with pytest.raises(ConfigError, match=r"hook .* is asynchronous"):
+        producer.add_hook(AsyncHook())
+    with pytest.raises(ConfigError, match=r"selector .* is asynchronous"):
+        Producer("p", name_servers=broker.name_servers, selector=asynchronous)
+
+
+@pytest.mark.parametrize("sends", [1, 2])
+def test_a_coroutine_of_a_check_refuses_the_message(broker: EmbeddedBroker, sends: int) -> None:
+    producer = Producer("p", name_servers=broker.name_servers)
+    producer.add_check(returns_coroutine)
+    with producer, pytest.raises(ConfigError, match=r"check .* is asynchronous"):
+        producer.send_batch([Message("orders", b"x")] * sends, sharding_key="k")
+
+
+def test_coroutines_of_send_hooks_are_counted_and_the_send_goes_on(broker: EmbeddedBroker) -> None:
+    producer = Producer("p", name_servers=broker.name_servers)
+    producer.add_hook(CoroutineHook())  # type: ignore[arg-type]
+    with producer:
+        producer.send(Message("orders", b"x"), sharding_key="k")
+        assert producer.hook_errors == 2
+
+
+def test_a_coroutine_of_a_selector_refuses_the_message(broker: EmbeddedBroker) -> None:
+    producer = Producer("p", name_servers=broker.name_servers, selector=returns_coroutine)
+    with producer, pytest.raises(ConfigError, match=r"selector .* is asynchronous"):
+        producer.send(Message("orders", b"x"), sharding_key="k")
+
+
+@pytest.mark.parametrize("consumer_class", [PushConsumer, LitePullConsumer])
+def test_user_code_of_consumers_is_refused_where_it_is_given(consumer_class: Any) -> None:
+    with pytest.raises(ConfigError, match=r"allocation .* is asynchronous"):
+        consumer_class("g", name_servers="127.0.0.1:1", allocation=asynchronous)
+    ordered = {} if consumer_class is PushConsumer else {"ordered": True}
+    with pytest.raises(ConfigError, match=r"offset_store .* is asynchronous"):
+        consumer_class("g", name_servers="127.0.0.1:1", offset_store=AsyncStore(), **ordered)
+
+
+def test_a_coroutine_of_an_allocation_is_an_error_that_names_it(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer.send(Message("orders", b"x"))
+    consumer = make_consumer(seen.take, allocation=returns_coroutine)
+    with consumer:
+        eventually(lambda: "is asynchronous" in caplog.text, "the rebalance says so")
+    assert not seen.deliveries
+
+
+def test_user_code_of_the_old_names_is_refused(broker: EmbeddedBroker) -> None:
+    consumer = rocketmq.PushConsumer("g")
+    with pytest.raises(ConfigError, match=r"callback .* is asynchronous"):
+        consumer.subscribe("orders", asynchronous)
+    with pytest.raises(ConfigError, match=r"checker_callback .* is asynchronous"):
+        rocketmq.TransactionMQProducer("g", asynchronous)
+    producer = rocketmq.Producer("p")
+    producer.set_name_server_address(broker.name_servers)
+    producer.start()
+    try:
+        with pytest.raises(ConfigError, match=r"callback .* is asynchronous"):
+            producer.send_async(rocketmq.Message("orders"), asynchronous, None)  # type: ignore[arg-type]
+        message = rocketmq.Message("orders")
+        message.set_body("x")
+        with pytest.raises(ProducerSendOrderlyFailed, match=r"queue_selector .* is asynchronous"):
+            producer.send_orderly(message, 1, queue_selector=returns_coroutine)
+    finally:
+        producer.shutdown()
+
+
+def test_a_coroutine_of_an_old_callback_is_no_success(
+    broker: EmbeddedBroker, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer.send(Message("orders", b"x"), sharding_key="k")
+    consumer = rocketmq.PushConsumer("g", orderly=True)
+    consumer.set_name_server_address(broker.name_servers)
+    consumer.subscribe("orders", returns_coroutine)
+    consumer.start()
+    try:
+        eventually(lambda: "is asynchronous" in caplog.text, "the callback fails")
+    finally:
+        consumer.shutdown()
+    with PullConsumer("g", name_servers=broker.name_servers) as direct:
+        for queue in direct.fetch_subscribe_message_queues("orders"):
+            assert not direct.fetch_consume_offset(queue, from_store=True)

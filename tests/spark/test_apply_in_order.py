@@ -346,6 +346,14 @@ def test_invalid_arguments_are_refused(
         apply_in_order(frame(spark), noted, OUT, **options)
 
 
+def test_an_asynchronous_function_is_refused(spark: SparkSession) -> None:
+    async def asynchronous(rows: Any) -> Any:
+        return rows
+
+    with pytest.raises(ConfigError, match="is asynchronous: expected a plain function"):
+        apply_in_order(frame(spark), asynchronous, OUT)
+
+
 def test_a_dataframe_without_the_sources_columns_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="no column broker, offset"):
         apply_in_order(frame(spark).drop("broker", "offset"), noted, OUT)

@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
-from ordermq.client.runtime import Runtime, is_async, result_of
+from ordermq.callables import is_async
+from ordermq.client.runtime import Runtime, result_of
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue

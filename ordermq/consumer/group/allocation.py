@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ordermq.callables import require_plain_result
 from ordermq.config import Allocation, AllocationStrategy
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
@@ -174,4 +175,4 @@ def allocate(
         member_ids: the live members, sorted; must hold `own_id`.
     """
     strategy = _STRATEGIES[allocation] if isinstance(allocation, Allocation) else allocation
-    return strategy(queues, member_ids, own_id)
+    return require_plain_result("allocation", strategy, strategy(queues, member_ids, own_id))

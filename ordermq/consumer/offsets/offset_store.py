@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+from ordermq.callables import require_plain
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -82,3 +83,13 @@ class TransactionalStore(OffsetStore, Protocol):
 
     def is_outage(self, error: BaseException) -> bool:
         """Return whether a listener's error is the database's and no fault of the messages."""
+
+
+def require_plain_store(store: OffsetStore) -> None:
+    """Check that a store's functions are plain ones.
+
+    Raises: ConfigError: one is asynchronous.
+    """
+    require_plain("offset_store", store.open, store.take_over, store.read, store.write)
+    if isinstance(store, TransactionalStore):
+        require_plain("offset_store", store.begin)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 from pyspark.util import PythonEvalType
 
+from ordermq.callables import require_plain
 from ordermq.errors import ConfigError, FunctionFailed
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.row_order import ORIGIN_COLUMNS, OrderCheck, RowOrigins, row_tokens
@@ -126,6 +127,7 @@ def _form_of(
     name = getattr(function, "__name__", "ordered_udf")
     if is_spark_udf(function):
         return _form_of_udf(function, name, return_type, engine)
+    require_plain("function", function)
     if return_type is None:
         raise ConfigError(f'{name} has no return type: write @ordered_udf("double"), or another')
     returned = _return_hint(function)

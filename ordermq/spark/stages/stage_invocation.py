@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ordermq.callables import require_plain
 from ordermq.core import ProcessQueue, interface
 from ordermq.errors import ConfigError, FunctionFailed, OrderingError
 from ordermq.model.message_queue import MessageQueue
@@ -84,8 +85,9 @@ def is_spark_udf(function: Any) -> bool:
 def takes_context(function: Callable[..., Any], rows: int = 1) -> bool:
     """Return whether a function takes a context after its first `rows` arguments.
 
-    Raises: ConfigError: it takes another number of arguments, or is a UDF of Spark.
+    Raises: ConfigError: it takes another number of arguments, is a UDF of Spark, or asynchronous.
     """
+    require_plain("function", function)
     if is_spark_udf(function):
         name = function.__name__
         raise ConfigError(
