@@ -570,10 +570,17 @@ class PushConsumer(Starting):
         return [] if member is None or self._closed else member.held_queues()
 
     def assigned_queues(self) -> list[MessageQueue]:
-        """Return the queues assigned now, sorted; [] before the start and after the close."""
+        """Return the queues assigned now, sorted; [] before the start and after the close.
+
+        Without the retry topic of an orderly group, which has no messages: nothing is sent back.
+        `held_queues` has it, too.
+        """
         if self._member is None or self._closed:
             return []
-        return self._member.assigned_queues(with_draining=True)
+        found = self._member.assigned_queues(with_draining=True)
+        if self._listener is None or (retry := retry_topic(self.group)) in self._subscriptions:
+            return found
+        return [queue for queue in found if queue.topic != retry]
 
     def pause(self, message_queue: MessageQueue | None = None, *, release: bool = False) -> None:
         """Pause the listener for a queue, or for all queues, until `resume`.

@@ -85,7 +85,7 @@ def test_a_revoked_queue_waits_for_its_listener_and_repeats_nothing(
     first = make_consumer(slow)
     first.start()
     assert inside.acquire(timeout=10)
-    eventually(lambda: len(first.assigned_queues()) == 9, "all queues and the retry queue")
+    eventually(lambda: len(first.assigned_queues()) == 8, "all queues")
     second = make_consumer(seen.take)
     second.start()
     assert revoked_seen.wait(10)

@@ -90,7 +90,7 @@ def test_a_consumer_that_steps_out_leaves_all_queues_to_the_others_until_it_resu
         )
         first.pause(release=True)
         eventually(lambda: len(orders_of(second)) == 2, "the other has both queues")
-        eventually(lambda: first.assigned_queues() == [], "its retry topic is given up, too")
+        eventually(lambda: first.held_queues() == [], "its retry topic is given up, too")
         send_all(producer, numbered(90, start=10))
         seen.wait_for_count(100)
         first.resume()

@@ -62,7 +62,7 @@ def test_a_new_group_begins_where_it_is_told_and_misses_nothing_after(
     send(producer, 3, 4)
     consumer = make_consumer(seen.take, consume_from_where=where, consume_timestamp_ms=time_ms)
     with consumer:
-        eventually(lambda: len(consumer.assigned_queues()) == 9, "all queues are ours")
+        eventually(lambda: len(consumer.assigned_queues()) == 8, "all queues are ours")
         send(producer, 5, 6)
         seen.wait_for_count(7 - first)
     assert numbers_of(seen) == list(range(first, 7))
@@ -73,7 +73,7 @@ def test_a_group_that_skips_messages_says_so_once_with_their_count_and_the_setti
 ) -> None:
     send(producer, 0, 1, 2)
     with make_consumer(seen.take, consume_from_where="last_offset") as consumer:
-        eventually(lambda: len(consumer.assigned_queues()) == 9, "all queues are ours")
+        eventually(lambda: len(consumer.assigned_queues()) == 8, "all queues are ours")
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert told == [
         "orders: group g is new and starts at the end: 3 older messages are skipped "
@@ -151,7 +151,7 @@ def test_expired_messages_are_told_and_counted_as_skipped(
     monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, expired)
     consumer = make_consumer(seen.take, consume_from_where="last_offset")
     with consumer:
-        eventually(lambda: len(consumer.assigned_queues()) == 9, "all queues are ours")
+        eventually(lambda: len(consumer.assigned_queues()) == 8, "all queues are ours")
         queues = [q for q in consumer.assigned_queues() if q.topic == "orders"]
         consumer.seek(queues[queue_id], 0).result(20)
         eventually(lambda: consumer.statistics["skipped"] == 2, "two are skipped")

@@ -81,7 +81,8 @@ def test_topics_and_groups_of_namespaces_are_separate(run: Run, make: Make) -> N
     eventually(lambda: len(tenants.bodies()) == 30 and len(others.bodies()) == 5, "everything")
     assert tenants.bodies() == list(range(30))
     assert {topic for _, topic in tenants.taken} == {run.topic}
-    assert {queue.topic for queue in member.assigned_queues()} == {
+    assert {queue.topic for queue in member.assigned_queues()} == {run.topic}
+    assert {each.queue.topic for each in member.held_queues()} == {
         run.topic,
         f"%RETRY%{run.group}",
     }
