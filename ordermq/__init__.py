@@ -1,39 +1,105 @@
-"""Strictly ordered message consumption for Python at native speed."""
+"""Strictly ordered message consumption for Python at native speed.
+
+A name is imported when it is first used: a program that only sends loads no consumer.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
 
 import ordermq.loggers  # noqa: F401 - before any of them is used
-from ordermq.admin.admin import Admin
-from ordermq.consumer.dispatch.failure_policy import DeadLetter, ParkKey, Retry, Stop
-from ordermq.consumer.listener import ConsumeCall, ConsumeHook, ConsumeReturn
-from ordermq.consumer.lite_pull_consumer import LitePullConsumer
-from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
-from ordermq.consumer.pull_consumer import PullConsumer, PullResult, PullStatus
-from ordermq.consumer.push_consumer import PushConsumer
-from ordermq.consumer.queue.poll_buffer import PolledBatch
-from ordermq.errors import OrderMQError
-from ordermq.model.message import Message, MessageView
-from ordermq.model.message_queue import MessageQueue
-from ordermq.model.status import (
-    ConsumeResult,
-    SendReceipt,
-    SendStatus,
-    TransactionReceipt,
-    TransactionState,
-)
-from ordermq.producer.hooks import SendCall, SendHook
-from ordermq.producer.producer import Producer
-from ordermq.producer.transactions import TransactionListener, TransactionProducer
+
+if TYPE_CHECKING:
+    from ordermq import client as client
+    from ordermq import config as config
+    from ordermq import consumer as consumer
+    from ordermq import core as core
+    from ordermq import errors as errors
+    from ordermq import events as events
+    from ordermq import health as health
+    from ordermq import model as model
+    from ordermq import producer as producer
+    from ordermq import remoting as remoting
+    from ordermq.admin.admin import Admin
+    from ordermq.config.client import ClientConfig
+    from ordermq.config.consumer import ConsumerConfig
+    from ordermq.config.producer import ProducerConfig
+    from ordermq.config.pull_consumers import LitePullConsumerConfig, PullConsumerConfig
+    from ordermq.config.settings import (
+        ConsumerSettings,
+        LitePullConsumerSettings,
+        ProducerSettings,
+        PullConsumerSettings,
+    )
+    from ordermq.consumer.dispatch.failure_policy import (
+        DeadLetter,
+        FailurePolicy,
+        ParkKey,
+        Retry,
+        Stop,
+    )
+    from ordermq.consumer.listener import (
+        ConcurrentContext,
+        ConcurrentListener,
+        ConsumeCall,
+        ConsumeContext,
+        ConsumeHook,
+        ConsumeReturn,
+        Listener,
+        ListenerAnswer,
+        MessageFilter,
+    )
+    from ordermq.consumer.lite_pull_consumer import LitePullConsumer
+    from ordermq.consumer.offsets.offset_store import OffsetStore, TransactionalStore
+    from ordermq.consumer.pull_consumer import PullConsumer, PullResult, PullStatus
+    from ordermq.consumer.push_consumer import PushConsumer
+    from ordermq.consumer.queue.assigned_queue import Blocked
+    from ordermq.consumer.queue.poll_buffer import PolledBatch
+    from ordermq.consumer.queue.statistics import ConsumerStatistics, TopicRates
+    from ordermq.errors import OrderMQError
+    from ordermq.health import BrokerHealth, ClientHealth, ConsumerHealth
+    from ordermq.model.message import Message, MessageView
+    from ordermq.model.message_queue import MessageQueue
+    from ordermq.model.status import (
+        ConsumeResult,
+        SendReceipt,
+        SendStatus,
+        TransactionReceipt,
+        TransactionState,
+    )
+    from ordermq.producer.hooks import SendCall, SendHook
+    from ordermq.producer.pending_message import SendStream
+    from ordermq.producer.producer import Producer
+    from ordermq.producer.queue_selector import QueueSelector, ShardingKey
+    from ordermq.producer.transactions import TransactionListener, TransactionProducer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Admin",
+    "Blocked",
+    "BrokerHealth",
+    "ClientConfig",
+    "ClientHealth",
+    "ConcurrentContext",
+    "ConcurrentListener",
     "ConsumeCall",
+    "ConsumeContext",
     "ConsumeHook",
     "ConsumeResult",
     "ConsumeReturn",
+    "ConsumerConfig",
+    "ConsumerHealth",
+    "ConsumerSettings",
+    "ConsumerStatistics",
     "DeadLetter",
+    "FailurePolicy",
+    "Listener",
+    "ListenerAnswer",
     "LitePullConsumer",
+    "LitePullConsumerConfig",
+    "LitePullConsumerSettings",
     "Message",
+    "MessageFilter",
     "MessageQueue",
     "MessageView",
     "OffsetStore",
@@ -41,16 +107,24 @@ __all__ = [
     "ParkKey",
     "PolledBatch",
     "Producer",
+    "ProducerConfig",
+    "ProducerSettings",
     "PullConsumer",
+    "PullConsumerConfig",
+    "PullConsumerSettings",
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "QueueSelector",
     "Retry",
     "SendCall",
     "SendHook",
     "SendReceipt",
     "SendStatus",
+    "SendStream",
+    "ShardingKey",
     "Stop",
+    "TopicRates",
     "TransactionListener",
     "TransactionProducer",
     "TransactionReceipt",
@@ -58,3 +132,109 @@ __all__ = [
     "TransactionalStore",
     "__version__",
 ]
+
+# The same names by the module they are in, for `__getattr__`.
+_HOMES = {
+    "admin.admin": ("Admin",),
+    "config.client": ("ClientConfig",),
+    "config.consumer": ("ConsumerConfig",),
+    "config.producer": ("ProducerConfig",),
+    "config.pull_consumers": (
+        "LitePullConsumerConfig",
+        "PullConsumerConfig",
+    ),
+    "config.settings": (
+        "ConsumerSettings",
+        "LitePullConsumerSettings",
+        "ProducerSettings",
+        "PullConsumerSettings",
+    ),
+    "consumer.dispatch.failure_policy": (
+        "DeadLetter",
+        "FailurePolicy",
+        "ParkKey",
+        "Retry",
+        "Stop",
+    ),
+    "consumer.listener": (
+        "ConcurrentContext",
+        "ConcurrentListener",
+        "ConsumeCall",
+        "ConsumeContext",
+        "ConsumeHook",
+        "ConsumeReturn",
+        "Listener",
+        "ListenerAnswer",
+        "MessageFilter",
+    ),
+    "consumer.lite_pull_consumer": ("LitePullConsumer",),
+    "consumer.offsets.offset_store": (
+        "OffsetStore",
+        "TransactionalStore",
+    ),
+    "consumer.pull_consumer": (
+        "PullConsumer",
+        "PullResult",
+        "PullStatus",
+    ),
+    "consumer.push_consumer": ("PushConsumer",),
+    "consumer.queue.assigned_queue": ("Blocked",),
+    "consumer.queue.poll_buffer": ("PolledBatch",),
+    "consumer.queue.statistics": (
+        "ConsumerStatistics",
+        "TopicRates",
+    ),
+    "errors": ("OrderMQError",),
+    "health": (
+        "BrokerHealth",
+        "ClientHealth",
+        "ConsumerHealth",
+    ),
+    "model.message": (
+        "Message",
+        "MessageView",
+    ),
+    "model.message_queue": ("MessageQueue",),
+    "model.status": (
+        "ConsumeResult",
+        "SendReceipt",
+        "SendStatus",
+        "TransactionReceipt",
+        "TransactionState",
+    ),
+    "producer.hooks": (
+        "SendCall",
+        "SendHook",
+    ),
+    "producer.pending_message": ("SendStream",),
+    "producer.producer": ("Producer",),
+    "producer.queue_selector": (
+        "QueueSelector",
+        "ShardingKey",
+    ),
+    "producer.transactions": (
+        "TransactionListener",
+        "TransactionProducer",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# So that `import ordermq` is enough for `ordermq.errors.Fenced`.
+_ROOMS = {"client", "config", "consumer", "core", "errors", "events", "health", "model"}
+_ROOMS |= {"producer", "remoting"}
+
+if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
+
+    def __getattr__(name: str) -> object:
+        """Import what is asked for."""
+        if name in _ROOMS:
+            return importlib.import_module(f"ordermq.{name}")
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'ordermq' has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"ordermq.{home}"), name)
+        globals()[name] = found  # from now on it is found without this function
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

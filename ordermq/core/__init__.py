@@ -27,7 +27,6 @@ import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ordermq.core import interface
 from ordermq.core.include import include_dir
 from ordermq.errors import ConfigError
 
@@ -95,8 +94,15 @@ encode_batch: interface.EncodeBatch = _core.encode_batch
 encode_rows: interface.EncodeRows = _core.encode_rows
 ordered_rows: interface.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
+    from ordermq.core import interface
     from ordermq.core.reference import MessageIndex, MessageRun, MessageView
 else:
     MessageIndex = _core.MessageIndex
     MessageRun = _core.MessageRun
     MessageView = _core.MessageView
+
+    def __getattr__(name: str) -> ModuleType:
+        """Import the contract when it is asked for: its protocols take long to define."""
+        if name != "interface":
+            raise AttributeError(f"module 'ordermq.core' has no attribute {name!r}")
+        return importlib.import_module("ordermq.core.interface")

@@ -313,8 +313,6 @@ class ProcessQueue(Protocol):
 # parking one key must not hold back another.
 LaneKey: TypeAlias = str | bytes
 
-NO_KEY = 2**32 - 1  # in a column of key sizes: the message has no key
-
 
 class LaneMap(Protocol):
     """The key lanes of one assigned message queue (docs/internals/semantics.md#key-lanes,

@@ -19,6 +19,7 @@ DUPLICATE: Final = 4
 MALFORMED: Final = 5
 UNKNOWN_ID: Final = 6
 
+NO_KEY: Final = 2**32 - 1  # in a column of key sizes: the message has no key
 MAX_OFFSET: Final = 2**63 - 2  # one more, the next offset to commit, must still be an int64
 
 # OK and MALFORMED are missing: a malformed message has a fault, and says where.

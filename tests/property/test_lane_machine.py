@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ordermq.core import reference
-from ordermq.core.interface import NO_KEY
+from ordermq.core.status import NO_KEY
 from ordermq.errors import StateError
 
 CORES = {

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -117,10 +116,13 @@ class AdminRequests:
         return request.reply(ResponseCode.SUCCESS, body=body)
 
     def _running_info(self, request: Command) -> Command:
+        # Here, because it brings modules of mail and archives along, for a rare request.
+        from importlib.metadata import version
+
         parts: dict[str, Any] = {
             "mqPopTable": {},
             "properties": {
-                "PROP_CLIENT_VERSION": f"ordermq {importlib.metadata.version('ordermq')}",
+                "PROP_CLIENT_VERSION": f"ordermq {version('ordermq')}",
                 "PROP_CONSUMEORDERLY": str(self._receiver.is_ordered).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_CONSUME_TYPE": CONSUME_TYPES[self._is_polled],

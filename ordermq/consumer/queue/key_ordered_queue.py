@@ -25,7 +25,7 @@ from ordermq.consumer.queue.assigned_queue import (
     RunningCall,
 )
 from ordermq.core import LaneMap
-from ordermq.core.interface import NO_KEY
+from ordermq.core.status import NO_KEY
 from ordermq.errors import ConfigError
 from ordermq.model import properties as props
 from ordermq.model.message import MessageBatch, MessageRun

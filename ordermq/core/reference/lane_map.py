@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ordermq.core import status
-from ordermq.core.interface import NO_KEY, LaneKey
+from ordermq.core.interface import LaneKey
 from ordermq.core.reference.arguments import column_of, out_of_range
+from ordermq.core.status import NO_KEY
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from ordermq.core.interface import NO_KEY
+from ordermq.core.status import NO_KEY
 from ordermq.errors import StateError
 
 

@@ -1,0 +1,65 @@
+"""Measure how long ordermq takes to import, beside the standard library that it needs anyway.
+
+    python -m bench.startup
+    python -m bench.startup --runs 50
+
+Each statement runs in new interpreters, in turn, so that a busy machine slows all alike. Shown is
+the median of the processor time of a process, without that of an empty one; the factor is to
+`import asyncio, ssl, logging, json`. tests/architecture/test_import_cost.py holds which modules
+are loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+
+EMPTY = "pass"
+BASE = "import asyncio, ssl, logging, json"
+STATEMENTS = (
+    EMPTY,
+    BASE,
+    "import ordermq",
+    "from ordermq import Message",
+    "from ordermq import Producer",
+    "from ordermq import PushConsumer",
+    "from ordermq import Producer, PushConsumer, LitePullConsumer",
+)
+
+
+def processor_ms(statement: str) -> float:
+    """Run a statement in a new interpreter; return the processor time of the process."""
+    child = os.posix_spawn(sys.executable, [sys.executable, "-c", statement], os.environ)
+    _, status, used = os.wait4(child, 0)
+    if status:
+        sys.exit(f"ordermq: {statement!r} failed")
+    return (used.ru_utime + used.ru_stime) * 1_000
+
+
+def medians(runs: int) -> dict[str, float]:
+    """Return the median of each statement."""
+    for statement in STATEMENTS:
+        processor_ms(statement)  # not counted: it may compile what was changed
+    times: dict[str, list[float]] = {statement: [] for statement in STATEMENTS}
+    for _ in range(runs):
+        for statement in STATEMENTS:
+            times[statement].append(processor_ms(statement))
+    return {statement: statistics.median(each) for statement, each in times.items()}
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--runs", type=int, default=20)
+    found = medians(parser.parse_args(arguments).runs)
+    empty, base = found[EMPTY], found[BASE] - found[EMPTY]
+    print(f"{'ms':>7}  {'factor':>6}  statement (an empty process: {empty:.1f} ms)")
+    for statement in STATEMENTS[1:]:
+        took = found[statement] - empty
+        print(f"{took:7.1f}  {took / base:6.2f}  {statement}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,93 @@
+"""`import ordermq` loads next to nothing; each of its names loads what it needs.
+
+Held by which modules are loaded, not by time; `bench/startup.py` measures it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ordermq
+
+INIT = Path(ordermq.__file__)
+# Modules of mail, archives and networks that a client needs rarely, or never.
+RARE = {"importlib.metadata", "email", "zipfile", "tempfile", "csv", "urllib.request", "http"}
+EXTRAS = {"numpy", "pandas", "pyarrow", "sqlalchemy", "pydantic", "click", "rich", "pytest"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the modules that a statement loads in a new interpreter."""
+    program = (
+        "import sys, json; before = set(sys.modules)\n"
+        f"{statement}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    return set(json.loads(done.stdout))
+
+
+def rooms_of(modules: set[str]) -> set[str]:
+    return {".".join(name.split(".")[:2]) for name in modules if name.startswith("ordermq.")}
+
+
+def test_the_package_alone_loads_its_loggers_only() -> None:
+    loaded = loaded_by("import ordermq")
+    assert rooms_of(loaded) == {"ordermq.loggers"}
+    assert not loaded & {"asyncio", "ssl", "dataclasses", "inspect", "json", "orjson", *RARE}
+
+
+def test_a_message_loads_no_client() -> None:
+    loaded = rooms_of(loaded_by("from ordermq import Message, MessageView, SendReceipt"))
+    assert loaded <= {
+        "ordermq.loggers", "ordermq.errors", "ordermq.clock", "ordermq.core", "ordermq.model",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "elsewhere"), [("Producer", "consumer"), ("PushConsumer", "producer")]
+)
+def test_a_client_loads_neither_the_other_nor_what_it_rarely_needs(
+    name: str, elsewhere: str
+) -> None:
+    loaded = loaded_by(f"from ordermq import {name}")
+    assert f"ordermq.{elsewhere}" not in rooms_of(loaded)
+    assert not loaded & {*RARE, *EXTRAS}
+    assert not rooms_of(loaded) & {"ordermq.broker", "ordermq.spark", "ordermq.cli", "ordermq.sql"}
+    # For type checkers, and by far the slowest to define.
+    assert not loaded & {"ordermq.core.interface", "ordermq.config.settings"}
+
+
+def test_every_name_is_there_and_of_one_home() -> None:
+    tree = ast.parse(INIT.read_text())
+    (checked,) = [node for node in tree.body if isinstance(node, ast.If) and not node.orelse][:1]
+    typed = {
+        alias.name: node.module.removeprefix("ordermq.")
+        for node in ast.walk(checked)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "ordermq"
+        for alias in node.names
+    }
+    rooms = {
+        alias.name
+        for node in ast.walk(checked)
+        if isinstance(node, ast.ImportFrom) and node.module == "ordermq"
+        for alias in node.names
+    }
+    assert typed == vars(ordermq)["_HOME_OF"]
+    assert rooms == vars(ordermq)["_ROOMS"]
+    assert set(ordermq.__all__) == {*typed, "__version__"}
+    for name in [*ordermq.__all__, *rooms]:
+        assert getattr(ordermq, name) is not None
+        assert name in dir(ordermq)
+
+
+def test_a_name_that_is_none_is_no_attribute() -> None:
+    assert not hasattr(ordermq, "Prodcer")
+    loaded_by("import ordermq; ordermq.errors.Fenced; ordermq.config.ProducerConfig")
+    loaded_by("from ordermq import *; Producer, PushConsumer, Retry")
