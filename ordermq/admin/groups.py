@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.session import ClientSession
@@ -40,7 +40,8 @@ class GroupState:
     """Snapshot of a consumer group.
 
     Args:
-        progress: every queue of its topics, including those without a committed offset.
+        progress: every queue of its topics, including those without a committed offset. What a
+            member has consumed, and not committed yet, is no lag.
         holdings: per queue, the client id of the member that reports it, and its report.
         locks: live locks at the brokers, per queue; None if a broker does not list them.
         silent: members that did not answer, with the reason.
@@ -142,16 +143,24 @@ class Groups:
         holdings: dict[MessageQueue, tuple[str, QueueHolding]] = {}
         silent: dict[str, str] = {}
         subscriptions: dict[str, dict[str, str]] = {}
+        names = sorted(known_by) if ask_members else []
         # Through the broker that lists the member: clients do not listen on a port.
-        for name, address in sorted(known_by.items()) if ask_members else ():
-            try:
-                reported, told = await self._client.api.member_report(address, group, name)
-            except OrderMQError as error:
+        reports = await asyncio.gather(
+            *(self._client.api.member_report(known_by[name], group, name) for name in names),
+            return_exceptions=True,  # one that is silent must not keep the others from being shown
+        )
+        for name, report in zip(names, reports, strict=True):
+            if isinstance(report, OrderMQError):
                 # A frozen member is what the tool is there to find: note it, look at the others.
-                silent[name] = str(error)
+                silent[name] = str(report)
                 continue
+            if isinstance(report, BaseException):
+                raise report
+            reported, told = report
             subscriptions[name] = dict(told.subscriptions)
-            holdings |= {queue: (name, row) for queue, row in reported.items() if queue in progress}
+            for queue in reported.keys() & progress.keys():
+                holdings[queue] = (name, reported[queue])
+                progress[queue] = replace(progress[queue], consumed=reported[queue].done)
         return GroupState(
             group,
             tuple(members[name] for name in sorted(members)),

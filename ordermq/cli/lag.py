@@ -10,7 +10,7 @@ import click
 from ordermq.admin.admin import Admin
 from ordermq.admin.groups import GroupState
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
-from ordermq.cli.output import EXIT_CODES, counted, fail, json_option, print_json, print_table
+from ordermq.cli.output import EXIT_CODES, counted, fail, json_option, note, print_json, print_table
 from ordermq.remoting.bodies import QueueProgress
 
 
@@ -25,8 +25,10 @@ def lag(
 ) -> None:
     """Show how many messages GROUP is behind on each queue.
 
-    TOPICS limits the queues; the default is every topic that the group consumes.
-    "behind" is the age of the last committed message, where its queue has newer ones.
+    TOPICS limits the queues; the default is every topic that the group consumes. Members are
+    asked what they have consumed, for they commit it some seconds later; of a member that does not
+    answer, what is committed counts. "behind" is the age of the last committed message, where its
+    queue has newer ones.
 
     \b
     Example:
@@ -34,7 +36,7 @@ def lag(
       ordermq lag billing orders --at-most 1000 || echo "billing is too slow"
     """
     with exit_on_error(), Admin(**servers.settings()) as admin:
-        state = admin.group(group, topics, ask_members=False)
+        state = admin.group(group, topics)
     require_known(state)
     now_ms = time.time_ns() // 1_000_000
     if as_json:
@@ -44,6 +46,8 @@ def lag(
         behind_by = counted(state.lag, "message")
         title = f"{group}: {behind_by} behind, {counted(len(state.members), 'member')}"
         print_table(title, columns, rows)
+        for name, reason in state.silent.items():
+            note(f"member {name} did not answer: {reason}")
     # After the output, so that a script that fails still shows by how much.
     if at_most is not None and state.lag > at_most:
         fail(f"group {group!r} is {state.lag:,} messages behind, more than {at_most:,}")
@@ -75,10 +79,10 @@ def behind(done: QueueProgress, now_ms: int) -> str | None:
 def lag_rows(state: GroupState, now_ms: int) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
     """Return the columns and rows of a group's progress, for a table."""
     rows = [
-        (queue, done.committed, done.end, done.lag, behind(done, now_ms))
+        (queue, done.committed, done.consumed, done.end, done.lag, behind(done, now_ms))
         for queue, done in state.progress.items()
     ]
-    return ("queue", "committed", "end offset", "lag", "behind"), rows
+    return ("queue", "committed", "consumed", "end offset", "lag", "behind"), rows
 
 
 def lag_document(state: GroupState, now_ms: int) -> dict[str, object]:
@@ -93,6 +97,7 @@ def lag_document(state: GroupState, now_ms: int) -> dict[str, object]:
                 "broker": queue.broker_name,
                 "queue": queue.queue_id,
                 "committed": done.committed,
+                "consumed": done.consumed,
                 "end": done.end,
                 "lag": done.lag,
                 # 0 where the broker does not know it.

@@ -82,15 +82,13 @@ class _Samples:
         self.state, self._taken_s = self._look(), time.monotonic()
 
     def rates(self, queue: MessageQueue) -> tuple[float, float] | None:
-        """Return messages per second, stored and committed; None before the first refresh."""
+        """Return messages per second, stored and consumed; None before the first refresh."""
         seconds = self._taken_s - self._before_s
         now, then = self.state.progress[queue], self._before.progress.get(queue)
         # A queue without an earlier sample is new: its topic has just got more queues.
         if not seconds or then is None:
             return None
-        # None until the first commit of the group.
-        done = (now.committed or 0) - (then.committed or 0)
-        return (now.end - then.end) / seconds, done / seconds
+        return (now.end - then.end) / seconds, (now.done - then.done) / seconds
 
 
 def _show(samples: _Samples, stop: threading.Event, every: float, count: int | None) -> None:

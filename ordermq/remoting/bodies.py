@@ -419,17 +419,24 @@ class QueueProgress:
     Args:
         end: offset that the next message will get.
         committed: the group's committed offset; None if it has none.
-        last_done_ms: store time of the last consumed message, ms since 1970; 0 if not known.
+        last_done_ms: store time of the last committed message, ms since 1970; 0 if not known.
+        consumed: the offset up to which the queue's member says that it is done; None without one.
     """
 
     end: int
     committed: int | None
     last_done_ms: int
+    consumed: int | None = None
+
+    @property
+    def done(self) -> int:
+        """The offset up to which messages are consumed: members commit some seconds later."""
+        return max(self.committed or 0, self.consumed or 0)
 
     @property
     def lag(self) -> int:
-        """Messages that are not consumed yet; all of the queue if nothing was committed."""
-        return max(self.end - (self.committed or 0), 0)
+        """Messages that are not consumed yet; all of the queue if nothing was."""
+        return max(self.end - self.done, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,7 +470,7 @@ class QueueHolding:
 
     Args:
         is_locked: the member believes that it holds the queue's lock.
-        done: the offset it committed last.
+        done: the offset up to which it has consumed; it commits some seconds later.
         buffered: messages that are pulled and not finished.
         in_listener: those of them that its listener is processing.
     """

@@ -14,6 +14,8 @@ from ordermq import Message, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.cli.main import main
 from ordermq.config import BrokerConfig
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
+from tests.component.conftest import eventually
 
 SENT = 24
 
@@ -74,6 +76,35 @@ def test_a_group_is_shown_with_all_its_queues_and_members(
     shown = ordermq("lag", "billing", "orders", "--name-servers", broker.name_servers)
     assert "0 messages behind, 0 members" in shown.stdout
     assert "orders@embedded/0" in shown.stdout
+
+
+def test_what_a_member_has_consumed_and_not_committed_yet_is_no_lag(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nor when it has become idle: as between two commits of a busy queue.
+    monkeypatch.setattr(OffsetCommitter, "note_idle", lambda self: None)
+    servers = ("--name-servers", broker.name_servers)
+    consumer = PushConsumer(
+        "billing",
+        name_servers=broker.name_servers,
+        consume_from_where="first_offset",
+        commit_interval_ms=86_400_000,
+    )
+    consumer.subscribe("orders")
+    consumer.orderly(lambda messages, context: None)
+    with consumer:
+        eventually(lambda: consumer.statistics["messages_done"] == SENT, "everything is done")
+        eventually(lambda: consumer.statistics["behind"] == 0, "and settled")
+        document = json.loads(ordermq("lag", "billing", *servers, "--json").stdout)
+        rows = [row for row in document["queues"] if row["topic"] == "orders"]
+        assert sum(row["end"] for row in rows) == SENT
+        assert [row["consumed"] for row in rows] == [row["end"] for row in rows]
+        assert not any(row["committed"] for row in rows)
+        assert document["lag"] == 0
+        assert ordermq("lag", "billing", "--at-most", "0", *servers).exit_code == 0
+        seen = ordermq("top", "billing", "--count", "1", *servers, "--json")
+        document = json.loads(seen.stdout)
+        assert document["lag"] == 0
 
 
 def test_a_lag_above_the_limit_is_an_exit_code(broker: EmbeddedBroker) -> None:

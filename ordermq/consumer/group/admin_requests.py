@@ -158,7 +158,8 @@ class AdminRequests:
             "cachedMsgMaxOffset": buffered.max_offset if smallest else 0,
             "cachedMsgMinOffset": min(smallest, default=0),
             "cachedMsgSizeInMiB": buffered.size_bytes >> 20,
-            "commitOffset": assigned.committed_offset,
+            # As in Java, what is done, committed or not.
+            "commitOffset": assigned.done_offset,
             "droped": assigned.state is not QueueState.ACTIVE,
             "lastConsumeTimestamp": self._started_ms if claimed_ms < 0 else now_ms - idle_ms,
             # The last time it was known to be locked: the tool prints how long ago that was.

@@ -220,6 +220,8 @@ def test_progress_is_read_from_java_with_objects_as_member_names() -> None:
 
 def test_a_committed_offset_beyond_the_end_gives_no_negative_lag() -> None:
     assert QueueProgress(3, 9, 0).lag == 0
+    assert QueueProgress(9, None, 0, consumed=7).lag == 2, "done, and not committed yet"
+    assert QueueProgress(9, 8, 0, consumed=7).lag == 1, "committed by its next owner since"
 
 
 def test_a_members_queues_are_read_from_its_running_info() -> None:
