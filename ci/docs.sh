@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Build the documentation as a site in build/site; any broken link or anchor is an error.
+#   ci/docs.sh            then open build/site/index.html
+#   ci/docs.sh --serve    rebuild on each change, at http://127.0.0.1:8000
+set -euo pipefail
+case ${1:-} in
+-h | --help)
+    sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
+if [ "${1:-}" = --serve ]; then
+    exec "$venv/bin/python" -m mkdocs serve
+fi
+# A later major version would be another tool; its announcement is not an error of ours.
+NO_MKDOCS_2_WARNING=1 "$venv/bin/python" -m mkdocs build --strict --quiet
+echo "ordermq: the documentation is in build/site"

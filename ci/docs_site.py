@@ -1,0 +1,90 @@
+"""Build steps of the documentation's site: pages made of files beside docs/, and links to code.
+
+mkdocs calls these functions (mkdocs.yml). The pages in docs/ are written to be read in a checkout,
+where a link may lead to a test or a source file; the site has no such files.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+# Files of the project that are pages of the site, and their names there.
+PAGES = {
+    "README.md": "index.md",
+    "README.zh-CN.md": "zh-CN.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+_EXAMPLES = "examples.md"
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)((?: \"[^\"]*\")?)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages whose text lies elsewhere."""
+    for source, name in PAGES.items():
+        files.append(File.generated(config, name, content=_moved((ROOT / source).read_text())))
+    files.append(File.generated(config, _EXAMPLES, content=_examples()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Make plain text of links that leave the site."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def resolved(found: re.Match[str]) -> str:
+        text, target, _ = found.groups()
+        path, hash_, anchor = target.partition("#")
+        if not path or "://" in path or path.startswith("mailto:"):
+            return found[0]
+        place = posixpath.normpath(posixpath.join(folder, path))
+        if not place.startswith(".."):
+            return found[0]
+        outside = place.removeprefix("../")
+        if outside in PAGES:
+            return f"[{text}]({posixpath.relpath(PAGES[outside], folder)}{hash_}{anchor})"
+        if outside.startswith("examples/"):
+            name = posixpath.basename(outside)
+            return f"[{text}]({posixpath.relpath(_EXAMPLES, folder)}#{_anchor(name)})"
+        return text
+
+    return _LINK.sub(resolved, markdown)
+
+
+def _moved(text: str) -> str:
+    """Return the text of a page at the top of the project, as one in docs/."""
+
+    def moved(found: re.Match[str]) -> str:
+        text, target, title = found.groups()
+        if "://" in target or target.startswith("#"):
+            return found[0]
+        place = target.removeprefix("docs/") if target.startswith("docs/") else f"../{target}"
+        return f"[{text}]({place}{title})"
+
+    return _LINK.sub(moved, text)
+
+
+def _examples() -> str:
+    parts = ["# Examples\n\nWhole programs of the folder `examples`.\n"]
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        parts.append(f"## {path.name}\n\n```python\n{path.read_text()}```\n")
+    return "\n".join(parts)
+
+
+def _anchor(name: str) -> str:
+    return re.sub(r"[^\w -]", "", name).lower().replace(" ", "-")
+
+
+def on_config(config: MkDocsConfig) -> Any:
+    """Let the API pages import the package of this checkout."""
+    config.plugins["mkdocstrings"].config.handlers.setdefault("python", {}).setdefault(
+        "paths", [str(ROOT)]
+    )
+    return config
