@@ -23,3 +23,10 @@ def test_every_path_named_for_contributors_exists() -> None:
         if not (ROOT / path).exists()
     ]
     assert missing == []
+
+
+def test_every_page_is_in_the_site() -> None:
+    docs = ROOT / "docs"
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    told = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    assert pages <= told, "list it under nav in mkdocs.yml"
