@@ -58,8 +58,8 @@ class ClientConfig(Flat):
         found = self.name_servers or os.environ.get(_NAME_SERVERS_VARIABLE, "")
         if not found:
             raise ConfigError(
-                "the client has no name servers: give name_servers='host:9876', or set "
-                f"{_NAME_SERVERS_VARIABLE}"
+                "the client has no name servers: expected host:port, as 127.0.0.1:9876; give "
+                f"name_servers, or set {_NAME_SERVERS_VARIABLE}"
             )
         return found
 

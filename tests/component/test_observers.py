@@ -61,7 +61,8 @@ class Scene:
         self.may_log = 2  # lines about it: of a hook one before and one after
 
     def run(self, seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
-        config = BrokerConfig(durability="os", lock_max_live_ms=6_000)
+        # Locks of the usual life: what is slow here must not cost a lease, and a repeat.
+        config = BrokerConfig(durability="os")
         with EmbeddedBroker(self.tmp_path / "b.db", config=config, **self.broker) as broker:
             producer = Producer("p", name_servers=broker.name_servers, **self.producer)
             consumer = PushConsumer(
