@@ -25,6 +25,12 @@ CLIENTS: Final = (
     ("LitePullConsumerSettings", config.LitePullConsumerConfig, "Keywords of `LitePullConsumer`."),
     ("PullConsumerSettings", config.PullConsumerConfig, "Keywords of `PullConsumer`."),
 )
+# One consumer that is used in two ways: its settings are those of either.
+TAIL: Final = '''
+
+class AsyncConsumerSettings(ConsumerSettings, LitePullConsumerSettings, total=False):
+    """Keywords of `AsyncConsumer`; some are only for a listener, some only for iteration."""
+'''
 HEAD: Final = '''"""Settings of each client as keywords, for type checkers and editors.
 
 Written by ci/settings_types.py from the configurations; `ProducerConfig.of` checks them at runtime.
@@ -44,7 +50,7 @@ def text() -> str:
     """Return the module as the configurations have it, formatted."""
     used: set[str] = set()
     classes = "".join(class_of(name, kind, about, used) for name, kind, about in CLIENTS)
-    raw = HEAD.format(names=",\n    ".join(sorted(used))) + classes
+    raw = HEAD.format(names=",\n    ".join(sorted(used))) + classes + TAIL
     ruff = Path(sys.executable).with_name("ruff")
     formatted = subprocess.run(
         [ruff, "format", "--stdin-filename", str(MODULE), "-"],

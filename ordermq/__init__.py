@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from ordermq.config.producer import ProducerConfig
     from ordermq.config.pull_consumers import LitePullConsumerConfig, PullConsumerConfig
     from ordermq.config.settings import (
+        AsyncConsumerSettings,
         ConsumerSettings,
         LitePullConsumerSettings,
         ProducerSettings,
         PullConsumerSettings,
     )
+    from ordermq.consumer.async_consumer import AsyncBatch, AsyncConsumer
     from ordermq.consumer.dispatch.failure_policy import (
         DeadLetter,
         FailurePolicy,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
         TransactionReceipt,
         TransactionState,
     )
+    from ordermq.producer.async_producer import AsyncProducer
     from ordermq.producer.hooks import SendCall, SendHook
     from ordermq.producer.pending_message import SendStream
     from ordermq.producer.producer import Producer
@@ -76,6 +79,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Admin",
+    "AsyncBatch",
+    "AsyncConsumer",
+    "AsyncConsumerSettings",
+    "AsyncProducer",
     "Blocked",
     "BrokerHealth",
     "ClientConfig",
@@ -144,10 +151,15 @@ _HOMES = {
         "PullConsumerConfig",
     ),
     "config.settings": (
+        "AsyncConsumerSettings",
         "ConsumerSettings",
         "LitePullConsumerSettings",
         "ProducerSettings",
         "PullConsumerSettings",
+    ),
+    "consumer.async_consumer": (
+        "AsyncBatch",
+        "AsyncConsumer",
     ),
     "consumer.dispatch.failure_policy": (
         "DeadLetter",
@@ -202,6 +214,7 @@ _HOMES = {
         "TransactionReceipt",
         "TransactionState",
     ),
+    "producer.async_producer": ("AsyncProducer",),
     "producer.hooks": (
         "SendCall",
         "SendHook",

@@ -1,4 +1,4 @@
-"""Context managers for objects with `close`, or with `start` and `close`."""
+"""Context managers for objects with `close`, or with `start` and `close`, plain or coroutines."""
 
 from __future__ import annotations
 
@@ -37,3 +37,27 @@ class Starting(Closing):
     def __enter__(self) -> Self:
         self.start()
         return self
+
+
+class AsyncStarting(ProcessBound):
+    """Base of classes for `async with`, whose `start` and `close` are coroutines."""
+
+    async def start(self) -> object:
+        """Begin to work."""
+        raise NotImplementedError
+
+    async def close(self) -> object:
+        """Release everything."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

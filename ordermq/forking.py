@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import os
 import threading
 import weakref
@@ -60,6 +61,14 @@ _resting: list[ProcessBound] = []
 def _unless_inherited(close: FunctionType) -> Any:
     # In the class and not, as the other methods, in the object: `atexit.register(consumer.close)`
     # has the method already. What it calls raises, if it is not a `close`.
+    if inspect.iscoroutinefunction(close):
+
+        @functools.wraps(close)
+        async def aclose_own(self: ProcessBound, *arguments: Any, **settings: Any) -> Any:
+            return None if self._is_inherited else await close(self, *arguments, **settings)
+
+        return aclose_own
+
     @functools.wraps(close)
     def close_own(self: ProcessBound, *arguments: Any, **settings: Any) -> Any:
         return None if self._is_inherited else close(self, *arguments, **settings)

@@ -187,6 +187,43 @@ async def result_of(returned: Awaitable[_T]) -> _T:
     return await returned
 
 
+async def in_thread(function: Callable[..., _T], *arguments: object) -> _T:
+    """Call a function that blocks on a thread of its own, and await its end.
+
+    Not on the loop's executor: the user's own calls may occupy all threads of that. A cancelled
+    caller changes nothing for the function.
+    """
+    done: concurrent.futures.Future[_T] = concurrent.futures.Future()
+    done.set_running_or_notify_cancel()  # so that a cancelled caller cannot cancel it
+
+    def call() -> None:
+        try:
+            done.set_result(function(*arguments))
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            done.set_exception(error)
+
+    threading.Thread(target=call, name="ordermq-call", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+async def shielded(
+    work: Coroutine[Any, Any, _T], on_cancel: Callable[[], object] | None = None
+) -> _T:
+    """Await `work` to its end, also if the caller is cancelled: then `on_cancel` hurries it."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if on_cancel is not None:
+            on_cancel()
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):  # hurried already
+                await asyncio.wait((task,))
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("cancelled caller: what it waited for failed: %s", error)
+        raise
+
+
 class Shutdown:
     """The orderly end of a client: one task of the I/O thread, begun once.
 
@@ -226,6 +263,11 @@ class Shutdown:
             with contextlib.suppress(Exception):  # the caller's own exception is raised
                 task.result(_HURRIED_S)
             raise
+
+    def hurry(self) -> None:
+        """End the wait of an end that has begun; any thread."""
+        if self._task is not None:
+            self._hurry(self._task)
 
     async def unless_hurried(self, work: Awaitable[object], timeout_s: float | None = None) -> bool:
         """Do a part of the end; False if it took too long, or nobody waits any more."""

@@ -186,3 +186,7 @@ class PullConsumerSettings(RemotingSettings, total=False):
     broker_suspend_ms: int
     suspended_pull_timeout_ms: int
     max_reconsume_times: int
+
+
+class AsyncConsumerSettings(ConsumerSettings, LitePullConsumerSettings, total=False):
+    """Keywords of `AsyncConsumer`; some are only for a listener, some only for iteration."""

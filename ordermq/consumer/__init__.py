@@ -4,6 +4,7 @@ Floors, from the top; a file imports only its own floor and those below:
 
 | floor | duty |
 |---|---|
+| async_consumer.py | the public class for asyncio, around one of the two below |
 | push_consumer.py, lite_pull_consumer.py | the public classes |
 | group/ | membership: rebalance, queue locks, revocation, queue control, admin requests |
 | pull_consumer.py | the public class of single pulls, which is no member of a group |
@@ -12,9 +13,10 @@ Floors, from the top; a file imports only its own floor and those below:
 | listener.py, offsets/ | what a listener is given and may return; stored offsets |
 | queue/ | one assigned queue, the receiver of its messages, counters |
 
-A member is the same for every consumer. Three choices are made when it is constructed: queue
+A member is the same for every consumer. Four choices are made when it is constructed: queue
 locks or none (`QueueLocks`, `NoLocks`), the storage of offsets (`BrokerOffsets`, `LocalOffsets`,
-`StoreOffsets`), and the `Receiver` of fetched messages: a dispatcher that calls listeners, or the
-`PollBuffer`. Its parts meet in `AssignedQueue` and nowhere else. Decisions are pure functions next
-to their drivers; drivers run on the I/O thread, listeners on the worker pool.
+`StoreOffsets`), the place of user code (`OwnThreads`, `CallersLoop`), and the `Receiver` of fetched
+messages: a dispatcher that calls listeners, or the `PollBuffer`. Its parts meet in `AssignedQueue`
+and nowhere else. Decisions are pure functions next to their drivers; drivers run on the I/O thread,
+listeners on the worker pool.
 """

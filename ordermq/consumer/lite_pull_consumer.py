@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import (
     Callable,
     Collection,
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
+from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock, require_wall_ms
 from ordermq.closing import Starting
 from ordermq.config import LitePullConsumerConfig, MessageModel
@@ -150,6 +152,10 @@ class LitePullConsumer(Starting):
             offset file. StoreError: that file cannot be used. RouteError: no name server answers.
             BrokerError: a broker denies access.
         """
+        self.start_with(OwnThreads())
+
+    def start_with(self, user_code: UserCode) -> None:
+        """`start`, with the user's coroutines and callbacks run by `user_code`."""
         if self._member is not None or self._is_closed:
             raise StateError(
                 "start() may be called only once; create a new LitePullConsumer", group=self.group
@@ -157,13 +163,13 @@ class LitePullConsumer(Starting):
         if self._assigned is None:  # queues that are assigned by hand make no member of a group
             self._identity.claim()
         try:
-            self._join()
+            self._join(user_code)
         except BaseException:
             self._member = None
             self._identity.release()
             raise
 
-    def _join(self) -> None:
+    def _join(self, user_code: UserCode) -> None:
         config, lite = self.config, self.config.lite
         member = GroupMember(
             MemberSettings(
@@ -190,6 +196,7 @@ class LitePullConsumer(Starting):
                 drain_timeout_ms=lite.drain_timeout_ms if self._is_ordered else 0,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
+                user_code=user_code,
                 clock=self._clock,
                 recorder=NoHistory(),
                 statistics=self.statistics,
@@ -237,14 +244,24 @@ class LitePullConsumer(Starting):
         member = self._member
         if member is None:
             return True
-        self._is_closing = True
         # Before the queues are revoked: a batch handed out now would only delay them.
-        self._buffer.stop()
+        self.stop()
+        # The calling thread is not coming to end its batches, nor are its tasks.
+        self._buffer.give_back_of_thread(threading.get_ident())
         try:
             return member.close(timeout_s)
         finally:
             self._is_closed = True
             self._identity.release()
+
+    def stop(self) -> None:
+        """Hand nothing out any more: each `batches()` ends as it asks for the next batch.
+
+        From any thread, while the consumer runs; `close` does it, too.
+        """
+        if self._member is not None:
+            self._is_closing = True
+            self._buffer.stop()
 
     def subscribe(
         self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
@@ -438,6 +455,15 @@ class LitePullConsumer(Starting):
                     return task
         return threading.current_thread()
 
+    def give_back(self) -> None:
+        """End the caller's batch as not done: its messages are redelivered, in order.
+
+        Raises: StateError: without `ordered=True`, where they may be in several hands.
+        """
+        if not self._is_ordered:
+            raise StateError("give_back needs ordered=True", group=self.group)
+        self._buffer.give_back(self._poller())
+
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Hand out nothing of these queues, and pull no more; what is buffered stays.
 
@@ -472,6 +498,23 @@ class LitePullConsumer(Starting):
     async def acommit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """`commit` for asyncio code, on any loop."""
         await self._arun(self._commit(offsets, self._poller()))
+
+    async def acommit_batch(self, batch: PolledBatch) -> None:
+        """Commit everything up to the end of a batch that its poller still has.
+
+        Raises: StateError: it is done already, or its queue was lost or moved by a seek. Else as
+            `commit`.
+        """
+        queue = batch.message_queue
+        if not self._buffer.is_out(batch):
+            raise StateError(
+                "not committed: this batch is done, or its lease was lost and it is redelivered",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                group=self.group,
+            )
+        await self.acommit({queue: batch.next_offset})
 
     async def _commit(self, offsets: Mapping[MessageQueue, int] | None, poller: Hashable) -> None:
         member = self._live()
@@ -539,39 +582,41 @@ class LitePullConsumer(Starting):
         Raises: StateError: the queue is not assigned. ConfigError: the broker does not have the
             offset.
         """
-        self._seek(queue, lambda lowest, highest: offset)
+        self._run(self._seek(queue, self._poller(), lambda lowest, highest: offset))
+
+    async def aseek(self, queue: MessageQueue, offset: int) -> None:
+        """`seek` for asyncio code, on any loop."""
+        await self._arun(self._seek(queue, self._poller(), lambda lowest, highest: offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue from the oldest message the broker has; as `seek`."""
-        self._seek(queue, lambda lowest, highest: lowest)
+        self._run(self._seek(queue, self._poller(), lambda lowest, highest: lowest))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue with the next message to be stored; as `seek`."""
-        self._seek(queue, lambda lowest, highest: highest)
+        self._run(self._seek(queue, self._poller(), lambda lowest, highest: highest))
 
-    def _seek(self, queue: MessageQueue, choose: Callable[[int, int], int]) -> None:
-        member, poller = self._live(), self._poller()
-
-        async def work() -> None:
-            assigned, api = member.control.find(queue), member.client.api
-            address = member.client.routes.master_of(queue.broker_name)
-            lowest, highest = await asyncio.gather(
-                api.min_offset(address, queue), api.max_offset(address, queue)
+    async def _seek(
+        self, queue: MessageQueue, poller: Hashable, choose: Callable[[int, int], int]
+    ) -> None:
+        member = self._live()
+        assigned, api = member.control.find(queue), member.client.api
+        address = member.client.routes.master_of(queue.broker_name)
+        lowest, highest = await asyncio.gather(
+            api.min_offset(address, queue), api.max_offset(address, queue)
+        )
+        target = choose(lowest, highest)
+        if not lowest <= target <= highest:
+            raise ConfigError(
+                f"{queue}: seek to offset {target}: the broker has {lowest}..{highest}",
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                offset=target,
             )
-            target = choose(lowest, highest)
-            if not lowest <= target <= highest:
-                raise ConfigError(
-                    f"{queue}: seek to offset {target}: the broker has {lowest}..{highest}",
-                    topic=queue.topic,
-                    broker=queue.broker_name,
-                    queue_id=queue.queue_id,
-                    offset=target,
-                )
-            # Or the seek would wait for the very batch that its caller holds.
-            self._buffer.give_back(poller, queue)
-            await member.control.move(assigned, target)
-
-        self._run(work())
+        # Or the seek would wait for the very batch that its caller holds.
+        self._buffer.give_back(poller, queue)
+        await member.control.move(assigned, target)
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset of any queue stored at or after a time; its end if all are older.
@@ -646,6 +691,7 @@ class Batches:
     def __init__(self, consumer: LitePullConsumer, timeout_ms: int | None) -> None:
         self._consumer = consumer
         self._timeout_ms = timeout_ms
+        self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
     def __iter__(self) -> Self:
         return self
@@ -667,8 +713,19 @@ class Batches:
         return self._next(self._consumer._poller())  # as in `apoll`
 
     async def _next(self, poller: Hashable) -> PolledBatch:
-        consumer = self._consumer
+        """Return the next batch of a poller; its batch before is done, as soon as this begins."""
+        consumer, buffer = self._consumer, self._consumer._buffer
+        if isinstance(poller, asyncio.Task) and poller not in self._watched:
+            poller.add_done_callback(buffer.poller_ended)
+            self._watched.add(poller)
+        # Ended before the first await, and none follows the take: a cancelled caller has either
+        # not asked, or has no batch that it does not know of.
+        buffer.finish(poller)
+        # Else a loop whose body never waits would starve all other tasks while messages come.
+        await asyncio.sleep(0)
         if consumer._ends(poller):
+            if isinstance(poller, asyncio.Task):
+                poller.remove_done_callback(buffer.poller_ended)
             raise StopAsyncIteration
         batch = await consumer._apoll(poller, self._deadline())
         if not batch:

@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -16,6 +17,7 @@ from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import new_client_id
 from ordermq.client.trace import TraceDispatcher
+from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock, require_wall_ms
 from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
@@ -65,6 +67,10 @@ _C = TypeVar("_C", bound=ConcurrentListener)
 _CLOSE_TIMEOUT_S = 60.0
 _COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS_LEFT_ALONE = (
+    "group %s: run() is not on the main thread: SIGINT and SIGTERM are left alone; call stop() to "
+    "end it"
+)
 
 
 class PushConsumer(Starting):
@@ -356,6 +362,10 @@ class PushConsumer(Starting):
             StoreError: that file cannot be used.
             RouteError: no name server answers.
         """
+        self.start_with(OwnThreads())
+
+    def start_with(self, user_code: UserCode) -> None:
+        """`start`, with the user's coroutines and callbacks run by `user_code`."""
         if self._member is not None or self._closed:
             raise StateError(
                 "start() may be called only once; create a new PushConsumer", group=self.group
@@ -370,14 +380,14 @@ class PushConsumer(Starting):
         # same lock to a broker.
         self._identity.claim()
         try:
-            self._join()
+            self._join(user_code)
         except BaseException:
             self._member = None
             self._end_traces()
             self._identity.release()
             raise
 
-    def _join(self) -> None:
+    def _join(self, user_code: UserCode) -> None:
         # First, for its hook is wrapped around the listener below.
         self._begin_traces()
         config, consume = self.config, self.config.consume
@@ -405,6 +415,7 @@ class PushConsumer(Starting):
                 drain_timeout_ms=consume.drain_timeout_ms,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
+                user_code=user_code,
                 clock=self._clock,
                 recorder=NoHistory()
                 if self._history_path is None
@@ -420,7 +431,7 @@ class PushConsumer(Starting):
     def _make_dispatcher(
         self, parts: ReceiverParts
     ) -> ConcurrentDispatcher | KeyOrderedDispatcher | OrderlyDispatcher:
-        client, offsets, recorder, statistics = parts
+        client, offsets, recorder, statistics, user_code = parts
         consume = self.config.consume
         if self._listener is None:
             return ConcurrentDispatcher(
@@ -430,6 +441,7 @@ class PushConsumer(Starting):
                 self._wrapped(self._concurrent_listener, CONCURRENT),
                 recorder,
                 statistics,
+                user_code,
                 is_broadcasting=self._is_broadcasting,
             )
         kind = KeyOrderedDispatcher if consume.order_by_key else OrderlyDispatcher
@@ -443,6 +455,7 @@ class PushConsumer(Starting):
             offsets,
             recorder,
             statistics,
+            user_code,
         )
 
     def _begin_traces(self) -> None:
@@ -487,12 +500,16 @@ class PushConsumer(Starting):
             self._identity.release()
 
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
-        """Start unless started, consume until SIGINT or SIGTERM, then `close`; on the main thread.
+        """Start unless started, consume until SIGINT, SIGTERM or `stop`, then `close`.
 
-        A second signal ends the wait for listeners immediately.
+        A second signal ends the wait for listeners immediately. Only the main thread may handle
+        signals: on another one they are left alone, and `stop` ends it.
         """
+        numbers = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+        if not numbers:
+            _log.info(SIGNALS_LEFT_ALONE, self.group)
         # Restored at the end: `run` may be one phase of a longer program.
-        previous = {number: signal.getsignal(number) for number in _SIGNALS}
+        previous = {number: signal.getsignal(number) for number in numbers}
         asked = False
 
         def ask_to_stop(number: int, frame: FrameType | None) -> None:
@@ -503,7 +520,7 @@ class PushConsumer(Starting):
             asked = True
             self.stop()
 
-        for number in _SIGNALS:
+        for number in numbers:
             signal.signal(number, ask_to_stop)
         try:
             if self._member is None or self._closed:

@@ -5,6 +5,7 @@ Every message takes one path: producer -> accumulator -> queue sender -> send pr
 | subject | file |
 |---|---|
 | the public class, all ways to send | producer.py |
+| the same for asyncio | async_producer.py |
 | transactions, and the brokers' questions about them | transactions.py |
 | requests that wait for replies, and the replies | request_reply.py |
 | hooks around a send, checks, traces | hooks.py |

@@ -6,7 +6,6 @@ A caller waits for the oldest of many messages, for a whole batch, or for one in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 from ordermq import core
 from ordermq.model.status import SendReceipt
@@ -292,14 +291,57 @@ class AsyncWaiter:
         self.receipt: asyncio.Future[SendReceipt] = self._loop.create_future()
 
     def on_done(self, message: PendingMessage) -> None:
-        # The caller's loop may be closed by now: then nobody waits.
-        with contextlib.suppress(RuntimeError):
+        try:
             self._loop.call_soon_threadsafe(self._settle, message)
+        except RuntimeError:  # the caller's loop is closed by now: nobody waits
+            _log_unawaited(message)
 
     def _settle(self, message: PendingMessage) -> None:
         if self.receipt.done():  # the caller was cancelled; the message was sent all the same
-            return
-        if message.error is not None:
+            _log_unawaited(message)
+        elif message.error is not None:
             self.receipt.set_exception(message.error)
         else:
             self.receipt.set_result(message.receipt())
+
+
+class AsyncBatchWaiter:
+    """Lets asyncio code wait until all `count` messages of one call are done."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count  # changed by one thread at a time: a batch goes to one queue
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
+
+    def on_done(self, message: PendingMessage) -> None:
+        self._left -= len(message)
+        try:
+            self._loop.call_soon_threadsafe(self._settle, message, not self._left)
+        except RuntimeError:  # the caller's loop is closed by now: nobody waits
+            _log_unawaited(message)
+
+    def _settle(self, message: PendingMessage, is_last: bool) -> None:
+        if self.done.done():
+            _log_unawaited(message)
+        elif is_last:
+            self.done.set_result(None)
+
+
+def caller_cancelled(
+    error: asyncio.CancelledError, waiting: asyncio.Future[Any], messages: Sequence[PendingMessage]
+) -> None:
+    """Tell a cancelled caller the truth, and the log of failures that came before it left."""
+    error.add_note("what was handed over before is sent all the same")
+    if not waiting.cancelled():  # done in the same moment: `_settle` has logged nothing
+        waiting.exception()  # read, or asyncio reports it as lost
+        for message in messages:
+            _log_unawaited(message)
+
+
+def _log_unawaited(message: PendingMessage) -> None:
+    if message.error is not None:
+        _log.warning(
+            "message %s failed after its caller was cancelled: %s",
+            message.unique_ids[0],
+            message.error,
+        )

@@ -30,12 +30,14 @@ from ordermq.model.status import SendReceipt
 from ordermq.producer.accumulator import Accumulator, MessagePreparation, SendRequest
 from ordermq.producer.hooks import SendCheck, SendHook, SendHooks, TraceSends
 from ordermq.producer.pending_message import (
+    AsyncBatchWaiter,
     AsyncWaiter,
     BatchWaiter,
     FutureWaiter,
     PendingMessage,
     SendStream,
     SendWindow,
+    caller_cancelled,
 )
 from ordermq.producer.queue_selector import LatencyFaults, QueueRouting, QueueSelector, ShardingKey
 from ordermq.producer.queue_sender import FailedKeys, QueueSender
@@ -213,6 +215,11 @@ class Producer(Starting):
                 self._traces.close()
             self._client.close()
 
+    def hurry_close(self) -> None:
+        """End the wait of a `close` under way: what waits fails; any thread."""
+        if self._shutdown is not None:
+            self._shutdown.hurry()
+
     # Sending.
 
     def send(
@@ -244,11 +251,34 @@ class Producer(Starting):
         sharding_key: ShardingKey | None = None,
         queue: MessageQueue | None = None,
     ) -> SendReceipt:
-        """`send` for asyncio code, on any loop; keep the order by awaiting in order."""
+        """`send` for asyncio code, on any loop; keep the order by awaiting in order.
+
+        The message of a caller that is cancelled is sent all the same; a failure is logged then.
+        """
         waiter = AsyncWaiter()
         pending = self._preparation.one(message, sharding_key, waiter.on_done)
         self._hand_in(message, sharding_key, queue, [pending])
-        return await waiter.receipt
+        try:
+            return await waiter.receipt
+        except asyncio.CancelledError as error:
+            caller_cancelled(error, waiter.receipt, [pending])
+            raise
+
+    def asend_nowait(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """`send_nowait` for asyncio code: a future of the running loop.
+
+        Cancelling it recalls no message.
+        """
+        waiter = AsyncWaiter()
+        pending = self._preparation.one(message, sharding_key, waiter.on_done)
+        self._hand_in(message, sharding_key, queue, [pending], is_awaited=False)
+        return waiter.receipt
 
     def send_batch(
         self,
@@ -265,11 +295,27 @@ class Producer(Starting):
         Returns: one receipt per message, created when it is read.
         Raises: ConfigError: no messages, or of several topics; else as `send`.
         """
-        if not messages:
-            raise ConfigError("send_batch needs at least one message")
-        if len({message.topic for message in messages}) > 1:
-            raise ConfigError("send_batch takes messages of one topic only")
+        _require_one_topic(messages)
         return self._send_and_wait(messages, sharding_key, queue)
+
+    async def asend_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> Sequence[SendReceipt]:
+        """`send_batch` for asyncio code, on any loop; cancelled as `asend`."""
+        _require_one_topic(messages)
+        waiter = AsyncBatchWaiter(len(messages))
+        made = self._preparation.batch(messages, sharding_key, waiter.on_done)
+        self._hand_in(messages[0], sharding_key, queue, made)
+        try:
+            await waiter.done
+        except asyncio.CancelledError as error:
+            caller_cancelled(error, waiter.done, made)
+            raise
+        return _receipts(made)
 
     def send_many(
         self, events: Iterable[tuple[Message, ShardingKey | None]], *, max_in_flight: int = 256
@@ -366,11 +412,22 @@ class Producer(Starting):
         try:
             client.runtime.call(self._flush(), timeout_s)
         except TimeoutError:
-            raise RequestTimeout(
-                f"messages still wait for their receipts after {timeout_s:g} s; they are sent all "
-                "the same",
-                group=self.group,
-            ) from None
+            raise self._not_flushed(timeout_s) from None
+
+    async def aflush(self, timeout_s: float = 30.0) -> None:
+        """`flush` for asyncio code, on any loop."""
+        client = self._live()
+        try:
+            await asyncio.wait_for(client.acall(self._flush()), timeout_s)
+        except TimeoutError:
+            raise self._not_flushed(timeout_s) from None
+
+    def _not_flushed(self, timeout_s: float) -> RequestTimeout:
+        return RequestTimeout(
+            f"messages still wait for their receipts after {timeout_s:g} s; they are sent all the "
+            "same",
+            group=self.group,
+        )
 
     def send_oneway(
         self,
@@ -417,9 +474,7 @@ class Producer(Starting):
         made = self._preparation.batch(messages, key, waiter.on_done)
         self._hand_in(messages[0], key, queue, made)
         waiter.wait()
-        if len(made) == 1:
-            return made[0].all_receipts()
-        return [receipt for pending in made for receipt in pending.all_receipts()]
+        return _receipts(made)
 
     def _hand_in(
         self,
@@ -726,3 +781,16 @@ class Producer(Starting):
             "the producer is not running: call start(), or use it in a `with` block",
             group=self.group,
         )
+
+
+def _require_one_topic(messages: Sequence[Message]) -> None:
+    if not messages:
+        raise ConfigError("send_batch needs at least one message")
+    if len({message.topic for message in messages}) > 1:
+        raise ConfigError("send_batch takes messages of one topic only")
+
+
+def _receipts(made: Sequence[PendingMessage]) -> Sequence[SendReceipt]:
+    if len(made) == 1:
+        return made[0].all_receipts()
+    return [receipt for pending in made for receipt in pending.all_receipts()]

@@ -43,6 +43,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
         {"fetch"},
         {"group", "pull_consumer"},
         {"push_consumer", "lite_pull_consumer"},
+        {"async_consumer"},
     ),
 }
 HEAVY = {"numpy", "pandas", "pyarrow", "pyspark", "click", "rich", "matplotlib", "sqlalchemy"}

@@ -1,6 +1,14 @@
 """A program that test_settings_types.py has checked: each line marked `error` has one, no other."""
 
-from ordermq import LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
+from ordermq import (
+    AsyncConsumer,
+    AsyncProducer,
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+)
 from ordermq.admin.admin import Admin
 from ordermq.config import CompressionType, ConsumerConfig, ProducerConfig
 
@@ -20,3 +28,8 @@ PullConsumer("billing", name_servers="a:1", pull_timeout_ms=3000)
 PullConsumer("billing", name_servers="a:1", pull_timeout=3000)  # error
 Admin("a:1", access_key="me", secret_key="x")
 Admin("a:1", acces_key="me")  # error
+AsyncProducer("shop", name_servers="a:1", send_timeout_ms=500)
+AsyncProducer("shop", name_servers="a:1", send_timout_ms=500)  # error
+AsyncConsumer("billing", "orders", name_servers="a:1", poll_batch_size=64)
+AsyncConsumer("billing", "orders", name_servers="a:1", consume_thread_count=64)
+AsyncConsumer("billing", "orders", name_servers="a:1", pol_batch_size=64)  # error

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 
 from ordermq.client.session import ClientSession
+from ordermq.client.user_code import UserCode
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     CallOutcome,
@@ -73,10 +74,19 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
         listener: ConcurrentListener,
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
+        user_code: UserCode,
         is_broadcasting: bool,
     ) -> None:
         super().__init__(
-            client, group, config, listener, CONCURRENT, recorder, statistics, limits_tasks=True
+            client,
+            group,
+            config,
+            listener,
+            CONCURRENT,
+            recorder,
+            statistics,
+            user_code,
+            limits_tasks=True,
         )
         self._is_broadcasting = is_broadcasting
         # Batches with listeners. Two may want to settle one: the worker whose listener returned,

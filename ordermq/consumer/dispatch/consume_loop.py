@@ -30,6 +30,7 @@ from typing import Any, Generic, Protocol
 
 from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession
+from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
@@ -56,6 +57,7 @@ _DIRECT_RESULTS = {ConsumeResult.COMMIT: "CR_COMMIT", ConsumeResult.ROLLBACK: "C
 _CHECKS_PER_TIMEOUT = 10  # so a slow call is found at most a tenth of its time-out late
 _FIRST_RESTART_MS = 1_000
 _MAX_RESTART_MS = 60_000
+_HOLD_S = 0.001  # so long a run may keep an event loop from its other tasks
 
 AnyListener = Callable[..., Any]
 Awaited = Callable[[Awaitable[object]], object]  # waits for what a plain listener returned
@@ -64,6 +66,10 @@ _PLAIN_RESULTS = (ConsumeResult, int, type(None))
 Outcome = tuple[object, BaseException | None]
 # The first call that did not simply succeed, and its outcome; None if all did.
 CallOutcome = tuple[ConsumeContext, Outcome] | None
+
+
+class ListenerCancelled(Exception):
+    """The task of a listener was cancelled, by user code: no failure of its messages."""
 
 
 class Step(Protocol):
@@ -133,10 +139,10 @@ class ListenerCalls:
                 value = listener(context.messages, context)
                 if inspect.isawaitable(value):
                     value = await value
-            except asyncio.CancelledError:
-                raise  # the consumer closes; the batch stays unfinished and is redelivered
+            except KeyboardInterrupt:
+                raise  # of the program: its loop may be the one this runs on
             except BaseException as error:  # noqa: BLE001 - judged as the outcome
-                return context, (None, error)
+                return context, (None, _told_apart(error))
             if (value is not _SUCCESS and value is not self.other_success) or self.is_judged:
                 return context, (value, None)
         return None
@@ -217,10 +223,19 @@ class OnIoThread:
     async def perform_async(self, listener: AnyListener, runtime: Runtime) -> Outcome:
         try:
             return await asyncio.wrap_future(runtime.submit(self.work)), None
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:  # noqa: BLE001 - handed on as the outcome
-            return None, error
+            return None, _told_apart(error)
+
+
+def _told_apart(error: BaseException) -> BaseException:
+    """Return the error a call ended with, or `ListenerCancelled` if its task was cancelled.
+
+    A listener that awaits something cancelled raises CancelledError, too, and has failed.
+    """
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        return ListenerCancelled("the listener's task was cancelled")
+    return error
 
 
 class SlowListenerWatch:
@@ -287,6 +302,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
 
     Args:
         results: the results this listener may return.
+        user_code: has the event loop of an `async def` listener.
         limits_tasks: an `async def` listener has at most `consume_thread_count` calls at once.
             Not needed where each queue has one call anyway.
     """
@@ -302,6 +318,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         results: ListenerResults,
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
+        user_code: UserCode,
         *,
         limits_tasks: bool = False,
     ) -> None:
@@ -322,8 +339,10 @@ class ConsumeLoop(ABC, Generic[Queue]):
             self._run_async,
             f"ordermq-{group}",
             client.runtime,
+            user_code,
             limits_tasks=limits_tasks,
         )
+        self._is_closed = False
 
     # Receiver, as in consumer/queue/receiver.py; each dispatcher adds the rest.
 
@@ -392,6 +411,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
         self._pool.resize(size)
 
     def close(self, timeout_s: float) -> bool:
+        self._is_closed = True  # first: the pool cancels the tasks that are left
         return self._pool.close(timeout_s)
 
     # Slow listeners; what follows differs between ordered and concurrent groups.
@@ -422,13 +442,29 @@ class ConsumeLoop(ABC, Generic[Queue]):
             self._recover(assigned)
 
     async def _run_async(self, assigned: Queue) -> None:
+        if self._is_closed:
+            return  # begun by the user's loop, behind the close
         steps, listener, runtime = self._consume(assigned), self._listener, self._client.runtime
+        loop = asyncio.get_running_loop()
+        turn_s = loop.time()
         try:
             step = next(steps)
             while True:
-                step = steps.send(await step.perform_async(listener, runtime))
+                outcome = await step.perform_async(listener, runtime)
+                if self._is_closed:
+                    return  # cancelled: the batch stays unfinished and is redelivered elsewhere
+                step = steps.send(outcome)
+                # A listener that never waits would keep the loop for as long as messages come.
+                if loop.time() - turn_s > _HOLD_S:
+                    await asyncio.sleep(0)
+                    turn_s = loop.time()
         except StopIteration:
             return
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            # Between two calls, or of the program. Nobody else comes back to this queue.
+            if not self._is_closed:
+                assigned.abandon_batch("the task of its listener was cancelled")
+            raise
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
@@ -507,6 +543,6 @@ def restart_delay_ms(count: int) -> int:
 
 def failure_text(error: BaseException) -> str:
     """Describe a failed call for the log: what the listener raised, or what it returned."""
-    if type(error) is ConfigError or isinstance(error, (StoreError, Fenced)):
+    if type(error) is ConfigError or isinstance(error, (StoreError, Fenced, ListenerCancelled)):
         return str(error)
     return f"listener raised {type(error).__name__}"

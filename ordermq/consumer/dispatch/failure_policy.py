@@ -19,7 +19,11 @@ from typing import Any, ClassVar
 
 from ordermq.client.session import ClientSession
 from ordermq.config import ConsumeConfig
-from ordermq.consumer.dispatch.consume_loop import OnIoThread, failure_text
+from ordermq.consumer.dispatch.consume_loop import (
+    ListenerCancelled,
+    OnIoThread,
+    failure_text,
+)
 from ordermq.consumer.listener import ConsumeContext, Verdict
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
@@ -162,9 +166,10 @@ _AT_THE_LIMIT = {
     Stop: NextStep.STOP,
     ParkKey: NextStep.PARK,
 }
-# Errors of the offset store around a call: its database is away, or has another owner of the queue.
-# Were they counted, an hour's outage would move good messages to the dead-letter topic.
-_OUTAGES = (StoreError, Fenced)
+# No fault of the message: the database of the offset store is away, or has another owner of the
+# queue, or the listener's task was cancelled. Were they counted, an hour's outage would move good
+# messages to the dead-letter topic.
+_OUTAGES = (StoreError, Fenced, ListenerCancelled)
 _SUSPENDED = "listener suspended the queue"
 _LOG_TEXT = {
     NextStep.RETRY: "offsets %d-%d will be retried in %d ms",
@@ -280,7 +285,7 @@ class FailureHandler:
     ) -> Generator[OnIoThread, Any, bool]:
         """Move a message to the dead-letter topic; False if it could not be stored for now."""
         is_moved, error = yield OnIoThread(self._dead_letter(assigned, claim, message))
-        if error is not None:
+        if error is not None and not isinstance(error, ListenerCancelled):
             raise error
         return bool(is_moved)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from ordermq.client.session import ClientSession
+from ordermq.client.user_code import UserCode
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
     BatchCalls,
@@ -82,13 +83,14 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         offsets: OffsetCommitter,
         recorder: EventRecorder,
         statistics: ConsumerStatistics,
+        user_code: UserCode,
     ) -> None:
         results = AUTO_COMMIT if config.auto_commit else MANUAL_COMMIT
         # Where one attempt is all, a failed batch could not say which of its messages failed.
         self._batch_size = (
             1 if on_failure.max_attempts == 1 else config.consume_message_batch_max_size
         )
-        super().__init__(client, group, config, listener, results, recorder, statistics)
+        super().__init__(client, group, config, listener, results, recorder, statistics, user_code)
         self._offsets = offsets
         strict = config.strict_results
         self._results_of = {

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ordermq.callables import is_async
 from ordermq.client.runtime import Runtime, result_of
+from ordermq.client.user_code import TaskLoop, UserCode
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.consumer.queue.receiver import Queue
@@ -76,17 +77,25 @@ def pool_for(
     run_async: Callable[[Queue], Coroutine[Any, Any, None]],
     name: str,
     runtime: Runtime,
+    user_code: UserCode,
     *,
     limits_tasks: bool,
 ) -> ListenerPool[Queue]:
     """Make the pool a listener needs: `size` threads, or an event loop for an `async def` one.
 
     Args:
+        user_code: has that loop.
         limits_tasks: the event loop, too, runs at most `size` queues at once.
     """
+
+    def make_loop() -> TaskLoop:
+        return user_code.listener_loop(f"{name}-listeners")
+
     if is_async(listener):
-        return ListenerLoop(run_async, f"{name}-listeners", size if limits_tasks else None)
-    return WorkerPool(size, run, name, lambda check: runtime.post_after(_CHECK_AFTER_S, check))
+        return ListenerLoop(run_async, make_loop(), size if limits_tasks else None)
+    return WorkerPool(
+        size, run, name, lambda check: runtime.post_after(_CHECK_AFTER_S, check), make_loop
+    )
 
 
 class _Worker:
@@ -119,6 +128,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         run: consumes one queue until it is empty, revoked, out of its time slice, or `goes_on`
             returned False; it reports its calls to `goes_on`.
         later: calls its argument in about a millisecond, on any thread.
+        make_loop: for listeners that turn out to be asynchronous.
         clock_ns: for the duration of calls.
     """
 
@@ -131,6 +141,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         run: Callable[[Queue], None],
         name: str,
         later: Callable[[Callable[[], None]], None],
+        make_loop: Callable[[], TaskLoop],
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._size = size
@@ -148,7 +159,8 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         self._steps_checked = -1  # at the last check
         self._has_check = False  # one check at a time is on its way
         self._is_closing = False
-        self._loop: Runtime | None = None  # of listeners that turn out to be asynchronous
+        self._make_loop = make_loop
+        self._loop: TaskLoop | None = None
 
     def submit(self, assigned: Queue) -> None:
         with self._lock:
@@ -195,7 +207,7 @@ class WorkerPool(ProcessBound, Generic[Queue]):
         # connection, the next one can use.
         with self._lock:
             if self._loop is None:
-                self._loop = Runtime(f"{self._name}-listeners")
+                self._loop = self._make_loop()
         return self._loop.call(result_of(returned))
 
     def resize(self, size: int) -> None:
@@ -328,22 +340,23 @@ class WorkerPool(ProcessBound, Generic[Queue]):
 
 
 class ListenerLoop(ProcessBound, Generic[Queue]):
-    """A thread with an event loop for `async def` listeners; one task per submitted queue.
+    """An event loop for `async def` listeners; one task per submitted queue.
 
     Args:
         run: consumes one queue until it is empty, revoked or out of its time slice.
+        loop: a thread's own, or that of the user.
         limit: maximum number of tasks that run at once; None for any number.
     """
 
     def __init__(
-        self, run: Callable[[Queue], Coroutine[Any, Any, None]], name: str, limit: int | None
+        self, run: Callable[[Queue], Coroutine[Any, Any, None]], loop: TaskLoop, limit: int | None
     ) -> None:
         self._run = run
-        self._runtime = Runtime(name)
+        self._loop = loop
         self._slots = None if limit is None else asyncio.Semaphore(limit)
 
     def submit(self, assigned: Queue) -> None:
-        self._runtime.post(self._start, assigned)
+        self._loop.post(self._start, assigned)
 
     def goes_on(self, calls: int) -> bool:
         return True  # tasks share the loop by awaiting; nobody waits for a thread
@@ -355,10 +368,10 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
             work = listener(context.messages, context)
         except Exception as error:  # noqa: BLE001 - the user's; handed on as the outcome
             return None, error
-        return await _outcome_of(asyncio.wrap_future(self._runtime.submit(work)))
+        return await _outcome_of(asyncio.wrap_future(self._loop.submit(work)))
 
     def awaited(self, returned: Awaitable[object]) -> object:
-        return self._runtime.call(result_of(returned))
+        return self._loop.call(result_of(returned))
 
     def resize(self, size: int) -> None:
         # Tasks that run keep the old semaphore; only later ones wait for the new one.
@@ -366,16 +379,16 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
             self._slots = asyncio.Semaphore(size)
 
     def stack_of(self, assigned: AssignedQueue, thread: int) -> str:
-        return stacks_of_tasks(self._runtime.loop, str(assigned.queue))
+        return stacks_of_tasks(self._loop.loop, str(assigned.queue))
 
     def close(self, timeout_s: float) -> bool:
-        """Cancel the tasks and end the thread; always True."""
-        self._runtime.release()
+        """Cancel the tasks, and end the thread of a loop of its own; always True."""
+        self._loop.release()
         return True
 
     def _start(self, assigned: Queue) -> None:
         work = self._run(assigned) if self._slots is None else self._run_limited(assigned)
-        self._runtime.spawn(work, str(assigned.queue))
+        self._loop.spawn(work, str(assigned.queue))
 
     async def _run_limited(self, assigned: Queue) -> None:
         assert self._slots is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import threading
@@ -16,8 +15,9 @@ from typing import Any, NamedTuple
 
 from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
-from ordermq.client.runtime import Shutdown, cancelled, result_of
+from ordermq.client.runtime import Shutdown, cancelled
 from ordermq.client.session import ClientSession
+from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock
 from ordermq.config import (
     ConsumeFromWhere,
@@ -130,6 +130,7 @@ class ReceiverParts(NamedTuple):
     offsets: OffsetCommitter
     recorder: EventRecorder
     statistics: ConsumerStatistics
+    user_code: UserCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +145,7 @@ class MemberSettings:
         is_polled: the caller polls, as of a lite pull consumer.
         commits_done, commits_resets: see `OffsetCommitter`.
         drain_timeout_ms: see `Revocation`.
+        user_code: where listeners' coroutines and the two callbacks run.
     """
 
     group: str
@@ -167,6 +169,7 @@ class MemberSettings:
     drain_timeout_ms: int
     on_assigned: QueueCallback | None
     on_revoked: QueueCallback | None
+    user_code: UserCode
     clock: Clock
     recorder: Recorder
     statistics: ConsumerStatistics
@@ -234,7 +237,7 @@ class GroupMember(ProcessBound):
         )
         # Each part is made after the parts it uses; it reaches later ones through callbacks.
         self._receiver = settings.make_receiver(
-            ReceiverParts(client, self.offsets, self._recorder, statistics)
+            ReceiverParts(client, self.offsets, self._recorder, statistics, settings.user_code)
         )
         self._fetcher = Fetcher(
             client,
@@ -716,11 +719,11 @@ class GroupMember(ProcessBound):
         task.add_done_callback(self._callbacks.discard)
 
     async def _call_back(self, callback: Callable[..., object] | None, *arguments: object) -> None:
-        """Call the user on another thread; what it raises is logged, the queue goes on."""
+        """Call the user, off this thread; what it raises is logged, the queue goes on."""
         if callback is None:
             return
         try:
-            await asyncio.to_thread(_call_user, callback, *arguments)
+            await self._settings.user_code.call_back(callback, *arguments)
         except asyncio.CancelledError:
             raise
         # Also sys.exit(), which would end the I/O thread's loop.
@@ -751,9 +754,3 @@ def _lag_of(assigned: AssignedQueue, wall_ms: int, is_current: bool) -> Lag:
     # The broker's clock may be ahead of this machine's.
     seconds = None if stored_ms is None else max(wall_ms - stored_ms, 0) / 1_000
     return Lag(messages, seconds, is_current)
-
-
-def _call_user(callback: Callable[..., object], *arguments: object) -> None:
-    returned = callback(*arguments)
-    if inspect.isawaitable(returned):  # on a loop of its own: only this thread waits for it
-        asyncio.run(result_of(returned))

@@ -116,7 +116,7 @@ class PolledBatch(MessageRun):
             one: what a tag expression leaves out behind it is covered too.
     """
 
-    __slots__ = ("_assigned", "_claim", "next_offset")
+    __slots__ = ("assigned", "claim", "next_offset")
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ class PolledBatch(MessageRun):
         claim: BatchClaim | None = None,
     ) -> None:
         super().__init__(segments)
-        self._assigned = assigned
-        self._claim = claim
+        self.assigned = assigned
+        self.claim = claim
         self.next_offset = next_offset
 
     @property
@@ -160,9 +160,9 @@ class PolledBatch(MessageRun):
         return assigned.is_revoked() or assigned.generation != claim.generation
 
     def _held(self) -> tuple[AssignedQueue, BatchClaim]:
-        if self._assigned is None or self._claim is None:
+        if self.assigned is None or self.claim is None:
             raise StateError("an empty batch is of no queue: nothing came before the time-out")
-        return self._assigned, self._claim
+        return self.assigned, self.claim
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The messages as a table; no Python object per message.
@@ -196,7 +196,7 @@ class PolledBatch(MessageRun):
             raise _missing("pandas", error) from error
 
     def __repr__(self) -> str:
-        if self._assigned is None:
+        if self.assigned is None:
             return "<PolledBatch, empty>"
         last = self.next_offset - 1
         return (
@@ -345,24 +345,34 @@ class PollBuffer:
             self._waiting.discard(waiter)
 
     def stop(self) -> None:
-        """Hand nothing out any more; waiting pollers return.
-
-        The batches of the calling thread are given back: it is not coming to end them.
-        """
-        here = threading.get_ident()
+        """Hand nothing out any more; waiting pollers return."""
         with self._lock:
             self.is_stopped = True
             self._wake()  # who waits returns with nothing
+
+    def give_back_of_thread(self, thread: int) -> None:
+        """End the batches as not done that this thread has polled, for itself or its tasks."""
+        with self._lock:
             for poller, out in list(self._out.items()):
-                if out.thread == here:
+                if out.thread == thread:
                     self._give_back(poller)
 
-    def give_back(self, poller: Hashable, queue: MessageQueue) -> None:
-        """End the poller's batch of this queue as not done."""
+    def give_back(self, poller: Hashable, queue: MessageQueue | None = None) -> None:
+        """End the poller's batch as not done; with a queue, only if it is of that queue."""
         with self._lock:
             out = self._out.get(poller)
-            if out is not None and out.assigned.queue == queue:
+            if out is not None and queue in (None, out.assigned.queue):
                 self._give_back(poller)
+
+    def poller_ended(self, poller: Hashable) -> None:
+        """Report a poller that ended with a batch; under queue locks, redeliver the batch."""
+        with self._lock:
+            self._check_end(poller)
+
+    def is_out(self, batch: PolledBatch) -> bool:
+        """Return True while a poller has this batch, and it counts."""
+        with self._lock:
+            return any(out.counts and out.claim is batch.claim for out in self._out.values())
 
     # Committing
 
@@ -509,23 +519,24 @@ class PollBuffer:
     # Pollers that ended.
 
     async def _watch(self) -> None:
-        """Report pollers that ended with a batch; under queue locks, redeliver what they had."""
+        """Find pollers that ended with a batch; a task's end is told at once, where it can be."""
         with self._lock:
-            for poller, out in list(self._out.items()):
-                # Out of order it is only reported: what it had may be in another thread's hands.
-                name = _end_of(poller)
-                if not name:
-                    continue
-                if self.is_ordered:
-                    self._report(name, out, "it is redelivered")
-                    self._give_back(poller)
-                elif not out.counts:
-                    del self._out[poller]  # it counts no more, and nobody comes back with it
-                elif poller not in self._reported:
-                    self._reported.add(poller)
-                    self._report(
-                        name, out, "no offset behind it is committed before commit() or seek()"
-                    )
+            for poller in list(self._out):
+                self._check_end(poller)
+
+    def _check_end(self, poller: Hashable) -> None:
+        out, name = self._out.get(poller), _end_of(poller)
+        if out is None or not name:
+            return
+        if self.is_ordered:
+            self._report(name, out, "it is redelivered")
+            self._give_back(poller)
+        # Out of order it is only reported: what it had may be in another thread's hands.
+        elif not out.counts:
+            del self._out[poller]  # it counts no more, and nobody comes back with it
+        elif poller not in self._reported:
+            self._reported.add(poller)
+            self._report(name, out, "no offset behind it is committed before commit() or seek()")
 
     def _report(self, name: str, out: BatchOut, consequence: str) -> None:
         _log.warning(

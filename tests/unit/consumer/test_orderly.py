@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
 from ordermq.consumer.dispatch.consume_loop import BatchCalls, OnIoThread
@@ -73,6 +74,7 @@ class Consumption:
             cast(OffsetCommitter, SimpleNamespace(commit=self.commit, is_transactional=False)),
             EventRecorder(NoHistory(), "G"),
             self.statistics,
+            OwnThreads(),
         )
         self.others_wait = False
         self.service._pool = cast(

@@ -477,6 +477,7 @@ def test_in_order_the_end_gives_back_what_the_closing_thread_has() -> None:
     other.start()
     other.join()
     held.buffer.stop()
+    held.buffer.give_back_of_thread(threading.get_ident())
     assert mine.revoke(), "nobody has it any more"
     assert not theirs.revoke()
     held.buffer.finish(OTHER)

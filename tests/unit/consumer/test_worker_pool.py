@@ -47,13 +47,17 @@ class Work:
             yield call_ns
 
 
+def no_loop() -> Any:
+    raise AssertionError("no listener here is asynchronous")
+
+
 class Pool(WorkerPool):
     """A pool whose checks run on request, and whose calls take a given time."""
 
     def __init__(self, size: int) -> None:
         self.checks: list[Callable[[], None]] = []
         self.now_ns = threading.local()
-        super().__init__(size, self.serve, "test", self.checks.append, self.read_clock)
+        super().__init__(size, self.serve, "test", self.checks.append, no_loop, self.read_clock)
 
     def read_clock(self) -> int:
         return getattr(self.now_ns, "value", 0)

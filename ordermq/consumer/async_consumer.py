@@ -1,0 +1,504 @@
+"""AsyncConsumer: a member of a consumer group for asyncio code, on the caller's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
+
+from ordermq.client.runtime import in_thread, shielded
+from ordermq.client.user_code import CallersLoop
+from ordermq.clock import Clock
+from ordermq.closing import AsyncStarting
+from ordermq.config import ConsumerConfig, LitePullConsumerConfig
+from ordermq.config.checks import hint
+from ordermq.consumer.dispatch.failure_policy import FailurePolicy
+from ordermq.consumer.group.group_member import QueueCallback
+from ordermq.consumer.listener import ConcurrentListener, ConsumeHook, Listener, MessageFilter
+from ordermq.consumer.lite_pull_consumer import Batches, LitePullConsumer
+from ordermq.consumer.offsets.offset_store import OffsetStore
+from ordermq.consumer.push_consumer import SIGNALS_LEFT_ALONE, PushConsumer
+from ordermq.consumer.queue.poll_buffer import PolledBatch
+from ordermq.consumer.queue.statistics import ConsumerStatistics, Lag
+from ordermq.errors import ConfigError, StateError
+from ordermq.health import ConsumerHealth
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.subscription import EVERYTHING
+
+if TYPE_CHECKING:
+    from ordermq.config.settings import AsyncConsumerSettings
+
+_log = logging.getLogger("ordermq.consumer")
+_L = TypeVar("_L", bound=Listener)
+_C = TypeVar("_C", bound=ConcurrentListener)
+_CLOSE_TIMEOUT_S = 60.0
+_CLEAN_UP_S = 5.0  # `close` waits so long for listeners that were cancelled
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_OF_ITERATION = LitePullConsumerConfig.kinds().keys() - ConsumerConfig.kinds().keys()
+_OF_LISTENERS = {
+    *(ConsumerConfig.kinds().keys() - LitePullConsumerConfig.kinds().keys()),
+    "on_failure",
+    "history",
+    "message_model",  # iteration is under queue locks, and broadcasting has none
+}
+
+
+class AsyncBatch(PolledBatch):
+    """Messages of one queue, ascending in offset, as `async for` of a consumer gives them."""
+
+    __slots__ = ("_commit",)
+
+    def __init__(
+        self, polled: PolledBatch, commit: Callable[[PolledBatch], Awaitable[None]]
+    ) -> None:
+        super().__init__(polled.segments, polled.next_offset, polled.assigned, polled.claim)
+        self._commit = commit
+
+    async def commit(self) -> None:
+        """Commit the batch now; returns when the broker has acknowledged it.
+
+        The batch is done then, and its queue may go to another task or member.
+
+        Raises: StateError: it is done already, or its lease was lost: it is redelivered.
+            RemotingError, RouteError: the broker did not take it; commit again.
+        """
+        await self._commit(self)
+
+
+class AsyncBatches:
+    """The iterator of `AsyncConsumer.batches`."""
+
+    def __init__(self, consumer: LitePullConsumer, polled: Batches) -> None:
+        self._consumer = consumer
+        self._polled = polled
+
+    def __aiter__(self) -> Self:
+        # A loop that was left has not finished its last batch: entering another one must not
+        # count as asking for the next.
+        self._consumer.give_back()
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, AsyncBatch]:
+        # No `async def`: the poller is the task that calls it, as in `LitePullConsumer.apoll`.
+        return self._next(self._polled.__anext__())
+
+    async def _next(self, polled: Coroutine[Any, Any, PolledBatch]) -> AsyncBatch:
+        return AsyncBatch(await polled, self._consumer.acommit_batch)
+
+
+class _Use(Protocol):
+    """A use of an AsyncConsumer, for a listener or for iteration, around the consumer it needs."""
+
+    @property
+    def consumer(self) -> PushConsumer | LitePullConsumer: ...
+
+    def listened(self) -> PushConsumer:
+        """Return the consumer of a listener, or raise StateError."""
+
+    def iterated(self) -> LitePullConsumer:
+        """Return the consumer of an iteration, or raise StateError."""
+
+    def leave(self) -> None:
+        """Give up what only the calling task could finish; it is about to close the consumer."""
+
+    def assigned_queues(self) -> list[MessageQueue]: ...
+
+    async def pause(self, queue: MessageQueue) -> None: ...
+
+    async def resume(self, queue: MessageQueue) -> None: ...
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None: ...
+
+
+class _Listening:
+    def __init__(self, **arguments: Any) -> None:
+        self.consumer = PushConsumer(**arguments)
+
+    def listened(self) -> PushConsumer:
+        return self.consumer
+
+    def iterated(self) -> LitePullConsumer:
+        raise StateError(
+            "this consumer has a listener, or settings for one: it cannot be iterated",
+            group=self.consumer.group,
+        )
+
+    def leave(self) -> None:
+        """Leave nothing: close waits for the calls of listeners."""
+
+    def assigned_queues(self) -> list[MessageQueue]:
+        return self.consumer.assigned_queues()
+
+    async def pause(self, queue: MessageQueue) -> None:
+        self.consumer.pause(queue)
+
+    async def resume(self, queue: MessageQueue) -> None:
+        await in_thread(self.consumer.resume, queue)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        await asyncio.wrap_future(self.consumer.seek(queue, offset))
+
+
+class _Iteration:
+    def __init__(self, **arguments: Any) -> None:
+        if arguments.get("config") is None:
+            arguments["ordered"] = True
+        self.consumer = LitePullConsumer(**arguments)
+        if not self.consumer.config.lite.ordered:
+            raise ConfigError(
+                "config: an AsyncConsumer is iterated under queue locks, with ordered=True",
+                group=self.consumer.group,
+            )
+
+    def listened(self) -> PushConsumer:
+        raise StateError(
+            "no listener: decorate one with @consumer.orderly or concurrently, or iterate",
+            group=self.consumer.group,
+        )
+
+    def iterated(self) -> LitePullConsumer:
+        return self.consumer
+
+    def leave(self) -> None:
+        self.consumer.give_back()
+
+    def assigned_queues(self) -> list[MessageQueue]:
+        return self.consumer.assignment()
+
+    async def pause(self, queue: MessageQueue) -> None:
+        self.consumer.pause([queue])
+
+    async def resume(self, queue: MessageQueue) -> None:
+        self.consumer.resume([queue])
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        await self.consumer.aseek(queue, offset)
+
+
+class AsyncConsumer(AsyncStarting):
+    """A member of a consumer group whose user code runs on the event loop that starts it.
+
+    With a listener it works as a `PushConsumer`: `async def` listeners, `on_assigned` and
+    `on_revoked` run on the loop, plain listeners on worker threads. Without one it is iterated,
+    as a `LitePullConsumer(ordered=True)`:
+
+        async with AsyncConsumer("billing", "orders", name_servers=...) as consumer:
+            async for batch in consumer:
+                ...
+
+    A batch is of one queue, ascending in offset, and done when its task asks for the next one, or
+    by `await batch.commit()`. One that its task has left, by `break`, an exception or a
+    cancellation, is redelivered. Each task that iterates has batches of its own; no two tasks have
+    a batch of one queue.
+
+    Leases are renewed on the I/O thread: a loop that is blocked loses none (docs/asyncio.md).
+
+    Args:
+        group, name_servers, instance_name, clock: as of `PushConsumer`.
+        topics: to subscribe; `subscribe` for a part of a topic.
+        config: all settings at once, for a listener or for iteration; else give them flat.
+        on_failure, history: for a listener, as of `PushConsumer`.
+        offset_store: as of `PushConsumer`, or of `LitePullConsumer`.
+        on_assigned, on_revoked: plain or `async def`, called on the loop with a queue before its
+            first pull, and after it was given up; not to close the consumer from.
+        settings: those of `PushConsumer` for a listener, or of `LitePullConsumer` for iteration.
+    Raises: ConfigError: a name or setting no broker would take, or settings of both uses.
+    """
+
+    def __init__(
+        self,
+        group: str | None = None,
+        *topics: str,
+        name_servers: str | Sequence[str] | None = None,
+        instance_name: str | None = None,
+        config: ConsumerConfig | LitePullConsumerConfig | None = None,
+        on_failure: FailurePolicy | None = None,
+        offset_store: OffsetStore | None = None,
+        on_assigned: QueueCallback | None = None,
+        on_revoked: QueueCallback | None = None,
+        history: str | os.PathLike[str] | None = None,
+        clock: Clock | None = None,
+        **settings: Unpack[AsyncConsumerSettings],
+    ) -> None:
+        options = {
+            "name_servers": name_servers,
+            "instance_name": instance_name,
+            "config": config,
+            "on_failure": on_failure,
+            "offset_store": offset_store,
+            "on_assigned": on_assigned,
+            "on_revoked": on_revoked,
+            "history": history,
+            "clock": clock,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        self._arguments: dict[str, Any] = {"group": group, **given, **settings}
+        self._is_for_listener = _is_for_listener(config, given.keys(), settings.keys())
+        # Made now even where a listener may follow: a wrong value raises at the caller's line.
+        self._use: _Use = (_Listening if self._is_for_listener else _Iteration)(**self._arguments)
+        self.group = self._use.consumer.group
+        self._loop: CallersLoop | None = None
+        self._stopped = asyncio.Event()
+        self._subscribed: list[tuple[str, str, str | None]] = []
+        for topic in topics:
+            self.subscribe(topic)
+
+    def __repr__(self) -> str:
+        return f"<AsyncConsumer {self.group} {self.client_id}>"
+
+    @property
+    def client_id(self) -> str:
+        """The member's id, as brokers list it."""
+        return self._use.consumer.client_id
+
+    @property
+    def blocking(self) -> PushConsumer | LitePullConsumer:
+        """The consumer inside, for metrics and for calls that are not here; most of them block.
+
+        Another one from the registration of a listener on.
+        """
+        return self._use.consumer
+
+    @property
+    def statistics(self) -> ConsumerStatistics:
+        """The member's counters."""
+        return self._use.consumer.statistics
+
+    # Before the start.
+
+    def subscribe(
+        self, topic: str, expression: str = EVERYTHING, *, sql: str | None = None
+    ) -> None:
+        """Consume `topic`, or the part of it that `PushConsumer.subscribe` describes."""
+        self._require_not_started("subscribe")
+        self._use.consumer.subscribe(topic, expression, sql=sql)
+        self._subscribed.append((topic, expression, sql))
+
+    def orderly(self, listener: _L) -> _L:
+        """Register the listener, as `PushConsumer.orderly`; `async def` runs on the loop."""
+        return self._for_listener("orderly").orderly(listener)
+
+    def concurrently(self, listener: _C) -> _C:
+        """Register the listener, as `PushConsumer.concurrently`; `async def` runs on the loop."""
+        return self._for_listener("concurrently").concurrently(listener)
+
+    def add_hook(self, hook: ConsumeHook) -> None:
+        """Have `hook` called around each listener call, as `PushConsumer.add_hook`."""
+        self._for_listener("add_hook").add_hook(hook)
+
+    def add_filter(self, keep: MessageFilter) -> None:
+        """Give the listener only some messages, as `PushConsumer.add_filter`."""
+        self._for_listener("add_filter").add_filter(keep)
+
+    def _for_listener(self, call: str) -> PushConsumer:
+        self._require_not_started(call)
+        if self._is_for_listener is None:
+            self._is_for_listener = True
+            self._use = _Listening(**self._arguments)
+            for topic, expression, sql in self._subscribed:
+                self._use.consumer.subscribe(topic, expression, sql=sql)
+        return self._use.listened()
+
+    def _require_not_started(self, call: str) -> None:
+        if self._loop is not None:
+            raise StateError(f"{call}() before the consumer starts", group=self.group)
+
+    # Joining and leaving.
+
+    async def start(self) -> None:
+        """Join the group; this loop is the one that all user code runs on.
+
+        A caller that is cancelled meanwhile leaves the group again.
+
+        Raises: as `PushConsumer.start`, or `LitePullConsumer.start`.
+        """
+        if self._loop is not None:
+            raise StateError(
+                "start() may be called only once; create a new AsyncConsumer", group=self.group
+            )
+        loop = self._loop = CallersLoop(asyncio.get_running_loop(), self.group)
+        consumer = self._use.consumer
+        try:
+            await shielded(in_thread(consumer.start_with, loop))
+        except asyncio.CancelledError:
+            await shielded(in_thread(consumer.close, 0.0))
+            raise
+        except BaseException:
+            self._loop = None  # not started: it may be tried again
+            raise
+
+    async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
+        """Leave the group: hand every queue over, then disconnect.
+
+        Waits for listener calls in progress, and for the batches of other tasks: each ends when
+        its task asks for the next one, which ends its loop. The calling task's own batch is
+        redelivered, unless it was committed.
+
+        Args:
+            timeout_s: how long that may take. After it listeners are cancelled, and the locks of
+                their queues expire at the broker.
+        A second call, or the cancellation of the caller, ends the wait immediately.
+
+        Returns: True if every queue was handed over in order; a later call returns the same.
+        Raises: StateError: called by a listener or callback of this consumer, which it would wait
+            for; call `stop` there.
+        """
+        loop, consumer = self._loop, self._use.consumer
+        if loop is None:
+            return True
+        if loop.has(asyncio.current_task()):
+            raise StateError(
+                "close() in a listener or callback would wait for itself: call stop() there",
+                group=self.group,
+            )
+        self._stopped.set()
+        self._use.leave()
+        is_in_order = await shielded(in_thread(consumer.close, timeout_s), self._hurry)
+        if loop.loop is asyncio.get_running_loop():
+            await loop.ended(_CLEAN_UP_S)
+        return is_in_order
+
+    def _hurry(self) -> None:
+        # A second `close` ends the wait of the first; nobody waits for this one.
+        threading.Thread(target=self._use.consumer.close, args=(0.0,), daemon=True).start()
+
+    async def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
+        """Start unless started, call the listener until SIGINT, SIGTERM or `stop`, then `close`.
+
+        A second signal ends the wait for listeners immediately, as a second cancellation does.
+        Only a loop on the main thread can handle signals: on another one they are left alone.
+
+        Returns: as `close`. Raises: as `start`; StateError: there is no listener.
+        """
+        self._use.listened()
+        with self._signals():
+            if self._loop is None:
+                await self.start()
+            try:
+                await self._stopped.wait()
+            finally:
+                is_in_order = await self.close(timeout_s)
+        return is_in_order
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            _log.info(SIGNALS_LEFT_ALONE, self.group)
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        previous = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                loop.remove_signal_handler(number)
+                if handler is not None:  # None: not set by Python, so not to be set by it either
+                    signal.signal(number, handler)
+
+    def _on_signal(self) -> None:
+        if self._stopped.is_set():
+            _log.warning(
+                "group %s: second signal: leaving without waiting for listeners", self.group
+            )
+            self._hurry()
+        else:
+            self._stop()
+
+    def stop(self) -> None:
+        """Make `run` close and return, and end each `async for` after its present batch.
+
+        From any thread, signal handler, listener or callback.
+        """
+        if self._loop is not None:
+            self._loop.post(self._stop)
+        else:
+            self._stopped.set()
+
+    def _stop(self) -> None:
+        self._stopped.set()
+        self._use.consumer.stop()
+
+    # Messages.
+
+    def __aiter__(self) -> AsyncBatches:
+        return self.batches().__aiter__()
+
+    def batches(self, timeout_ms: int | None = None) -> AsyncBatches:
+        """Iterate with `async for batch in consumer.batches(...)`.
+
+        Args:
+            timeout_ms: end when nothing came for so long; None goes on until `stop` or `close`.
+        Raises: StateError: the consumer has a listener.
+        """
+        consumer = self._use.iterated()
+        return AsyncBatches(consumer, consumer.batches(timeout_ms))
+
+    # While it runs.
+
+    def assigned_queues(self) -> list[MessageQueue]:
+        """Return the queues assigned now, sorted; [] before the start and after the close."""
+        return self._use.assigned_queues()
+
+    async def pause(self, queue: MessageQueue) -> None:
+        """Begin no batch of an assigned queue until `resume`; its lock is kept.
+
+        Raises: StateError: it is not assigned.
+        """
+        await self._use.pause(queue)
+
+    async def resume(self, queue: MessageQueue) -> None:
+        """End a `pause`. Raises: StateError: the queue is not assigned."""
+        await self._use.resume(queue)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue from `offset`, forwards or backwards, as `PushConsumer.seek` or, iterating,
+        `LitePullConsumer.seek`; not in a listener of this queue.
+
+        Raises: as these.
+        """
+        await self._use.seek(queue, offset)
+
+    async def lag(self) -> dict[MessageQueue, Lag]:
+        """Return how far each held queue is behind, as `PushConsumer.lag`."""
+        return await in_thread(self._use.consumer.lag)
+
+    async def health(self) -> ConsumerHealth:
+        """Return what this consumer can do at this moment, for a probe; never raises."""
+        return await in_thread(self._use.consumer.health)
+
+
+def _is_for_listener(
+    config: ConsumerConfig | LitePullConsumerConfig | None,
+    arguments: Collection[str],
+    settings: Collection[str],
+) -> bool | None:
+    """Return whether these are for a listener or for iteration; None: for either.
+
+    Raises: ConfigError: some are for one and some for the other, or there is no such setting.
+    """
+    if "ordered" in settings:
+        raise ConfigError("ordered: an AsyncConsumer is iterated under queue locks in any case")
+    known = ConsumerConfig.kinds().keys() | _OF_ITERATION
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"AsyncConsumer has no setting {name!r}{hint(name, known)}")
+    given = {*arguments, *settings}
+    listened, iterated = sorted(_OF_LISTENERS & given), sorted(_OF_ITERATION & given)
+    if type(config) is ConsumerConfig:
+        listened.append("config")
+    elif config is not None:
+        iterated.append("config")
+    if listened and iterated:
+        raise ConfigError(
+            f"{listened[0]} is for a listener, {iterated[0]} for iteration: a consumer has one of "
+            "these uses"
+        )
+    return bool(listened) if listened or iterated else None

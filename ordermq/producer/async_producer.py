@@ -1,0 +1,249 @@
+"""AsyncProducer: a producer for asyncio code; receipts and failures arrive on the caller's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
+
+from ordermq.client.runtime import in_thread, shielded
+from ordermq.clock import Clock
+from ordermq.closing import AsyncStarting
+from ordermq.config import ProducerConfig
+from ordermq.errors import ConfigError
+from ordermq.health import ClientHealth
+from ordermq.model.message import Message, MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.status import SendReceipt
+from ordermq.producer.hooks import SendCheck, SendHook
+from ordermq.producer.producer import Producer
+from ordermq.producer.queue_selector import QueueSelector, ShardingKey
+
+if TYPE_CHECKING:
+    from ordermq.config.settings import ProducerSettings
+
+_CLOSE_TIMEOUT_S = 30.0
+_FLUSH_TIMEOUT_S = 30.0
+
+
+class AsyncProducer(AsyncStarting):
+    """A `Producer` whose sends are awaited, on any event loop of the process.
+
+        async with AsyncProducer("shop", name_servers=...) as producer:
+            receipt = await producer.send(Message("orders", b"paid"), sharding_key="o-17")
+
+    Messages of one sharding key are stored in the order in which their sends began. A send whose
+    caller is cancelled is not recalled: the message is sent all the same, and a failure is logged
+    then, as nobody is left to raise it to.
+
+    The arguments and settings are those of `Producer`.
+    """
+
+    def __init__(
+        self,
+        group: str | None = None,
+        *,
+        name_servers: str | Sequence[str] | None = None,
+        selector: str | QueueSelector = "java",
+        instance_name: str | None = None,
+        config: ProducerConfig | None = None,
+        clock: Clock | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        self._producer = Producer(
+            group,
+            name_servers=name_servers,
+            selector=selector,
+            instance_name=instance_name,
+            config=config,
+            clock=clock,
+            **settings,
+        )
+        self.group = self._producer.group
+        self.client_id = self._producer.client_id
+        self.config = self._producer.config
+
+    def __repr__(self) -> str:
+        return f"<AsyncProducer {self.group} {self.client_id}>"
+
+    @property
+    def blocking(self) -> Producer:
+        """The producer inside, for metrics and for calls that are not here; most of them block."""
+        return self._producer
+
+    async def start(self) -> None:
+        """Start the client; the first send connects to a server."""
+        try:
+            await shielded(in_thread(self._producer.start))
+        except asyncio.CancelledError:
+            await self.close(0.0)
+            raise
+
+    async def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Send what waits, for at most `timeout_s`, then disconnect.
+
+        If the caller is cancelled, what waits fails and it disconnects all the same.
+        """
+        await shielded(in_thread(self._producer.close, timeout_s), self._producer.hurry_close)
+
+    def add_hook(self, hook: SendHook) -> None:
+        """Call `hook` around each send; only before `start`."""
+        self._producer.add_hook(hook)
+
+    def add_check(self, check: SendCheck) -> None:
+        """Call `check(message)` before each send, as `Producer.add_check`."""
+        self._producer.add_check(check)
+
+    # Sending.
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> SendReceipt:
+        """Send, and return when the broker has stored the message; raises as `Producer.send`.
+
+        A caller that gives up, as by `asyncio.timeout`, does not know the outcome: the message is
+        sent all the same. `send_nowait` keeps the receipt for later.
+        """
+        return await self._producer.asend(message, sharding_key=sharding_key, queue=queue)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> Sequence[SendReceipt]:
+        """Send messages to one queue, all of them or none; as `Producer.send_batch`."""
+        return await self._producer.asend_batch(messages, sharding_key=sharding_key, queue=queue)
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """Hand a message over, and return a future of its receipt on the running loop.
+
+        Messages of one key are stored in the order of the calls; `flush` waits for all of them.
+        Nothing bounds how many wait in memory. Cancelling the future recalls no message:
+        await `asyncio.shield(future)` to give up waiting and ask again later.
+
+        Raises: ConfigError, StateError: as `send`, if that is known at once.
+        """
+        return self._producer.asend_nowait(message, sharding_key=sharding_key, queue=queue)
+
+    async def send_many(
+        self,
+        events: Iterable[tuple[Message, ShardingKey | None]]
+        | AsyncIterable[tuple[Message, ShardingKey | None]],
+        *,
+        max_in_flight: int = 256,
+    ) -> list[SendReceipt]:
+        """Send (message, sharding key) pairs, in order within a key, pipelined across keys.
+
+        Args:
+            events: plain or asynchronous; read no further ahead than `max_in_flight`.
+            max_in_flight: messages sent ahead of the oldest one without receipt, 2..1000000.
+        Returns: one receipt per message, in the order of `events`.
+        Raises: as `send`, for the first message that failed; later ones may be stored.
+        """
+        if not 2 <= max_in_flight <= 1_000_000:
+            raise ConfigError(f"max_in_flight={max_in_flight}: expected 2..1000000")
+        in_flight: deque[asyncio.Future[SendReceipt]] = deque()
+        receipts: list[SendReceipt] = []
+        async for message, key in _each(events):
+            if len(in_flight) == max_in_flight:
+                receipts.append(await in_flight.popleft())
+            in_flight.append(self.send_nowait(message, sharding_key=key))
+        for receipt in in_flight:
+            receipts.append(await receipt)
+        return receipts
+
+    def send_oneway(
+        self,
+        message: Message,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> None:
+        """Send without waiting for the outcome, as `Producer.send_oneway`."""
+        self._producer.send_oneway(message, sharding_key=sharding_key, queue=queue)
+
+    async def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> None:
+        """Wait until no message waits for its receipt; raises as `Producer.flush`."""
+        await self._producer.aflush(timeout_s)
+
+    # Requests and replies.
+
+    async def request(
+        self,
+        message: Message,
+        timeout_ms: int = 3_000,
+        *,
+        sharding_key: ShardingKey | None = None,
+        queue: MessageQueue | None = None,
+    ) -> MessageView:
+        """Send, and wait for the reply of a consumer of the topic; as `Producer.request`."""
+        return await self._producer.arequest(
+            message, timeout_ms, sharding_key=sharding_key, queue=queue
+        )
+
+    async def reply(
+        self,
+        request: MessageView,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> SendReceipt:
+        """Reply to a request that was consumed; as `Producer.reply`."""
+        return await self._producer.areply(
+            request, body, tags=tags, keys=keys, properties=properties
+        )
+
+    # Other calls.
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues the selector chooses from, sorted; raises as `Producer.queues`."""
+        return await in_thread(self._producer.queues, topic)
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Delete a timed message that is not due yet; as `Producer.recall`."""
+        return await in_thread(self._producer.recall, topic, recall_handle)
+
+    def resolve(self, topic: str, sharding_key: ShardingKey) -> bool:
+        """Let a failed key go on; as `Producer.resolve`."""
+        return self._producer.resolve(topic, sharding_key)
+
+    async def health(self) -> ClientHealth:
+        """Return what this producer can do at this moment, for a probe; never raises."""
+        return await in_thread(self._producer.health)
+
+    @property
+    def hook_errors(self) -> int:
+        """The number of exceptions that hooks raised; each is logged with its message."""
+        return self._producer.hook_errors
+
+    @property
+    def oneway_failures(self) -> int:
+        """The number of one-way messages that failed after their call returned; all are logged."""
+        return self._producer.oneway_failures
+
+
+async def _each(
+    events: Iterable[tuple[Message, ShardingKey | None]]
+    | AsyncIterable[tuple[Message, ShardingKey | None]],
+) -> AsyncIterator[tuple[Message, ShardingKey | None]]:
+    if isinstance(events, AsyncIterable):
+        async for event in events:
+            yield event
+    else:
+        for event in events:
+            yield event

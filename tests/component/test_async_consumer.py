@@ -1,0 +1,723 @@
+"""AsyncConsumer: user code on the caller's loop, under leases (docs/asyncio.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from ordermq import AsyncBatch, AsyncConsumer, DeadLetter, MessageQueue, Producer, PushConsumer
+from ordermq.audit import audit
+from ordermq.broker import EmbeddedBroker
+from ordermq.config import LitePullConsumerConfig
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
+from ordermq.errors import ConfigError, StateError, UsedAfterFork
+from tests.component.conftest import DEADLINE_S, Seen, assert_in_order, eventually, numbered
+from tests.component.forked import in_child
+from tests.component.test_hand_off import Flow
+from tests.component.test_ordered_polling import take
+from tests.component.test_orderly_consumer import committed, send_all
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a coroutine on a loop of each kind, for a limited time."""
+
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            return runner.run(limited(work))
+
+    return run
+
+
+async def limited(work: Coroutine[Any, Any, Any]) -> Any:
+    async with asyncio.timeout(3 * DEADLINE_S):
+        return await work
+
+
+def made(broker: EmbeddedBroker, **options: Any) -> AsyncConsumer:
+    """A consumer of group "g" on topic "orders", from the first message on."""
+    options = {"consume_from_where": "first_offset"} | options
+    return AsyncConsumer("g", "orders", name_servers=broker.name_servers, **options)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for what another thread or process does, beside the loop's tasks."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        pytest.fail(f"not within {DEADLINE_S} s: {what}")
+
+
+async def first_of(consumer: AsyncConsumer) -> AsyncBatch:
+    return await anext(aiter(consumer))
+
+
+# Listeners.
+
+
+@pytest.mark.parametrize("kind", ["orderly", "by key", "concurrent"])
+def test_listeners_and_callbacks_run_on_the_loop_that_started_the_consumer(
+    producer: Producer, broker: EmbeddedBroker, seen: Seen, run: Run, kind: str
+) -> None:
+    send_all(producer, numbered(100))
+    request_id = contextvars.ContextVar("request_id", default="none")
+    loops: set[asyncio.AbstractEventLoop] = set()
+    known: set[str] = set()
+    told: list[str] = []
+
+    def note() -> None:
+        loops.add(asyncio.get_running_loop())
+        known.add(request_id.get())
+
+    async def assigned(queue: MessageQueue) -> None:
+        await asyncio.sleep(0)
+        note()
+        told.append("assigned")
+
+    def revoked(queue: MessageQueue) -> None:
+        note()
+        told.append("revoked")
+
+    async def main() -> None:
+        request_id.set("the caller's")
+        arrived: asyncio.Queue[int] = asyncio.Queue()  # bound to this loop by its first wait
+        settings: dict[str, Any] = {"order_by_key": True} if kind == "by key" else {}
+        consumer = made(broker, on_assigned=assigned, on_revoked=revoked, **settings)
+        waiting = asyncio.create_task(arrived.get())
+
+        @(consumer.concurrently if kind == "concurrent" else consumer.orderly)
+        async def listen(messages: Any, context: Any) -> None:
+            await asyncio.sleep(0)
+            note()
+            seen.take(messages, context)
+            await arrived.put(len(messages))
+
+        async with consumer:
+            count = await waiting
+            while count < 100:
+                count += await arrived.get()
+        note()
+
+    run(main())
+    assert len(loops) == 1
+    assert known == {"the caller's"}
+    # Retry topics have a queue, too.
+    assert told.count("assigned") == told.count("revoked") >= 8
+    assert committed(broker) == 100
+    assert seen.duplicates() == 0
+    if kind != "concurrent":
+        assert_in_order(seen, 100)
+
+
+def test_a_backlog_leaves_the_loop_to_its_other_tasks(
+    producer: Producer, broker: EmbeddedBroker, run: Run
+) -> None:
+    send_all(producer, numbered(5_000, keys=1))
+
+    async def main() -> int:
+        consumer, turns, done = made(broker), 0, asyncio.Event()
+        count = 0
+
+        @consumer.orderly
+        async def listen(messages: Any, context: Any) -> None:  # never waits
+            nonlocal count
+            count += len(messages)
+            if count == 5_000:
+                done.set()
+
+        async with consumer:
+            while not done.is_set():
+                await asyncio.sleep(0)
+                turns += 1 if count else 0
+        return turns
+
+    assert run(main()) > 10, "turns of another task, while messages came"
+
+
+def test_a_cancelled_listener_has_not_failed_and_one_that_raises_it_has(
+    producer: Producer, broker: EmbeddedBroker, seen: Seen, run: Run
+) -> None:
+    send_all(producer, numbered(3, keys=1))
+    attempts: list[tuple[int, int]] = []
+
+    async def main() -> None:
+        consumer = made(
+            broker,
+            on_failure=DeadLetter(max_attempts=2),
+            suspend_current_queue_time_ms=10,
+            consume_message_batch_max_size=1,
+        )
+        stuck, done = asyncio.Event(), asyncio.Event()
+
+        @consumer.orderly
+        async def listen(messages: Any, context: Any) -> None:
+            offset = messages[0].queue_offset
+            attempts.append((offset, context.attempt))
+            if attempts.count((0, 0)) < 4 and offset == 0:
+                stuck.set()
+                await asyncio.Event().wait()
+            if offset == 1:  # it awaits something that somebody has cancelled
+                other = asyncio.create_task(asyncio.sleep(0))
+                other.cancel()
+                await other
+            seen.take(messages, context)
+            if offset == 2:
+                done.set()
+
+        async with consumer:
+            mine = asyncio.current_task()
+            for _ in range(3):
+                await stuck.wait()
+                stuck.clear()
+                for task in asyncio.all_tasks() - {mine}:  # as recipes for a shutdown do
+                    if "orders" in task.get_name():
+                        task.cancel()
+            await done.wait()
+            assert consumer.statistics["listener_errors"] == 3 + 2
+            assert consumer.statistics["diverted"] == 1
+
+    run(main())
+    assert attempts == [(0, 0)] * 4 + [(1, 0), (1, 1), (2, 0)]
+    assert [offset for _, offset, _, _ in seen.deliveries] == [0, 2]
+
+
+def test_a_listener_that_outlasts_close_is_cancelled_before_close_returns(
+    producer: Producer, broker: EmbeddedBroker, run: Run
+) -> None:
+    send_all(producer, numbered(1))
+    ended: list[str] = []
+
+    async def main() -> None:
+        consumer, called = made(broker), asyncio.Event()
+
+        @consumer.orderly
+        async def listen(messages: Any, context: Any) -> None:
+            called.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ended.append("listener")
+
+        await consumer.start()
+        await called.wait()
+        assert await consumer.close(0.01) is False
+        ended.append("close")
+
+    run(main())
+    assert ended == ["listener", "close"]
+    assert committed(broker) == 0
+
+
+def test_a_listener_may_stop_its_consumer_and_not_close_it(
+    producer: Producer, broker: EmbeddedBroker, run: Run
+) -> None:
+    send_all(producer, numbered(1))
+    refused: list[str] = []
+
+    async def main() -> None:
+        consumer = made(broker)
+
+        @consumer.orderly
+        async def listen(messages: Any, context: Any) -> None:
+            try:
+                await consumer.close()
+            except StateError as error:
+                refused.append(str(error))
+            consumer.stop()
+
+        assert await consumer.run() is True
+        assert await consumer.close() is True
+        with pytest.raises(StateError, match="only once"):
+            await consumer.start()
+
+    run(main())
+    assert "call stop() there" in refused[0]
+    assert committed(broker) == 1
+
+
+def test_run_ends_at_a_signal_on_the_main_thread_and_restores_the_handlers(
+    producer: Producer, broker: EmbeddedBroker, run: Run
+) -> None:
+    send_all(producer, numbered(1))
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    async def main() -> None:
+        consumer = made(broker)
+
+        @consumer.orderly
+        async def listen(messages: Any, context: Any) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        assert await consumer.run() is True
+
+    run(main())
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert committed(broker) == 1
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_run_off_the_main_thread_leaves_signals_alone_and_says_so_once(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    seen: Seen,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    caplog.set_level(logging.INFO, "ordermq.consumer")
+    send_all(producer, numbered(1))
+    before = signal.getsignal(signal.SIGTERM)
+    closed: list[bool] = []
+    if kind == "async":
+        consumer: Any = made(broker)
+        thread = threading.Thread(target=lambda: closed.append(asyncio.run(consumer.run())))
+    else:
+        consumer = PushConsumer(
+            "g", name_servers=broker.name_servers, consume_from_where="first_offset"
+        )
+        consumer.subscribe("orders")
+        thread = threading.Thread(target=lambda: closed.append(consumer.run()))
+    consumer.orderly(seen.take)
+    thread.start()
+    seen.wait_for_count(1)
+    assert signal.getsignal(signal.SIGTERM) == before
+    consumer.stop()
+    thread.join(DEADLINE_S)
+    assert closed == [True]
+    assert caplog.text.count("run() is not on the main thread") == 1
+
+
+# Iteration.
+
+
+def test_batches_are_of_one_queue_ascending_and_done_with_the_next_one(
+    producer: Producer, broker: EmbeddedBroker, seen: Seen, run: Run
+) -> None:
+    send_all(producer, numbered(400, keys=16))
+    ends: dict[MessageQueue, int] = {}
+
+    async def main() -> None:
+        async with made(broker, poll_batch_size=7) as consumer:
+            async for batch in consumer:
+                queue = batch.message_queue
+                assert batch.offsets() == list(range(ends.get(queue, 0), batch.next_offset))
+                assert batch.fence_token[0] > 0
+                assert not batch.is_revoked()
+                ends[queue] = batch.next_offset
+                take(seen, batch)
+                if len(seen.deliveries) == 400:
+                    consumer.stop()
+
+    run(main())
+    assert_in_order(seen, 400, keys=16)
+    assert seen.duplicates() == 0
+    assert committed(broker) == 400
+
+
+def test_a_commit_is_stored_at_once_and_only_while_the_batch_is_out(
+    producer: Producer, broker: EmbeddedBroker, run: Run
+) -> None:
+    send_all(producer, numbered(6, keys=1))
+
+    async def main() -> None:
+        async with made(broker, poll_batch_size=2, auto_commit=False) as consumer:
+            batches = consumer.batches()
+            first = await anext(batches)
+            await first.commit()
+            assert await asyncio.to_thread(committed, broker) == 2
+            with pytest.raises(StateError, match="this batch is done"):
+                await first.commit()
+            second = await anext(batches)
+            member = consumer._use.iterated()._live()
+            assigned = member.control.find(second.message_queue)
+            member.client.runtime.post(assigned.lose_lease, "a test's own")
+            await until(second.is_revoked, "the poller is told")
+            with pytest.raises(StateError, match="its lease was lost"):
+                await second.commit()
+            again = await anext(batches)
+            assert again.offsets() == second.offsets() == [2, 3]
+            assert await asyncio.to_thread(committed, broker) == 2
+
+    run(main())
+    assert committed(broker) == 2, "the last batch was left behind"
+
+
+@pytest.mark.parametrize("leaves", ["exception", "break"])
+def test_a_batch_left_behind_is_redelivered_and_those_before_it_are_not(
+    producer: Producer, broker: EmbeddedBroker, run: Run, leaves: str
+) -> None:
+    send_all(producer, numbered(6, keys=1))
+    seen: list[list[int]] = []
+
+    async def iterate(consumer: AsyncConsumer) -> None:
+        async for batch in consumer:
+            seen.append(batch.offsets())
+            if batch.first_offset == 2:
+                if leaves == "break":
+                    break
+                raise ValueError("a test's own failure")
+
+    async def main() -> None:
+        with contextlib.suppress(ValueError):
+            async with made(broker, poll_batch_size=2) as consumer:
+                with contextlib.suppress(ValueError):
+                    await iterate(consumer)
+                await iterate(consumer)  # a new loop does not say that the last one's batch is done
+        async with made(broker, poll_batch_size=2) as consumer:
+            async for batch in consumer:
+                seen.append(batch.offsets())
+                if batch.first_offset == 4:
+                    await batch.commit()
+                    break
+
+    run(main())
+    assert seen == [[0, 1], [2, 3], [2, 3], [2, 3], [4, 5]]
+    assert committed(broker) == 6
+
+
+def test_the_batch_of_a_cancelled_task_is_redelivered_at_once(
+    producer: Producer, broker: EmbeddedBroker, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    send_all(producer, numbered(4, keys=1))
+
+    async def main() -> None:
+        # The check for pollers that are gone runs once a second: it must not be needed here.
+        async with made(broker, poll_batch_size=2) as consumer:
+            held: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+
+            async def work() -> None:
+                async for batch in consumer:
+                    held.set_result(batch.offsets())
+                    await asyncio.Event().wait()
+
+            worker = asyncio.create_task(work(), name="worker-7")
+            assert await held == [0, 1]
+            worker.cancel()
+            await asyncio.wait([worker])
+            assert worker.cancelled()
+            assert (await first_of(consumer)).offsets() == [0, 1]
+
+    run(main())
+    assert caplog.text.count("task worker-7 ended without polling again") == 1
+
+
+def test_each_task_has_batches_of_its_own_and_close_waits_for_them(
+    producer: Producer, broker: EmbeddedBroker, seen: Seen, run: Run
+) -> None:
+    send_all(producer, numbered(400, keys=16))
+    in_hands: set[MessageQueue] = set()
+
+    async def work(consumer: AsyncConsumer) -> None:
+        async for batch in consumer:
+            assert batch.message_queue not in in_hands, "a queue is in one task's hands"
+            in_hands.add(batch.message_queue)
+            await asyncio.sleep(0.001)
+            take(seen, batch)
+            in_hands.remove(batch.message_queue)
+
+    async def main() -> None:
+        async with made(broker, poll_batch_size=3) as consumer, asyncio.TaskGroup() as tasks:
+            for _ in range(5):
+                tasks.create_task(work(consumer))
+            await until(lambda: len(seen.deliveries) > 200, "half of them")
+            assert await consumer.close()
+            assert not in_hands
+
+    run(main())
+    assert committed(broker) == len(seen.deliveries)
+    assert seen.duplicates() == 0
+
+
+def test_a_cancelled_close_waits_no_longer(
+    producer: Producer, broker: EmbeddedBroker, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    send_all(producer, numbered(1))
+
+    async def main() -> None:
+        consumer = made(broker)
+        await consumer.start()
+        held = asyncio.Event()
+
+        async def work() -> None:
+            async for _ in consumer:
+                held.set()
+                await asyncio.Event().wait()
+
+        worker = asyncio.create_task(work())
+        await held.wait()
+        closing = asyncio.create_task(consumer.close())
+        await until(lambda: consumer.assigned_queues() == [], "it is closing")
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+        assert await consumer.close() is False
+        worker.cancel()
+
+    run(main())
+    assert "closing with batches in progress" in caplog.text
+
+
+# Members.
+
+
+@pytest.mark.parametrize("uses", ["iterated", "listening", "both"])
+def test_members_on_one_loop_that_join_and_leave_lose_and_repeat_nothing(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    broker_history: Path,
+    seen: Seen,
+    run: Run,
+    uses: str,
+) -> None:
+    send_all(producer, numbered(16, keys=16))
+
+    @contextlib.asynccontextmanager
+    async def member(is_listening: bool) -> AsyncIterator[AsyncConsumer]:
+        consumer = made(broker)
+
+        async def work() -> None:
+            async for batch in consumer:
+                await asyncio.sleep(0)
+                take(seen, batch)
+
+        if is_listening:
+
+            @consumer.orderly
+            async def listen(messages: Any, context: Any) -> None:
+                await asyncio.sleep(0)
+                seen.take(messages, context)
+
+            async with consumer:
+                yield consumer
+        else:
+            async with consumer:
+                worker = asyncio.create_task(work())
+                yield consumer
+                assert await consumer.close()
+                await worker
+
+    async def main(flow: Flow) -> None:
+        async with member(uses == "listening") as first:
+            await until(lambda: len(seen.deliveries) > 50, "deliveries")
+            for _ in range(2):
+                async with member(uses != "iterated") as second:
+                    await until(lambda m=second: len(m.assigned_queues()) >= 4, "a share")
+                    count = len(seen.deliveries)
+                    await until(lambda n=count: len(seen.deliveries) > n + 100, "deliveries")
+                await until(lambda: len(first.assigned_queues()) >= 8, "all queues back")
+            flow.__exit__()
+            await until(lambda: len(seen.deliveries) >= flow.sent, "all of them")
+
+    flow = Flow(producer, sent=16).__enter__()
+    try:
+        run(main(flow))
+    finally:
+        flow.__exit__()
+    assert seen.duplicates() == 0
+    assert_in_order(seen, flow.sent, keys=16)
+    assert committed(broker) == flow.sent
+    report = audit(broker_history)
+    assert report.ok, report.violations
+
+
+def test_a_loop_that_is_blocked_for_three_leases_loses_none(
+    producer: Producer, broker: EmbeddedBroker, seen: Seen
+) -> None:
+    send_all(producer, numbered(80, keys=16))
+    lease_ms = 2_000  # a busy machine renews it in time
+    settings = {"lock_max_live_ms": lease_ms, "lock_interval_ms": 200}
+    tokens: set[tuple[MessageQueue, int]] = set()
+
+    async def main() -> None:
+        async with made(broker, poll_batch_size=1, **settings) as consumer:
+            member = consumer._use.iterated()._live()
+            async for batch in consumer:
+                tokens.add((batch.message_queue, batch.fence_token[0]))
+                if not seen.deliveries:
+                    # On this very loop: nothing else runs on it meanwhile.
+                    wait_for_renewals(member.control.find(batch.message_queue), 3 * lease_ms)
+                    assert not batch.is_revoked()
+                take(seen, batch)
+                if len(seen.deliveries) == 80:
+                    await batch.commit()
+                    break
+
+    asyncio.run(limited(main()))
+    assert seen.duplicates() == 0
+    assert_in_order(seen, 80, keys=16)
+    assert len(tokens) == 8, "one epoch per queue"
+
+
+def wait_for_renewals(assigned: AssignedQueue, time_ms: int) -> None:
+    def deadline_ms() -> int:
+        return 0 if assigned.lease is None else assigned.lease.deadline_ms
+
+    end_ms = deadline_ms() + time_ms
+    eventually(lambda: deadline_ms() > end_ms, "so much time has passed, and it was renewed")
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from ordermq import AsyncConsumer
+
+async def main():
+    async with AsyncConsumer(
+        "g", "orders", name_servers=sys.argv[1], poll_batch_size=3, auto_commit=False,
+        consume_from_where="first_offset",
+    ) as consumer:
+        async for batch in consumer:
+            if batch.first_offset == 3:
+                print(*batch.fence_token, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            await batch.commit()
+
+asyncio.run(main())
+"""
+
+
+def test_after_kill_9_what_was_not_committed_is_redelivered_in_order(
+    producer: Producer, broker: EmbeddedBroker, seen: Seen
+) -> None:
+    send_all(producer, numbered(20, keys=1))
+    command = [sys.executable, "-c", KILLED, broker.name_servers]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    epoch, first = map(int, killed.stdout.split())
+
+    async def main() -> None:
+        async with made(broker) as consumer:
+            async for batch in consumer:
+                if not seen.deliveries:
+                    assert batch.fence_token > (epoch, first)
+                take(seen, batch)
+                if len(seen.deliveries) == 17:
+                    break
+
+    asyncio.run(limited(main()))
+    assert [int(body) for body in seen.bodies_of("k0")] == list(range(3, 20))
+
+
+def test_close_leaves_the_loop_alone_while_the_broker_is_dead(
+    producer: Producer, broker: EmbeddedBroker, run: Run
+) -> None:
+    send_all(producer, numbered(1))
+    producer.close()
+
+    async def main() -> int:
+        turns = 0
+        consumer = made(broker)
+        await consumer.start()
+        batches = consumer.batches()
+        await anext(batches)
+        await asyncio.to_thread(broker.close)
+        closing = asyncio.create_task(consumer.close(0.2))
+        while not closing.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        await closing
+        return turns
+
+    assert run(main()) > 10
+
+
+def test_a_loop_that_ends_before_its_consumer_is_reported(
+    producer: Producer, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = made(broker)
+
+    @consumer.orderly
+    async def listen(messages: Any, context: Any) -> None: ...
+
+    asyncio.run(consumer.start())
+    send_all(producer, numbered(8))
+    eventually(lambda: "the event loop was closed before its consumer" in caplog.text, "told")
+    assert caplog.text.count("the event loop was closed before") == 1
+    asyncio.run(consumer.close(0.01))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_needs_a_consumer_of_its_own(
+    producer: Producer, broker: EmbeddedBroker, run: Run
+) -> None:
+    send_all(producer, numbered(1))
+
+    async def main() -> None:
+        consumer = made(broker)
+        await consumer.start()
+
+        async def of_child() -> None:
+            with pytest.raises(UsedAfterFork, match="AsyncConsumer g was created in process"):
+                consumer.batches()
+            with pytest.raises(UsedAfterFork):
+                consumer.stop()
+            assert await consumer.close() is None
+            async with AsyncConsumer(
+                "h", "orders", name_servers=broker.name_servers, consume_from_where="first_offset"
+            ) as own:
+                await (await first_of(own)).commit()
+
+        def child() -> None:
+            asyncio.events._set_running_loop(None)  # this fork is made while a loop runs
+            asyncio.run(of_child())
+
+        in_child(child)
+        assert (await first_of(consumer)).offsets() == [0]
+        await consumer.close()
+
+    run(main())
+    assert committed(broker, group="h") == 1
+
+
+# Settings.
+
+
+def test_settings_are_those_of_the_use_and_wrong_ones_raise_at_once(
+    broker: EmbeddedBroker,
+) -> None:
+    with pytest.raises(ConfigError, match="poll_batch_size=0"):
+        made(broker, poll_batch_size=0)
+    with pytest.raises(ConfigError, match="consume_thread_count=0"):
+        made(broker, consume_thread_count=0)
+    with pytest.raises(ConfigError, match="did you mean 'poll_batch_size'"):
+        made(broker, pol_batch_size=1)
+    with pytest.raises(ConfigError, match="on_failure is for a listener, poll_batch_size for"):
+        made(broker, poll_batch_size=1, on_failure=DeadLetter(max_attempts=2))
+    with pytest.raises(ConfigError, match="in any case"):
+        made(broker, ordered=False)
+    with pytest.raises(ConfigError, match="with ordered=True"):
+        AsyncConsumer("g", name_servers=broker.name_servers, config=LitePullConsumerConfig())
+
+    async def listen(messages: Any, context: Any) -> None: ...
+
+    iterated = made(broker, poll_batch_size=1)
+    with pytest.raises(StateError, match="no listener"):
+        iterated.orderly(listen)
+    with pytest.raises(StateError, match="no listener"):
+        asyncio.run(iterated.run())
+    listening = made(broker)
+    listening.orderly(listen)
+    with pytest.raises(StateError, match="cannot be iterated"):
+        aiter(listening)
+    broadcast = made(broker, message_model="broadcasting")
+    broadcast.concurrently(listen)
