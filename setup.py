@@ -8,9 +8,14 @@ CORE = runpy.run_path("ext/c_core.py")
 STEPS = runpy.run_path("ext/build_steps.py")
 CYTHON = Extension(
     "ordermq.core._cython",
-    sources=[CORE["CYTHON_MODULE"], *CORE["SOURCES"]],
-    depends=[*CORE["HEADERS"], *CORE["CYTHON_PARTS"], CORE["CYTHON_DECLARATIONS"]],
-    include_dirs=[CORE["INCLUDE_DIR"]],
+    sources=[CORE["CYTHON_MODULE"], *CORE["SOURCES"], *CORE["ENGINE_SOURCES"]],
+    depends=[
+        *CORE["HEADERS"],
+        *CORE["ENGINE_HEADERS"],
+        *CORE["CYTHON_PARTS"],
+        CORE["CYTHON_DECLARATIONS"],
+    ],
+    include_dirs=[CORE["INCLUDE_DIR"], CORE["ENGINE_DIR"]],
     extra_compile_args=CORE["COMPILE_ARGS"],
     extra_link_args=CORE["LINK_ARGS"],
 )

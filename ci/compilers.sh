@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Check that the C core compiles without warnings, with gcc and with clang.
+# Check that the C core and the pull engine compile without warnings, with gcc and with clang.
 #   ci/compilers.sh              with the installed compilers, at least one
 #   ci/compilers.sh --require    with both; on Debian, as root, a missing one is installed
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-strict=(-std=c11 -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -pthread -Iext/core)
+strict=(-std=c11 -O2 -Wall -Wextra -Wpedantic -Wshadow -Werror -pthread -Iext/core -Iext/engine)
 
 fail() {
     echo "ordermq: $*" >&2
@@ -31,13 +31,13 @@ for cc in gcc clang; do
         [ "${1:-}" = --require ] || continue
         install "$cc"
     fi
-    for file in ext/core/*.h; do # alone: a header includes all that it uses
+    for file in ext/core/*.h ext/engine/*.h; do # alone: a header includes all that it uses
         # The typedef: ISO C wants a declaration, and a header may hold macros only.
         printf '#include "%s"\ntypedef int declared;\n' "${file##*/}" |
             "$cc" "${strict[@]}" -x c -fsyntax-only - ||
             fail "$cc: $file has warnings, see above"
     done
-    for file in ext/core/*.c; do
+    for file in ext/core/*.c ext/engine/*.c; do
         "$cc" "${strict[@]}" -c "$file" -o /dev/null || fail "$cc: $file has warnings, see above"
     done
     used+=("$cc")

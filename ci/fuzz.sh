@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Coverage-guided fuzzing. Of the C core under ASan and UBSan: stored records, command headers,
-# batch bodies, and the steps of maps, queues, lanes and locks. Of Python's decoders, with Atheris
+# batch bodies, replies (headers of answers to pulls), and the steps of maps, queues, lanes and locks. Of Python's decoders, with Atheris
 # (tests/fuzz/decoders.py): frames, fields, parts (bodies), packed (compressed bodies), and what a
 # broker sends to a client: answers, requests, pulls.
 #   ci/fuzz.sh                      ten minutes for each target
@@ -23,7 +23,7 @@ if [ "${1:-}" = --keep ]; then
     keep=yes
     shift
 fi
-native=(records headers batches structures)
+native=(records headers batches replies structures)
 decoders=(frames fields parts packed answers requests pulls)
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=("${native[@]}" "${decoders[@]}")
@@ -72,8 +72,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *b, size_t n) { return b == NULL && n >
 fi
 read -ra sources < <("$(command -v python3 || command -v python)" -c '
 import runpy
-print(*runpy.run_path("ext/c_core.py")["SOURCES"])')
-flags=(-std=c11 -g -O1 -Wno-unused-function -fno-omit-frame-pointer -pthread -Iext/core
+core = runpy.run_path("ext/c_core.py")
+print(*core["SOURCES"], *core["ENGINE_SOURCES"])')
+flags=(-std=c11 -g -O1 -Wno-unused-function -fno-omit-frame-pointer -pthread -Iext/core -Iext/engine
     -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all)
 
 for target in "${targets[@]}"; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the C core alone under ASan and UBSan (random steps with all checks, the same with failing
 # allocations, mutated records, headers and batch bodies) and under TSan (threads on one queue, one
-# lock table, one lane map).
+# lock table, one lane map); under both the pull engine against brokers that misbehave.
 #   SEED=7 CASES=9000000 ci/sanitize.sh     another seed, more mutated inputs
 #   CC=clang ci/sanitize.sh                 another compiler
 set -euo pipefail
@@ -15,12 +15,15 @@ trap 'rm -rf "$build"' EXIT
 python=$(command -v python3 || command -v python)
 read -ra sources < <("$python" -c '
 import runpy
-print(*runpy.run_path("ext/c_core.py")["SOURCES"])')
-strict=(-std=c11 -g -O1 -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -pthread -Iext/core)
+core = runpy.run_path("ext/c_core.py")
+print(*core["SOURCES"], *core["ENGINE_SOURCES"])')
+strict=(-std=c11 -g -O1 -Wall -Wextra -Wpedantic -Werror -fno-omit-frame-pointer -pthread
+    -Iext/core -Iext/engine)
 driver=(tests/unit/core/sanitize_*.c)
 wrap=-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
 records=(tests/vectors/core/stored_message_*.hex)
 headers=(tests/vectors/core/binary_header.hex)
+replies=(tests/vectors/core/reply_header.hex)
 batches=(tests/vectors/messages/batch_body.hex)
 
 cc=${CC:-$(command -v gcc || command -v cc || command -v clang)}
@@ -39,6 +42,9 @@ echo "ordermq: C core under sanitizers, SEED=$SEED"
 "$build/memory" starved "$STEPS" "$SEED"
 "$build/memory" fuzz "$CASES" "$SEED" "${records[@]}"
 "$build/memory" headers "$CASES" "$SEED" "${headers[@]}"
+"$build/memory" replies "$CASES" "$SEED" "${replies[@]}"
+"$build/memory" engine "$((ROUNDS / 400))" "$SEED"
 "$build/memory" batches "$((CASES / 10))" "$SEED" "${batches[@]}" # each with five kinds of record
 "$cc" "${strict[@]}" -fsanitize=thread "${driver[@]}" "${sources[@]}" "$wrap" -o "$build/threads"
 TSAN_OPTIONS=halt_on_error=1 "$build/threads" threads "$ROUNDS"
+TSAN_OPTIONS=halt_on_error=1 "$build/threads" engine "$((ROUNDS / 400))" "$SEED"

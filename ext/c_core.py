@@ -19,6 +19,9 @@ INCLUDE_DIR = "ext/core"
 PUBLIC_HEADER = "ext/core/ordermq.h"
 SOURCES = found("ext/core/*.c")
 HEADERS = found("ext/core/*.h")
+ENGINE_DIR = "ext/engine"  # of the module for CPython alone
+ENGINE_SOURCES = found("ext/engine/*.c")
+ENGINE_HEADERS = found("ext/engine/*.h")
 CYTHON_MODULE = "ext/cython/_cython.pyx"
 CYTHON_DECLARATIONS = "ext/cython/libordermq.pxd"  # made by write_pxd, not in the repository
 CYTHON_PARTS = [name for name in found("ext/cython/*.pyx") if name != CYTHON_MODULE]

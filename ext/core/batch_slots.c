@@ -9,7 +9,7 @@ void omq_batch_slots_open(omq_batch_slots *slots) {
 
 void omq_batch_slots_close(omq_batch_slots *slots) {
     for (uint32_t i = 0; i < slots->count; i++) {
-        free(slots->slots[i].own_sizes);
+        omq_batch_slots_drop(slots, i);
     }
     free(slots->slots);
 }
@@ -67,6 +67,10 @@ void omq_batch_slots_drop(omq_batch_slots *slots, uint32_t slot) {
         dropped->own_sizes = NULL;
     }
     dropped->sizes = NULL;
+    if (dropped->answer != NULL) {
+        omq_answer_release(dropped->answer);
+        dropped->answer = NULL;
+    }
 }
 
 void omq_batch_slots_fill(omq_batch_slots *slots, uint32_t slot, uint32_t messages,

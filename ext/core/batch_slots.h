@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "ordermq.h"
+#include "pull_answer.h"
 
 #define OMQ_NO_SLOT UINT32_MAX
 
@@ -15,6 +15,7 @@
 typedef struct {
     const uint32_t *sizes; /* bytes of each message of the batch; NULL: zeros, or it is free */
     uint32_t *own_sizes;   /* the same if they were copied and are freed here, else NULL */
+    omq_answer *answer;    /* held, if the batch was not put by the binding, else NULL */
     uint64_t bytes;        /* of the buffered messages */
     uint32_t messages;     /* buffered ones */
     uint32_t next;         /* on its list; OMQ_NO_SLOT ends it */

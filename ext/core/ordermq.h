@@ -117,6 +117,8 @@ typedef struct {
     int64_t last_consuming;
     int64_t max_offset; /* greatest buffered since the last clear or reset */
     int64_t floor;      /* puts below this offset are ignored */
+    int64_t next_pull;  /* the offset to pull next, as last noted; 0 at first */
+    int64_t queue_end;  /* of the queue at its broker, as last noted; 0 at first */
     uint64_t duplicates_ignored;
     bool is_dispatched; /* a consume request for this queue is submitted or running */
 } omq_process_queue_state;
@@ -196,6 +198,13 @@ bool omq_process_queue_begin_dispatch(omq_process_queue *queue);
 
 /* Clear the dispatch flag. O(1). */
 void omq_process_queue_end_dispatch(omq_process_queue *queue);
+
+/* Note the offset to pull next, and the end of the queue at its broker; -1 leaves one as it is. */
+void omq_process_queue_advance(omq_process_queue *queue, int64_t next_pull, int64_t queue_end);
+
+/* Return `watermark` while a message is buffered, else the offset to pull next: what lies between
+ * them holds no message. One call, because another thread may put in between. */
+int64_t omq_process_queue_done_after(omq_process_queue *queue, int64_t watermark);
 
 /* Hand back one slot that has no buffered message: the caller drops its batch, and a later put
  * may choose the slot again. Returns false, without locking, if there is none. The caller must

@@ -5,6 +5,7 @@
 #include "check.h"
 #include "offset_tree.h"
 #include "platform.h"
+#include "queue_filling.h"
 
 typedef enum { OMQ_SHAPE_NONE, OMQ_SHAPE_BATCHES, OMQ_SHAPE_COLUMNS } omq_shape;
 
@@ -19,9 +20,15 @@ struct omq_process_queue {
     int64_t max_offset;
     int64_t floor;
     uint64_t duplicates_ignored;
+    int64_t next_pull;
+    int64_t queue_end;
     omq_shape shape; /* what the first put chose */
     bool is_dispatched;
     omq_batch_slots slots;
+    uint64_t permit;          /* to fill it; 0: nobody may */
+    uint64_t permits;         /* given out so far */
+    omq_room_waiter waiter;   /* of who fills it */
+    size_t room_below;        /* messages; fewer notify the waiter */
 };
 
 /* Every static function below is called under the mutex. */
@@ -81,6 +88,30 @@ void omq_process_queue_free(omq_process_queue *queue) {
     }
 }
 
+static inline size_t buffered(const omq_process_queue *queue) {
+    return queue->pending.count + queue->consuming.count;
+}
+
+static void notify_waiter(omq_process_queue *queue) {
+    omq_room_waiter waiter = queue->waiter;
+    if (waiter.notify != NULL) {
+        queue->waiter.notify = NULL;
+        waiter.notify(waiter.context);
+    }
+}
+
+/* Called where messages have left. */
+static inline void tell_room(omq_process_queue *queue) {
+    if (queue->waiter.notify != NULL && buffered(queue) < queue->room_below) {
+        notify_waiter(queue);
+    }
+}
+
+static void forbid(omq_process_queue *queue) {
+    queue->permit = 0;
+    notify_waiter(queue); /* it finds its permit void */
+}
+
 /* The floor stays: what was committed must not come back when a pull repeats it. */
 static void clear(omq_process_queue *queue) {
     omq_batch_slots_release_all(&queue->slots);
@@ -88,6 +119,7 @@ static void clear(omq_process_queue *queue) {
     omq_offset_tree_clear(&queue->consuming);
     queue->size_bytes = 0;
     queue->max_offset = -1;
+    forbid(queue); /* answers on their way belong to what was cleared */
 }
 
 void omq_process_queue_clear(omq_process_queue *queue) {
@@ -152,6 +184,8 @@ void omq_process_queue_read(omq_process_queue *queue, omq_process_queue_state *s
         .last_consuming = last_offset(&queue->consuming),
         .max_offset = queue->max_offset,
         .floor = queue->floor,
+        .next_pull = queue->next_pull,
+        .queue_end = queue->queue_end,
         .duplicates_ignored = queue->duplicates_ignored,
         .is_dispatched = queue->is_dispatched,
     };
@@ -377,6 +411,167 @@ omq_status omq_process_queue_put_run(omq_process_queue *queue, int64_t first,
     return is_good ? put_batch(queue, &columns, slot, dispatch) : OMQ_OUT_OF_RANGE;
 }
 
+/* ---- filled by a thread of its own ---- */
+
+void omq_process_queue_advance(omq_process_queue *queue, int64_t next_pull, int64_t queue_end) {
+    omq_mutex_lock(&queue->mutex);
+    queue->next_pull = next_pull >= 0 ? next_pull : queue->next_pull;
+    queue->queue_end = queue_end >= 0 ? queue_end : queue->queue_end;
+    omq_mutex_unlock(&queue->mutex);
+}
+
+int64_t omq_process_queue_done_after(omq_process_queue *queue, int64_t done) {
+    omq_mutex_lock(&queue->mutex);
+    int64_t after = buffered(queue) > 0 ? done : queue->next_pull;
+    omq_mutex_unlock(&queue->mutex);
+    return after;
+}
+
+uint64_t omq_process_queue_permit(omq_process_queue *queue) {
+    omq_mutex_lock(&queue->mutex);
+    forbid(queue);
+    uint64_t permit = queue->permit = ++queue->permits;
+    omq_mutex_unlock(&queue->mutex);
+    return permit;
+}
+
+void omq_process_queue_forbid(omq_process_queue *queue, uint64_t permit) {
+    omq_mutex_lock(&queue->mutex);
+    if (permit == 0 || permit == queue->permit) {
+        forbid(queue);
+    }
+    omq_mutex_unlock(&queue->mutex);
+}
+
+void omq_process_queue_forget_waiter(omq_process_queue *queue, const void *context) {
+    omq_mutex_lock(&queue->mutex);
+    if (queue->waiter.context == context) {
+        queue->waiter = (omq_room_waiter){NULL, NULL};
+    }
+    omq_mutex_unlock(&queue->mutex);
+}
+
+static int64_t span(const omq_process_queue *queue) {
+    int64_t pending = first_offset(&queue->pending);
+    int64_t oldest = first_offset(&queue->consuming);
+    if (oldest < 0 || (pending >= 0 && pending < oldest)) {
+        oldest = pending;
+    }
+    return oldest < 0 ? 0 : queue->max_offset - oldest;
+}
+
+static omq_fill_next next_fill(omq_process_queue *queue, const omq_fill_limits *limits,
+                               omq_room_waiter waiter) {
+    if (limits->fills_if_none_pending && queue->pending.count == 0) {
+        return OMQ_FILL_MORE;
+    }
+    if (buffered(queue) > limits->messages) {
+        /* Half empty before filling on: waking for each message costs more than it gives. */
+        queue->room_below = limits->messages / 2 + 1;
+        queue->waiter = waiter;
+        return OMQ_FILL_WAIT;
+    }
+    bool is_full = queue->size_bytes > limits->bytes || span(queue) > limits->span;
+    return is_full ? OMQ_FILL_END : OMQ_FILL_MORE;
+}
+
+omq_fill_next omq_process_queue_may_fill(omq_process_queue *queue, uint64_t permit,
+                                         const omq_fill_limits *limits, omq_room_waiter waiter) {
+    omq_fill_next next = OMQ_FILL_REFUSED;
+    omq_mutex_lock(&queue->mutex);
+    if (permit == queue->permit) {
+        queue->waiter = (omq_room_waiter){NULL, NULL};
+        next = next_fill(queue, limits, waiter);
+    }
+    omq_mutex_unlock(&queue->mutex);
+    return next;
+}
+
+static omq_status put_answer(omq_process_queue *queue, omq_answer *answer,
+                             const int64_t *offsets) {
+    omq_columns columns = {.offsets = offsets,
+                           .first = answer->rows.first_offset,
+                           .sizes = answer->rows.body_sizes,
+                           .count = answer->rows.count,
+                           .bytes = answer->rows.size_bytes};
+    uint32_t slot = OMQ_NO_SLOT;
+    omq_status status = fill_slot(queue, &columns, &slot);
+    if (slot != OMQ_NO_SLOT) { /* also without memory: a prefix may be buffered */
+        omq_answer_hold(answer);
+        queue->slots.slots[slot].answer = answer;
+    }
+    return status;
+}
+
+omq_fill_next omq_process_queue_fill(omq_process_queue *queue, uint64_t permit,
+                                     omq_answer *answer, int64_t next_pull, int64_t queue_end,
+                                     const omq_fill_limits *limits, omq_room_waiter waiter,
+                                     bool *dispatch) {
+    omq_fill_next next = OMQ_FILL_REFUSED;
+    int64_t *offsets = NULL;
+    *dispatch = false;
+    if (!answer->rows.is_run) { /* a filter, or compaction, left some out */
+        offsets = malloc(answer->rows.count * sizeof *offsets);
+        if (offsets == NULL) {
+            return OMQ_FILL_REFUSED;
+        }
+        for (size_t i = 0; i < answer->rows.count; i++) {
+            offsets[i] = omq_message_offset(answer->body, &answer->rows, i);
+        }
+    }
+    omq_mutex_lock(&queue->mutex);
+    if (permit == queue->permit && need_shape(queue, OMQ_SHAPE_BATCHES) == OMQ_OK &&
+        put_answer(queue, answer, offsets) == OMQ_OK) {
+        queue->next_pull = next_pull;
+        queue->queue_end = queue_end;
+        *dispatch = try_begin_dispatch(queue);
+        next = next_fill(queue, limits, waiter);
+    }
+    omq_mutex_unlock(&queue->mutex);
+    free(offsets);
+    return next;
+}
+
+omq_answer *omq_process_queue_answer(omq_process_queue *queue, uint32_t slot) {
+    omq_mutex_lock(&queue->mutex);
+    omq_answer *answer = slot < queue->slots.count ? queue->slots.slots[slot].answer : NULL;
+    if (answer != NULL) {
+        omq_answer_hold(answer);
+    }
+    omq_mutex_unlock(&queue->mutex);
+    return answer;
+}
+
+bool omq_process_queue_oldest_stored_ms(omq_process_queue *queue, int64_t *stored_ms) {
+    bool is_found = false;
+    omq_mutex_lock(&queue->mutex);
+    const omq_offset_tree *map = &queue->consuming;
+    if (map->count == 0 || (queue->pending.count > 0 &&
+                            first_offset(&queue->pending) < first_offset(&queue->consuming))) {
+        map = &queue->pending;
+    }
+    if (queue->shape == OMQ_SHAPE_BATCHES && map->count > 0) {
+        uint64_t token = omq_offset_tree_first_item(map).token;
+        const omq_answer *answer = queue->slots.slots[omq_token_slot(token)].answer;
+        if (answer != NULL) {
+            omq_message message;
+            omq_message_read(answer->body, &answer->rows, omq_token_index(token), &message);
+            *stored_ms = message.stored_ms;
+            is_found = true;
+        }
+    }
+    omq_mutex_unlock(&queue->mutex);
+    return is_found;
+}
+
+bool omq_process_queue_has_answer(omq_process_queue *queue, uint32_t slot,
+                                  const omq_answer *answer) {
+    omq_mutex_lock(&queue->mutex);
+    bool has = slot < queue->slots.count && queue->slots.slots[slot].answer == answer;
+    omq_mutex_unlock(&queue->mutex);
+    return has;
+}
+
 /* ---- what leaves ---- */
 
 /* Subtract an entry that has left the queue, and its share of its batch. */
@@ -525,6 +720,7 @@ int64_t omq_process_queue_commit(omq_process_queue *queue, uint32_t *slot) {
         }
         /* One slot comes with the commit, so that the usual caller needs no second call. */
         (void)omq_batch_slots_collect(&queue->slots, slot);
+        tell_room(queue);
     }
     omq_mutex_unlock(&queue->mutex);
     return next;
@@ -656,6 +852,7 @@ omq_status omq_process_queue_remove(omq_process_queue *queue, const int64_t *off
         if (*done > queue->floor) {
             queue->floor = *done;
         }
+        tell_room(queue);
     }
     omq_mutex_unlock(&queue->mutex);
     return status;

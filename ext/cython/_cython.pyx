@@ -15,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
-from cpython.ref cimport Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.type cimport PyType_Check
@@ -24,6 +24,7 @@ from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t,
     uint32_t, uint64_t,
 )
+from libc.stdlib cimport free
 from libc.string cimport strchr
 
 cimport libordermq as omq
@@ -40,10 +41,12 @@ from ordermq.core import status as _status
 # One module of several parts: cdef classes see each other's C fields without a .pxd of their own.
 include "arguments.pyx"
 include "offset_map.pyx"
+include "pull_declarations.pyx"
 include "message_codec.pyx"
 include "id_window.pyx"
 include "message_writer.pyx"
 include "frame_codec.pyx"
 include "process_queue.pyx"
+include "pull_engine.pyx"
 include "lane_map.pyx"
 include "lock_table.pyx"

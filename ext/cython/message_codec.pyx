@@ -10,12 +10,16 @@ cdef class MessageIndex:
     cdef readonly int64_t last_offset
     cdef readonly int64_t max_decompressed_bytes
     cdef omq.omq_message_rows _rows  # its arrays are owned; freed in __dealloc__
+    cdef omq_answer *_answer  # held: has the arrays, if the pull engine made them; else NULL
     cdef object _view  # a memoryview of the body, once one was asked for
 
     def __cinit__(self):
         self.last_offset = -1
 
     def __dealloc__(self):
+        if self._answer is not NULL:
+            omq_answer_release(self._answer)
+            return
         PyMem_Free(self._rows.positions)
         PyMem_Free(self._rows.body_sizes)
         PyMem_Free(self._rows.outers)
@@ -40,6 +44,24 @@ cdef class MessageIndex:
 
     def __len__(self):
         return self._rows.count
+
+    cdef int _adopt(self, omq_answer *answer, int64_t max_decompressed_bytes) except -1:
+        """Become the index of an answer, with one hold on it that is handed over."""
+        cdef bytes body
+        try:
+            if self._rows.positions is not NULL:
+                raise _errors.StateError("a MessageIndex is made once")
+            # A copy: views of a bytes object keep it alive, and C's memory has no such owner.
+            body = PyBytes_FromStringAndSize(<const char *>answer.body, answer.size)
+        except BaseException:
+            omq_answer_release(answer)
+            raise
+        self._answer = answer
+        self._rows = answer.rows
+        self.last_offset = answer.last_offset
+        self.max_decompressed_bytes = max_decompressed_bytes
+        self.body = body
+        return 0
 
     cdef const uint8_t *_bytes(self) noexcept:
         # None before __init__: then there is no row either, and nothing is read.

@@ -8,6 +8,10 @@ cdef class ProcessQueue:
     # The GIL guards it: no Python code runs between a native call and the change here that goes
     # with it.
     cdef list _batches
+    # Makes the batch of an answer that the pull engine has put, when its messages are first taken;
+    # None before the engine fills this queue. Such a batch is in _batches from then on.
+    cdef object _new_batch
+    cdef int64_t _max_decompressed_bytes
 
     def __cinit__(self, str name not None=""):
         self.name = name
@@ -118,6 +122,8 @@ cdef class ProcessQueue:
 
     cdef inline bint _keep(self, object batch, uint32_t slot, omq.omq_status status) except -1:
         if slot != UINT32_MAX:  # also without memory: a prefix may be buffered
+            while slot >= <size_t>len(self._batches):  # the pull engine has used others below it
+                self._batches.append(None)
             self._batches[slot] = batch
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"{self.name}: put")
@@ -186,12 +192,16 @@ cdef class ProcessQueue:
         try:
             for i in range(count):
                 messages += segments[i].count
-            if count == 1 and type(self._batches[segments[0].slot]) is list:
+            if count == 1 and type(self._batch_in(segments[0].slot)) is list:
                 at = segments[0].first
                 return (<list>self._batches[segments[0].slot])[at : at + messages]
             # Get all batches before asking one for messages: that runs Python code, during which
             # another thread may clear the queue, which drops its batches here.
-            batches = [self._batches[segments[i].slot] for i in range(count)]
+            batches = (
+                [self._batches[segments[i].slot] for i in range(count)]
+                if self._new_batch is None
+                else [batch for batch, _, _ in self._filled_segments(segments, count)]
+            )
             taken = []
             for i in range(count):
                 batch = batches[i]
@@ -214,6 +224,8 @@ cdef class ProcessQueue:
         cdef size_t i
         cdef object batch
         try:
+            if self._new_batch is not None:
+                return self._filled_segments(segments, count)
             if count == 1:  # nearly every take: it lies within one batch
                 batch = self._batches[segments[0].slot]
                 return [(batch, segments[0].first, segments[0].count)]
@@ -226,6 +238,62 @@ cdef class ProcessQueue:
         finally:
             if segments is not small:
                 PyMem_Free(segments)
+
+    cdef list _filled_segments(self, const omq.omq_segment *segments, size_t count):
+        """Return segments with their batches; those of the pull engine are made here."""
+        cdef omq_answer *small[SMALL]
+        cdef omq_answer **answers = small
+        cdef list taken = [None] * count
+        cdef size_t i
+        cdef size_t held = 0
+        cdef object batch
+        if count > SMALL:
+            answers = <omq_answer **>allocate(count, sizeof(omq_answer *))
+        try:
+            # All answers are held before a batch is made: that may run Python code, during which
+            # another thread may clear the queue, and the engine use its slots for others.
+            for i in range(count):
+                answers[i] = NULL
+                batch = self._batch_in(segments[i].slot)
+                if batch is None:
+                    answers[i] = omq_process_queue_answer(self._queue, segments[i].slot)
+                taken[i] = batch
+            for i in range(count):
+                held = i + 1
+                batch = taken[i]
+                if batch is None:
+                    batch = self._adopted(segments[i].slot, answers[i])
+                taken[i] = (batch, segments[i].first, segments[i].count)
+            return taken
+        finally:
+            for i in range(held, count):
+                if answers[i] is not NULL:
+                    omq_answer_release(answers[i])
+            if answers is not small:
+                PyMem_Free(answers)
+
+    cdef object _batch_in(self, uint32_t slot):
+        return self._batches[slot] if slot < <size_t>len(self._batches) else None
+
+    cdef object _adopted(self, uint32_t slot, omq_answer *answer):
+        """Return the batch of an answer, whose hold is handed over."""
+        cdef MessageIndex made
+        if answer is NULL:
+            raise _errors.StateError(f"{self.name}: the batch in slot {slot} is gone")
+        try:
+            made = self._new_batch()
+        except BaseException:
+            omq_answer_release(answer)
+            raise
+        made._adopt(answer, self._max_decompressed_bytes)
+        # Meanwhile another thread may have made one, or the slot may be another answer's.
+        if omq_process_queue_has_answer(self._queue, slot, answer):
+            while slot >= <size_t>len(self._batches):
+                self._batches.append(None)
+            if self._batches[slot] is not None:
+                return self._batches[slot]
+            self._batches[slot] = made
+        return made
 
     cdef size_t _take(
         self, object n, omq.omq_segment *small, omq.omq_segment **segments
@@ -277,16 +345,21 @@ cdef class ProcessQueue:
         cdef uint32_t slot
         cdef int64_t next_offset = omq.omq_process_queue_commit(self._queue, &slot)
         if slot != UINT32_MAX:
-            self._batches[slot] = None
+            self._drop(slot)
             self._forget()
         return next_offset
+
+    cdef inline int _drop(self, uint32_t slot) except -1:
+        if slot < <size_t>len(self._batches):  # else the pull engine put it, and nobody took it
+            self._batches[slot] = None
+        return 0
 
     cdef int _forget(self) except -1:
         """Drop the batches that have no message left; see collect in ordermq.h."""
         cdef uint32_t slot
         while omq.omq_process_queue_collect(self._queue, &slot):
             # One by one: a finalizer that this runs may put again, and be given a slot of these.
-            self._batches[slot] = None
+            self._drop(slot)
         return 0
 
     cdef size_t _make_again_from(self, int64_t offset, str operation) except? 0:
@@ -336,6 +409,24 @@ cdef class ProcessQueue:
         if status != omq.OMQ_OK:
             raise _status.failure(status, f"{self.name}: reset to {next_offset}")
         self._forget()
+
+    def advance(self, next_pull_offset=None, queue_end=None):
+        omq.omq_process_queue_advance(
+            self._queue,
+            -1 if next_pull_offset is None else clamped(next_pull_offset),
+            -1 if queue_end is None else clamped(queue_end),
+        )
+
+    def done_after(self, watermark):
+        return omq.omq_process_queue_done_after(self._queue, clamped(watermark))
+
+    @property
+    def next_pull_offset(self):
+        return self._state().next_pull
+
+    @property
+    def queue_end(self):
+        return self._state().queue_end
 
     def begin_dispatch(self):
         return omq.omq_process_queue_begin_dispatch(self._queue)

@@ -40,6 +40,9 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "PullConnection",
+    "PullEngine",
+    "PullStream",
     "RecordWriter",
     "encode_batch",
     "encode_rows",
@@ -92,6 +95,10 @@ java_hash: interface.JavaHash = _core.java_hash
 RecordWriter: type[interface.RecordWriter] = _core.RecordWriter
 encode_batch: interface.EncodeBatch = _core.encode_batch
 encode_rows: interface.EncodeRows = _core.encode_rows
+# Only of the core for CPython; None in the others, whose users pull by the Python path.
+PullEngine: type[interface.PullEngine] | None = getattr(_core, "PullEngine", None)
+PullConnection: type[interface.PullConnection] | None = getattr(_core, "PullConnection", None)
+PullStream: type[interface.PullStream] | None = getattr(_core, "PullStream", None)
 ordered_rows: interface.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import interface

@@ -8,8 +8,9 @@ reads a clock. tests/architecture/test_declarations.py compares names and signat
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -244,6 +245,15 @@ class ProcessQueue(Protocol):
         Raises: ValueError: next_offset is out of range.
         """
 
+    def advance(self, next_pull_offset: int | None = None, queue_end: int | None = None) -> None:
+        """Note the offset to pull next, and the end of the queue at its broker; None: no change."""
+
+    def done_after(self, watermark: int) -> int:
+        """Return `watermark` while a message is buffered, else the offset to pull next.
+
+        One call, because another thread may put in between.
+        """
+
     def begin_dispatch(self) -> bool:
         """Set the dispatch flag if it is clear and something is pending; return whether."""
 
@@ -289,6 +299,14 @@ class ProcessQueue(Protocol):
     def last_consuming(self) -> int: ...
 
     @property
+    def next_pull_offset(self) -> int:
+        """The offset to pull next, as last noted by `advance` or the pull engine; 0 at first."""
+
+    @property
+    def queue_end(self) -> int:
+        """The end of the queue at its broker, as last noted; 0 at first."""
+
+    @property
     def is_dispatched(self) -> bool:
         """The dispatch flag: one consume request is queued, running or scheduled."""
 
@@ -305,6 +323,167 @@ class ProcessQueue(Protocol):
 
     def _check(self) -> None:
         """Assert every invariant, with the state in the text; for tests.  O(n)."""
+
+
+# ---- pull engine ----
+
+
+class FillLimits(Protocol):
+    """When to stop filling a queue; see consumer/queue/receiver.py."""
+
+    @property
+    def fills_if_none_pending(self) -> bool: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def span(self) -> int: ...
+
+
+class StreamPlan(NamedTuple):
+    """The pulls of one queue.
+
+    Args:
+        parts: of a pull's header in JSON; the offset and the request id come between them.
+        suggestion: the broker id that answers name while this replica is right.
+        tags: keep only messages with one of these; empty keeps all.
+        is_filtered: the broker passes messages over.
+        offset: of the first pull.
+        most_past_end: offsets that the next pull may lie behind the end of the queue.
+        new_batch: makes an empty MessageIndex, or one of a subclass.
+        max_decompressed_bytes: as of `MessageIndex`.
+    """
+
+    parts: tuple[bytes, bytes, bytes]
+    suggestion: bytes
+    tags: tuple[bytes, ...]
+    check_crc: bool
+    is_filtered: bool
+    queue_id: int
+    offset: int
+    timeout_ms: int
+    most_past_end: int
+    limits: FillLimits
+    new_batch: Callable[[], MessageIndex]
+    max_decompressed_bytes: int
+
+
+class ConnectionEnd(IntEnum):
+    """Reasons why a connection of the engine ended."""
+
+    CLOSED = 0  # by its owner, or by the peer if the number is -1
+    BROKEN = 1  # the number is an errno
+    GARBAGE = 2  # no frame, or no header: the bytes are the first of it
+    SILENT = 3  # not a byte came since a pull that timed out
+    STUCK = 4  # a frame never became whole
+
+
+class StreamEnd(IntEnum):
+    """Whether a stream goes on, or why it ended."""
+
+    GOES_ON = 0
+    ENDED = 1  # no room, no permit, or stopped
+    ANSWERED = 2  # by something else than messages: the bytes are the frame
+    TIMED_OUT = 3
+    LOST = 4  # with its connection
+
+
+class PullEngine(Protocol):
+    """A native thread that pulls messages into process queues without the interpreter.
+
+    It asks for more as long as each answer is messages, the queue has room and its permit is
+    valid; any other answer ends a stream. One thread calls all methods but those of streams.
+    """
+
+    def __init__(
+        self,
+        wake_read: int,
+        wake_write: int,
+        tell_write: int,
+        clock_id: int,
+        max_frame_bytes: int,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            wake_read, wake_write: the ends of a socket pair of its own, non-blocking; open until
+                `close`, as the next.
+            tell_write: a socket that gets a byte when there are events.
+            clock_id: of the clock that times are on.
+        """
+
+    def collect(
+        self,
+    ) -> tuple[
+        list[tuple[Any, int, int, bytes]],
+        list[tuple[Any, int, bool, int, bytes]],
+    ]:
+        """Take all events: of connections (owner, `ConnectionEnd`, number, bytes), and of streams
+        (owner, `StreamEnd`, whether the queue's dispatch flag was set, last offset, frame).
+        """
+
+    def rest(self) -> None:
+        """Keep the thread from holding any mutex, of process queues too, until `resume`."""
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """End every stream, every connection and the thread; their events can be collected."""
+
+
+class PullConnection(Protocol):
+    """A connected socket that the engine alone reads and writes, and its owner closes."""
+
+    def __init__(self, engine: PullEngine, descriptor: int, owner: object) -> None: ...
+
+    def close(self) -> None:
+        """End it and its streams soon."""
+
+
+class PullStream(Protocol):
+    """The pulls of one queue; any thread."""
+
+    def __init__(
+        self,
+        connection: PullConnection,
+        queue: ProcessQueue,
+        owner: object,
+        plan: StreamPlan,
+    ) -> None: ...
+
+    def permit(self) -> None:
+        """Let it fill the process queue, until that is cleared, reset, or filled by another."""
+
+    def forbid(self) -> None:
+        """Take the permit back: when this returns, no further answer is buffered."""
+
+    def start(self) -> None:
+        """Send the first pull; called once."""
+
+    def stop(self) -> None:
+        """End it soon, if it runs."""
+
+    def oldest_stored_ms(self) -> int | None:
+        """Return when the broker stored the lowest buffered message of the queue, ms since 1970;
+        None: none is buffered, or it was put in another way.
+        """
+
+    def limit(self, limits: FillLimits) -> None:
+        """Use other limits from now on."""
+
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return pulls with messages, these messages, and ms that the pulls took, since the last
+        call.
+        """
+
+    @property
+    def is_asking(self) -> bool:
+        """True while a pull waits for its answer."""
+
+    @property
+    def asked_ms(self) -> int:
+        """The time of the last pull; 0 before the first."""
 
 
 # ---- lane map ----

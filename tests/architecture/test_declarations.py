@@ -40,6 +40,7 @@ CLASSES = [
     "RecordBlock",
     "RecordWriter",
 ]
+ENGINE = ["PullConnection", "PullEngine", "PullStream"]
 FUNCTIONS = {  # function -> the protocol that it fulfils
     "encode_batch": "EncodeBatch",
     "encode_rows": "EncodeRows",
@@ -231,7 +232,15 @@ def test_the_cython_module_has_nothing_that_the_contract_has_not() -> None:
         for name, found in vars(cython).items()
         if not name.startswith("_") and getattr(found, "__module__", None) == cython.__name__
     }
-    assert own == {*CLASSES, *FUNCTIONS}
+    assert own == {*CLASSES, *FUNCTIONS, *ENGINE}
+
+
+def test_the_engine_fulfils_its_contract_by_name() -> None:
+    # Of one core alone; the others have no thread without an interpreter to run it.
+    for name in ENGINE:
+        declared = vars(getattr(interface, name))
+        public = {each for each in declared if not each.startswith("_")}
+        assert public <= set(dir(getattr(CORES["cython"], name))), name
 
 
 def included(name: str) -> list[str]:

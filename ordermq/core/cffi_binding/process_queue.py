@@ -221,6 +221,24 @@ class ProcessQueue:
             self._forget()
 
     # No lock here or below: these calls touch C only, whose mutex makes them atomic.
+    def advance(self, next_pull_offset: int | None = None, queue_end: int | None = None) -> None:
+        lib.omq_process_queue_advance(
+            self._queue,
+            -1 if next_pull_offset is None else clamped(next_pull_offset),
+            -1 if queue_end is None else clamped(queue_end),
+        )
+
+    def done_after(self, watermark: int) -> int:
+        return int(lib.omq_process_queue_done_after(self._queue, clamped(watermark)))
+
+    @property
+    def next_pull_offset(self) -> int:
+        return int(self._state().next_pull)
+
+    @property
+    def queue_end(self) -> int:
+        return int(self._state().queue_end)
+
     def begin_dispatch(self) -> bool:
         return bool(lib.omq_process_queue_begin_dispatch(self._queue))
 

@@ -39,6 +39,8 @@ class ProcessQueue:
         self._floor = 0
         self._is_dispatched = False
         self._duplicates_ignored = 0
+        self._next_pull_offset = 0
+        self._queue_end = 0
 
     def __repr__(self) -> str:
         return f"ProcessQueue({self.name!r}, messages={self.message_count})"
@@ -195,6 +197,25 @@ class ProcessQueue:
         with self._lock:
             self.clear()
             self._floor = next_offset  # a seek backwards: the only way to lower it
+
+    def advance(self, next_pull_offset: int | None = None, queue_end: int | None = None) -> None:
+        with self._lock:
+            if next_pull_offset is not None:
+                self._next_pull_offset = next_pull_offset
+            if queue_end is not None:
+                self._queue_end = queue_end
+
+    def done_after(self, watermark: int) -> int:
+        with self._lock:
+            return watermark if self.message_count else self._next_pull_offset
+
+    @property
+    def next_pull_offset(self) -> int:
+        return self._next_pull_offset
+
+    @property
+    def queue_end(self) -> int:
+        return self._queue_end
 
     def begin_dispatch(self) -> bool:
         with self._lock:

@@ -43,4 +43,8 @@ void drive_rows(uint64_t *seed, int steps);
 /* sanitize_ids.c: ids noted, found again and forgotten, with the window's check after each step. */
 void drive_ids(uint64_t *seed, int steps);
 
+/* sanitize_engine.c: the pull engine against brokers that misbehave; headers of answers. */
+void drive_engine(uint64_t *seed, int rounds);
+void read_reply_exactly(const uint8_t *bytes, size_t size);
+
 #endif

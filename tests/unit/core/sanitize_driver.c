@@ -2,6 +2,7 @@
  * structure at random with its check after each step, `driver starved STEPS SEED` maps, queues
  * and lanes that run out of memory again and again, `driver fuzz CASES SEED RECORD...` mutates
  * stored records, `driver headers` command headers, `driver batches` bodies of batch sends,
+ * `driver replies` headers of answers to pulls, `driver engine ROUNDS SEED` runs the pull engine,
  * `driver threads ROUNDS` hammers one queue, one table and one lane map.
  *
  * ci/fuzz.sh builds it with OMQ_FUZZ: then it has no main, libFuzzer brings the inputs, and the
@@ -664,6 +665,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     } targets[] = {{"records", index_exactly},
                    {"headers", read_header_exactly},
                    {"batches", write_exactly},
+                   {"replies", read_reply_exactly},
                    {"structures", drive_structures}};
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
         if (strcmp(targets[i].name, OMQ_FUZZ) == 0) {
@@ -714,6 +716,11 @@ int main(int argc, char **argv) {
     } else if (strcmp(argv[1], "headers") == 0) {
         REQUIRE(argc > 4);
         fuzz(&seed, amount, argv + 4, argc - 4, 1, read_header_exactly);
+    } else if (strcmp(argv[1], "replies") == 0) {
+        REQUIRE(argc > 4);
+        fuzz(&seed, amount, argv + 4, argc - 4, 1, read_reply_exactly);
+    } else if (strcmp(argv[1], "engine") == 0) {
+        drive_engine(&seed, amount);
     } else {
         rounds = amount;
         drive_threads();

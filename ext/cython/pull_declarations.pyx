@@ -1,0 +1,88 @@
+# What ext/core/pull_answer.h, ext/core/queue_filling.h and ext/engine/pull_engine.h declare.
+cdef extern from "pull_answer.h" nogil:
+    ctypedef struct omq_answer:
+        const uint8_t *body
+        size_t size
+        omq.omq_message_rows rows
+        int64_t last_offset
+    void omq_answer_release(omq_answer *answer)
+
+
+cdef extern from "queue_filling.h" nogil:
+    ctypedef struct omq_fill_limits:
+        omq.bool fills_if_none_pending
+        size_t messages
+        uint64_t bytes
+        int64_t span
+    omq_answer *omq_process_queue_answer(omq.omq_process_queue *queue, uint32_t slot)
+    omq.bool omq_process_queue_oldest_stored_ms(
+        omq.omq_process_queue *queue, int64_t *stored_ms
+    )
+    omq.bool omq_process_queue_has_answer(
+        omq.omq_process_queue *queue, uint32_t slot, const omq_answer *answer
+    )
+
+
+cdef extern from "pull_engine.h" nogil:
+    ctypedef struct omq_pull_engine:
+        pass
+    ctypedef struct omq_pull_connection:
+        pass
+    ctypedef struct omq_pull_stream:
+        pass
+    ctypedef enum omq_connection_end:
+        OMQ_CONNECTION_CLOSED
+    ctypedef enum omq_stream_end:
+        OMQ_STREAM_GOES_ON
+    ctypedef struct omq_stream_plan:
+        omq.omq_process_queue *queue
+        omq.omq_text parts[3]
+        omq.omq_text suggestion
+        const omq.omq_text *tags
+        size_t tag_count
+        omq.bool check_crc
+        omq.bool is_filtered
+        int32_t queue_id
+        int64_t offset
+        int64_t timeout_ms
+        int64_t most_past_end
+        omq_fill_limits limits
+    ctypedef struct omq_pull_counts:
+        uint64_t pulls
+        uint64_t messages
+        uint64_t pull_ms
+    ctypedef struct omq_pull_event:
+        omq_pull_connection *connection
+        omq_connection_end connection_end
+        int error
+        void *owner
+        omq_stream_end end
+        omq.bool is_dispatched
+        int64_t offset
+        uint8_t *bytes
+        size_t size
+    omq_pull_engine *omq_pull_engine_new(
+        int wake_read, int wake_write, int tell_write, int clock_id, size_t max_frame_bytes
+    )
+    void omq_pull_engine_close(omq_pull_engine *engine)
+    void omq_pull_engine_free(omq_pull_engine *engine)
+    void omq_pull_engine_rest(omq_pull_engine *engine)
+    void omq_pull_engine_resume(omq_pull_engine *engine)
+    omq_pull_connection *omq_pull_connection_new(
+        omq_pull_engine *engine, int socket, void *owner
+    )
+    void omq_pull_connection_close(omq_pull_connection *connection)
+    void omq_pull_connection_free(omq_pull_connection *connection)
+    omq_pull_stream *omq_pull_stream_new(
+        omq_pull_connection *connection, const omq_stream_plan *plan, void *owner
+    )
+    void omq_pull_stream_permit(omq_pull_stream *stream)
+    void omq_pull_stream_start(omq_pull_stream *stream)
+    void omq_pull_stream_forbid(omq_pull_stream *stream)
+    void omq_pull_stream_stop(omq_pull_stream *stream)
+    void omq_pull_stream_free(omq_pull_stream *stream)
+    void omq_pull_stream_limit(omq_pull_stream *stream, const omq_fill_limits *limits)
+    omq_pull_counts omq_pull_stream_take_counts(omq_pull_stream *stream)
+    omq.bool omq_pull_stream_is_asking(const omq_pull_stream *stream)
+    int64_t omq_pull_stream_asked_ms(const omq_pull_stream *stream)
+    omq.bool omq_pull_engine_next(omq_pull_engine *engine, omq_pull_event *event)

@@ -1,0 +1,183 @@
+@cython.final
+cdef class PullEngine:
+    """The thread that pulls without the interpreter; see core/interface.py."""
+
+    cdef omq_pull_engine *_engine  # owned; freed in __dealloc__
+    cdef bint _is_closed
+
+    def __cinit__(self, wake_read, wake_write, tell_write, clock_id, max_frame_bytes):
+        self._engine = omq_pull_engine_new(
+            wake_read, wake_write, tell_write, clock_id, max_frame_bytes
+        )
+        if self._engine is NULL:
+            raise MemoryError("no memory, or no thread, for the pull engine")
+
+    def __dealloc__(self):
+        # Never while something of it is in use: connections and streams hold the engine.
+        if self._engine is not NULL:
+            self.close()
+            omq_pull_engine_free(self._engine)
+
+    def collect(self):
+        cdef omq_pull_event event
+        cdef list ended = []
+        cdef list events = []
+        cdef object owner
+        cdef object held
+        while omq_pull_engine_next(self._engine, &event):
+            held = b""
+            if event.bytes is not NULL:
+                try:
+                    held = PyBytes_FromStringAndSize(<const char *>event.bytes, event.size)
+                finally:
+                    free(event.bytes)
+            owner = <object>event.owner
+            if event.connection is not NULL:
+                ended.append((
+                    (<PullConnection>owner).owner, <int>event.connection_end, event.error, held
+                ))
+                Py_DECREF(owner)  # the reference of PullConnection.__cinit__
+            else:
+                number = <int>event.end
+                events.append((
+                    (<PullStream>owner).owner, number, event.is_dispatched, event.offset, held
+                ))
+                if number != OMQ_STREAM_GOES_ON:
+                    (<PullStream>owner)._is_active = False
+                    Py_DECREF(owner)  # the reference of `start`
+        return ended, events
+
+    def rest(self):
+        omq_pull_engine_rest(self._engine)
+
+    def resume(self):
+        omq_pull_engine_resume(self._engine)
+
+    def close(self):
+        # With the interpreter lock: the thread never asks for it, and ends after its turn.
+        if not self._is_closed:
+            self._is_closed = True
+            omq_pull_engine_close(self._engine)
+
+
+@cython.final
+cdef class PullConnection:
+    """A connection of the engine; see core/interface.py."""
+
+    cdef omq_pull_connection *_connection  # owned; freed in __dealloc__
+    cdef PullEngine _engine
+    cdef readonly object owner
+
+    def __cinit__(self, PullEngine engine not None, descriptor, owner):
+        if engine._is_closed:
+            raise _errors.StateError("the pull engine is closed")
+        self._engine = engine
+        self.owner = owner
+        self._connection = omq_pull_connection_new(engine._engine, descriptor, <void *>self)
+        if self._connection is NULL:
+            raise MemoryError("no memory for a connection")
+        Py_INCREF(self)  # until the engine tells of its end
+
+    def __dealloc__(self):
+        omq_pull_connection_free(self._connection)
+
+    def close(self):
+        omq_pull_connection_close(self._connection)
+
+
+@cython.final
+cdef class PullStream:
+    """The pulls of one queue by the engine; see core/interface.py."""
+
+    cdef omq_pull_stream *_stream  # owned; freed in __dealloc__
+    cdef PullConnection _connection
+    cdef ProcessQueue _queue
+    cdef readonly object owner
+    cdef bint _is_active  # started, and its last event was not collected
+
+    def __cinit__(
+        self, PullConnection connection not None, ProcessQueue queue not None, owner, plan
+    ):
+        cdef omq_stream_plan wanted
+        cdef tuple tags = plan.tags
+        cdef list texts = [*plan.parts, plan.suggestion, *tags]
+        cdef omq.omq_text *places = <omq.omq_text *>allocate(len(texts), sizeof(omq.omq_text))
+        cdef Py_ssize_t i
+        try:
+            for i in range(len(texts)):
+                places[i].bytes = <const uint8_t *>PyBytes_AS_STRING(texts[i])
+                places[i].size = PyBytes_GET_SIZE(texts[i])
+            for i in range(3):
+                wanted.parts[i] = places[i]
+            wanted.suggestion = places[3]
+            wanted.tags = places + 4
+            wanted.tag_count = len(tags)
+            wanted.queue = queue._queue
+            wanted.check_crc = plan.check_crc
+            wanted.is_filtered = plan.is_filtered
+            wanted.queue_id = plan.queue_id
+            wanted.offset = plan.offset
+            wanted.timeout_ms = plan.timeout_ms
+            wanted.most_past_end = plan.most_past_end
+            wanted.limits = limits_of(plan.limits)
+            self._stream = omq_pull_stream_new(connection._connection, &wanted, <void *>self)
+        finally:
+            PyMem_Free(places)
+        if self._stream is NULL:
+            raise MemoryError("no memory for a stream of pulls")
+        self._connection = connection
+        self._queue = queue
+        self.owner = owner
+        queue._new_batch = plan.new_batch
+        queue._max_decompressed_bytes = plan.max_decompressed_bytes
+
+    def __dealloc__(self):
+        omq_pull_stream_free(self._stream)
+
+    def permit(self):
+        omq_pull_stream_permit(self._stream)
+
+    def forbid(self):
+        omq_pull_stream_forbid(self._stream)
+
+    def start(self):
+        if self._connection._engine._is_closed:
+            raise _errors.StateError("the pull engine is closed")
+        self._is_active = True
+        Py_INCREF(self)  # until the engine tells of its end
+        omq_pull_stream_start(self._stream)
+
+    def stop(self):
+        if self._is_active:
+            omq_pull_stream_stop(self._stream)
+
+    def oldest_stored_ms(self):
+        cdef int64_t stored_ms
+        if omq_process_queue_oldest_stored_ms(self._queue._queue, &stored_ms):
+            return stored_ms
+        return None
+
+    def limit(self, limits):
+        cdef omq_fill_limits wanted = limits_of(limits)
+        omq_pull_stream_limit(self._stream, &wanted)
+
+    def take_counts(self):
+        cdef omq_pull_counts counts = omq_pull_stream_take_counts(self._stream)
+        return counts.pulls, counts.messages, counts.pull_ms
+
+    @property
+    def is_asking(self):
+        return omq_pull_stream_is_asking(self._stream)
+
+    @property
+    def asked_ms(self):
+        return omq_pull_stream_asked_ms(self._stream)
+
+
+cdef omq_fill_limits limits_of(object limits) except *:
+    cdef omq_fill_limits wanted
+    wanted.fills_if_none_pending = limits.fills_if_none_pending
+    wanted.messages = limits.messages
+    wanted.bytes = limits.size_bytes
+    wanted.span = limits.span
+    return wanted

@@ -1,0 +1,1094 @@
+#define _POSIX_C_SOURCE 200809L
+
+#include "pull_engine.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "bytes.h"
+#include "platform.h"
+#include "reply_header.h"
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* there the owner ignores SIGPIPE, as Python does */
+#endif
+
+enum {
+    FRAME_HEAD = 8,           /* bytes: length, and encoding and size of the header */
+    FIRST_READ = 256 * 1024,  /* bytes of a connection's first buffer */
+    HANDED_BYTES = 64,        /* of garbage, for the error's text */
+    FRAME_MS = 30000,         /* as in remoting/connection.py: no frame takes longer */
+    ROOM_RECHECK_MS = 1000,   /* as in fetch/fetcher.py: pending messages may all be taken */
+    MOST_STREAMS = 1 << 20,   /* of a connection */
+    RESPONSE_FLAG = 1,
+    BINARY_HEAD = 13,         /* bytes of a binary header up to its remark */
+    NUMBERS = 48              /* bytes that two numbers take at most */
+};
+
+#define NEVER INT64_MAX
+
+/* What the owner asked for since the engine's thread looked last. */
+enum { START = 1, STOP = 2, LIMIT = 4, ROOM = 8, ADD = 16, CLOSE = 32 };
+
+typedef struct {
+    uint8_t *bytes;
+    size_t begin;
+    size_t end;
+    size_t room;
+} omq_buffer;
+
+struct omq_pull_stream {
+    /* Under the engine's lock. */
+    unsigned asked_for;
+    omq_fill_limits new_limits;
+    omq_pull_stream *next_todo;
+    omq_pull_stream *next_event;
+    bool is_told; /* on the list of events */
+    bool is_dispatched;
+    omq_stream_end end;
+    uint8_t *frame;
+    size_t frame_size;
+    int64_t last_offset;
+
+    /* Any thread. */
+    _Atomic uint64_t pulls;
+    _Atomic uint64_t messages;
+    _Atomic uint64_t pull_ms;
+    _Atomic int64_t asked_ms;
+    _Atomic bool is_asking;
+
+    /* Fixed. */
+    omq_pull_connection *connection;
+    omq_stream_plan plan; /* its texts point behind the stream */
+    uint64_t permit;
+    void *owner;
+
+    /* The engine's thread only. */
+    omq_fill_limits limits;
+    uint32_t index;  /* of the connection's streams */
+    uint32_t opaque; /* of the pull in flight; 0: none is */
+    omq_pull_stream *next_asked; /* with the same low bits of the request id */
+    int64_t offset;
+    int64_t deadline_ms; /* of the pull in flight, else NEVER */
+    uint64_t heard_bytes;
+    bool is_waiting; /* for room */
+    bool has_begun; /* an answer was messages */
+};
+
+struct omq_pull_connection {
+    /* Under the engine's lock. */
+    unsigned asked_for;
+    omq_pull_connection *next_todo;
+    omq_pull_connection *next_event;
+    bool is_over;
+    omq_connection_end end;
+    int error;
+    uint8_t *garbage;
+    size_t garbage_size;
+
+    /* Fixed. */
+    omq_pull_engine *engine;
+    void *owner;
+    int socket;
+
+    /* The engine's thread only. */
+    omq_pull_connection *next; /* of the engine's */
+    omq_pull_stream **streams; /* by index; NULL: free */
+    omq_pull_stream **asked;   /* lists of those with a pull in flight, by its id's low bits */
+    uint32_t stream_room;      /* of both; a power of two, or 0 */
+    uint32_t last_opaque;
+    uint32_t stream_count;
+    omq_buffer in;
+    omq_buffer out;
+    uint64_t heard_bytes;
+    int64_t check_ms; /* a deadline may pass then, and none before */
+    int64_t whole_ms; /* when no frame was incomplete, or one became whole */
+};
+
+struct omq_pull_engine {
+    omq_mutex lock;
+    bool is_closing;
+    bool is_woken; /* a byte is on its way to the engine's thread */
+    omq_pull_stream *todo;
+    omq_pull_connection *connections_todo;
+    omq_pull_stream *events;
+    omq_pull_stream **last_event;
+    omq_pull_connection *ended;
+    bool is_told; /* a byte is on its way to the owner */
+
+    omq_mutex turn; /* held by the engine's thread except while it waits */
+    int wake_read;
+    int wake_write;
+    int tell_write;
+    int clock_id;
+    size_t max_frame_bytes;
+    pthread_t thread;
+
+    /* The engine's thread only. */
+    omq_pull_connection *connections;
+    size_t connection_count;
+    struct pollfd *polled;
+    omq_pull_connection **polled_connections;
+    size_t polled_room;
+    size_t waiting; /* streams that wait for room */
+    int64_t recheck_ms;
+    int64_t now_ms;
+    bool has_news; /* for the owner, since the last byte to it */
+};
+
+/* ---- small things ---- */
+
+static int64_t clock_ms(const omq_pull_engine *engine) {
+    struct timespec now;
+    (void)clock_gettime((clockid_t)engine->clock_id, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* A full socket holds a byte already, which is all that the reader needs. */
+static void signal_to(int descriptor) {
+    ssize_t sent;
+    do {
+        sent = send(descriptor, "!", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+}
+
+static bool make_room(omq_buffer *buffer, size_t more) {
+    if (buffer->begin == buffer->end) {
+        buffer->begin = buffer->end = 0;
+    }
+    if (buffer->room - buffer->end >= more) {
+        return true;
+    }
+    size_t held = buffer->end - buffer->begin;
+    if (buffer->room - held < more) {
+        size_t wanted = held + more < 2 * buffer->room ? 2 * buffer->room : held + more;
+        uint8_t *grown = realloc(buffer->bytes, wanted);
+        if (grown == NULL) {
+            return false;
+        }
+        buffer->bytes = grown;
+        buffer->room = wanted;
+    }
+    if (held > 0) {
+        memmove(buffer->bytes, buffer->bytes + buffer->begin, held);
+    }
+    buffer->begin = 0;
+    buffer->end = held;
+    return true;
+}
+
+static uint8_t *copied(const uint8_t *bytes, size_t size) {
+    uint8_t *copy = malloc(size > 0 ? size : 1);
+    if (copy != NULL && size > 0) {
+        memcpy(copy, bytes, size);
+    }
+    return copy;
+}
+
+/* ---- what the owner asks for; under the lock ---- */
+
+static void wake(omq_pull_engine *engine) {
+    if (!engine->is_woken) {
+        engine->is_woken = true;
+        signal_to(engine->wake_write);
+    }
+}
+
+static void ask_stream(omq_pull_stream *stream, unsigned what) {
+    omq_pull_engine *engine = stream->connection->engine;
+    omq_mutex_lock(&engine->lock);
+    /* After the end the owner may free the stream, so it must be on no list. */
+    if (stream->end == OMQ_STREAM_GOES_ON) {
+        if (stream->asked_for == 0) {
+            stream->next_todo = engine->todo;
+            engine->todo = stream;
+        }
+        stream->asked_for |= what;
+        wake(engine);
+    }
+    omq_mutex_unlock(&engine->lock);
+}
+
+static void ask_connection(omq_pull_connection *connection, unsigned what) {
+    omq_pull_engine *engine = connection->engine;
+    omq_mutex_lock(&engine->lock);
+    if (!connection->is_over) {
+        if (connection->asked_for == 0) {
+            connection->next_todo = engine->connections_todo;
+            engine->connections_todo = connection;
+        }
+        connection->asked_for |= what;
+        wake(engine);
+    }
+    omq_mutex_unlock(&engine->lock);
+}
+
+/* Called by the thread that made room, under the mutex of the process queue. */
+static void has_room(void *context) { ask_stream(context, ROOM); }
+
+/* ---- events ---- */
+
+static void tell(omq_pull_stream *stream) {
+    omq_pull_engine *engine = stream->connection->engine;
+    if (!stream->is_told) {
+        stream->is_told = true;
+        stream->next_event = NULL;
+        *engine->last_event = stream;
+        engine->last_event = &stream->next_event;
+    }
+    engine->has_news = true;
+}
+
+static void tell_progress(omq_pull_stream *stream, bool is_dispatched) {
+    omq_mutex_lock(&stream->connection->engine->lock);
+    stream->is_dispatched |= is_dispatched;
+    tell(stream);
+    omq_mutex_unlock(&stream->connection->engine->lock);
+}
+
+static void unlist(omq_pull_engine *engine, omq_pull_stream *stream) {
+    omq_pull_stream **at = &engine->todo;
+    while (*at != NULL && *at != stream) {
+        at = &(*at)->next_todo;
+    }
+    if (*at != NULL) {
+        *at = stream->next_todo;
+    }
+}
+
+static void unlist_connection(omq_pull_engine *engine, omq_pull_connection *connection) {
+    omq_pull_connection **at = &engine->connections_todo;
+    while (*at != NULL && *at != connection) {
+        at = &(*at)->next_todo;
+    }
+    if (*at != NULL) {
+        *at = connection->next_todo;
+    }
+}
+
+static omq_pull_stream **bucket_of(omq_pull_connection *connection, uint32_t opaque) {
+    return connection->asked + (opaque & (connection->stream_room - 1));
+}
+
+static void list_asked(omq_pull_stream *stream) {
+    omq_pull_stream **bucket = bucket_of(stream->connection, stream->opaque);
+    stream->next_asked = *bucket;
+    *bucket = stream;
+}
+
+/* Return the stream with this pull in flight, which then is none any more; NULL: late. */
+static omq_pull_stream *take_asked(omq_pull_connection *connection, uint32_t opaque) {
+    if (connection->stream_room == 0) {
+        return NULL;
+    }
+    omq_pull_stream **at = bucket_of(connection, opaque);
+    while (*at != NULL && (*at)->opaque != opaque) {
+        at = &(*at)->next_asked;
+    }
+    omq_pull_stream *found = *at;
+    if (found != NULL) {
+        *at = found->next_asked;
+        found->opaque = 0;
+        atomic_store_explicit(&found->is_asking, false, memory_order_relaxed);
+        found->deadline_ms = NEVER;
+    }
+    return found;
+}
+
+/* End a stream. Nobody may touch it after this: its owner may free it at once. */
+static void end_stream(omq_pull_stream *stream, omq_stream_end end, uint8_t *frame,
+                       size_t frame_size) {
+    omq_pull_connection *connection = stream->connection;
+    omq_pull_engine *engine = connection->engine;
+    /* First: from here on no other thread asks for anything on behalf of the queue. */
+    omq_process_queue_forget_waiter(stream->plan.queue, stream);
+    engine->waiting -= stream->is_waiting;
+    if (stream->opaque != 0) {
+        (void)take_asked(connection, stream->opaque);
+    }
+    if (stream->index < MOST_STREAMS) {
+        connection->streams[stream->index] = NULL;
+        connection->stream_count--;
+    }
+    omq_mutex_lock(&engine->lock);
+    if (stream->asked_for != 0) {
+        unlist(engine, stream);
+        stream->asked_for = 0;
+    }
+    stream->end = end;
+    stream->frame = frame;
+    stream->frame_size = frame_size;
+    stream->last_offset = stream->offset;
+    tell(stream);
+    omq_mutex_unlock(&engine->lock);
+}
+
+/* End a connection and its streams. Nobody may touch it after this, as a stream. */
+static void end_connection(omq_pull_connection *connection, omq_connection_end end, int error,
+                           const uint8_t *garbage, size_t size) {
+    omq_pull_engine *engine = connection->engine;
+    for (omq_pull_connection **at = &engine->connections; *at != NULL; at = &(*at)->next) {
+        if (*at == connection) {
+            *at = connection->next;
+            engine->connection_count--;
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < connection->stream_room; i++) {
+        if (connection->streams[i] != NULL) {
+            end_stream(connection->streams[i], OMQ_STREAM_LOST, NULL, 0);
+        }
+    }
+    uint8_t *copy = size > 0 ? copied(garbage, size) : NULL;
+    omq_mutex_lock(&engine->lock);
+    if (connection->asked_for != 0) {
+        unlist_connection(engine, connection);
+        connection->asked_for = 0;
+    }
+    connection->is_over = true;
+    connection->end = end;
+    connection->error = error;
+    connection->garbage = copy;
+    connection->garbage_size = copy != NULL ? size : 0;
+    connection->next_event = engine->ended;
+    engine->ended = connection;
+    engine->has_news = true;
+    omq_mutex_unlock(&engine->lock);
+}
+
+/* ---- requests ---- */
+
+static bool flush(omq_pull_connection *connection) {
+    omq_buffer *out = &connection->out;
+    while (out->begin < out->end) {
+        ssize_t sent = send(connection->socket, out->bytes + out->begin, out->end - out->begin,
+                            MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                end_connection(connection, OMQ_CONNECTION_BROKEN, errno, NULL, 0);
+                return false;
+            }
+            return true; /* the rest when the socket takes it */
+        }
+        out->begin += (size_t)sent;
+    }
+    return true;
+}
+
+static void append(omq_buffer *out, const void *bytes, size_t size) {
+    if (size > 0) {
+        memcpy(out->bytes + out->end, bytes, size);
+        out->end += size;
+    }
+}
+
+/* Write the next pull of a stream into the connection's buffer. */
+static void pull(omq_pull_stream *stream) {
+    omq_pull_connection *connection = stream->connection;
+    omq_pull_engine *engine = connection->engine;
+    const omq_stream_plan *plan = &stream->plan;
+    char offset[NUMBERS / 2];
+    char opaque[NUMBERS / 2];
+    /* A new id for each pull, of all streams: a late answer must never look like that of another
+     * pull. 0 is what peers read where there is none. */
+    connection->last_opaque = connection->last_opaque == INT32_MAX ? 1 : connection->last_opaque + 1;
+    size_t offset_size = (size_t)snprintf(offset, sizeof offset, "%" PRId64, stream->offset);
+    size_t opaque_size = (size_t)snprintf(opaque, sizeof opaque, "%" PRIu32,
+                                          connection->last_opaque);
+    size_t header = plan->parts[0].size + offset_size + plan->parts[1].size + opaque_size +
+                    plan->parts[2].size;
+    if (!make_room(&connection->out, FRAME_HEAD + header)) {
+        end_stream(stream, OMQ_STREAM_ENDED, NULL, 0); /* its owner tries again */
+        return;
+    }
+    uint8_t head[FRAME_HEAD];
+    omq_write_u32(head, (uint32_t)header + 4);
+    omq_write_u32(head + 4, (uint32_t)header);
+    append(&connection->out, head, sizeof head);
+    append(&connection->out, plan->parts[0].bytes, plan->parts[0].size);
+    append(&connection->out, offset, offset_size);
+    append(&connection->out, plan->parts[1].bytes, plan->parts[1].size);
+    append(&connection->out, opaque, opaque_size);
+    append(&connection->out, plan->parts[2].bytes, plan->parts[2].size);
+    stream->opaque = connection->last_opaque;
+    atomic_store_explicit(&stream->is_asking, true, memory_order_relaxed);
+    list_asked(stream);
+    stream->heard_bytes = connection->heard_bytes;
+    stream->deadline_ms = engine->now_ms + plan->timeout_ms;
+    if (stream->deadline_ms < connection->check_ms) {
+        connection->check_ms = stream->deadline_ms;
+    }
+    atomic_store_explicit(&stream->asked_ms, engine->now_ms, memory_order_relaxed);
+}
+
+static omq_room_waiter waiter_of(omq_pull_stream *stream) {
+    return (omq_room_waiter){has_room, stream};
+}
+
+/* Do what the process queue said. */
+static void go_on(omq_pull_stream *stream, omq_fill_next next) {
+    omq_pull_engine *engine = stream->connection->engine;
+    engine->waiting -= stream->is_waiting;
+    stream->is_waiting = next == OMQ_FILL_WAIT;
+    if (next == OMQ_FILL_MORE) {
+        pull(stream);
+    } else if (next == OMQ_FILL_WAIT) {
+        if (engine->waiting++ == 0) {
+            engine->recheck_ms = engine->now_ms + ROOM_RECHECK_MS;
+        }
+    } else {
+        end_stream(stream, OMQ_STREAM_ENDED, NULL, 0);
+    }
+}
+
+static void look_again(omq_pull_stream *stream) {
+    go_on(stream, omq_process_queue_may_fill(stream->plan.queue, stream->permit,
+                                             &stream->limits, waiter_of(stream)));
+}
+
+/* ---- answers ---- */
+
+static bool is_suggested(const omq_pull_stream *stream, omq_text suggestion) {
+    const omq_text *wanted = &stream->plan.suggestion;
+    if (suggestion.bytes == NULL) {
+        return wanted->size == 1 && wanted->bytes[0] == '0';
+    }
+    return suggestion.size == wanted->size &&
+           memcmp(suggestion.bytes, wanted->bytes, wanted->size) == 0;
+}
+
+/* Buffer an answer that is messages and nothing else; false: it is for the owner to judge. */
+static bool take_messages(omq_pull_stream *stream, const omq_reply_header *header,
+                          const uint8_t *body, size_t size) {
+    omq_pull_engine *engine = stream->connection->engine;
+    const omq_stream_plan *plan = &stream->plan;
+    int64_t next = header->next_offset.bytes == NULL ? -1 : omq_offset_of(header->next_offset);
+    int64_t end = header->max_offset.bytes == NULL ? next : omq_offset_of(header->max_offset);
+    if (header->code != 0 || header->is_odd || header->has_offset_delta || next < 0 || end < 0 ||
+        next > end + plan->most_past_end || !is_suggested(stream, header->suggestion)) {
+        return false;
+    }
+    omq_pulled pulled = {.first = stream->offset, .end = next, .queue_id = plan->queue_id};
+    omq_answer *answer;
+    if (omq_answer_new(body, size, plan->tags, plan->tag_count, plan->check_crc, &pulled,
+                       &answer) != OMQ_OK) {
+        return false;
+    }
+    if (answer->rows.count == 0) {
+        omq_answer_release(answer);
+        return false;
+    }
+    size_t count = answer->rows.count;
+    int64_t begin = plan->is_filtered ? next : answer->last_offset + 1;
+    bool is_dispatched;
+    omq_fill_next then = omq_process_queue_fill(plan->queue, stream->permit, answer, begin, end,
+                                                &stream->limits, waiter_of(stream),
+                                                &is_dispatched);
+    omq_answer_release(answer);
+    if (then != OMQ_FILL_REFUSED) {
+        int64_t asked_ms = atomic_load_explicit(&stream->asked_ms, memory_order_relaxed);
+        stream->offset = begin;
+        atomic_fetch_add_explicit(&stream->pulls, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&stream->messages, count, memory_order_relaxed);
+        atomic_fetch_add_explicit(&stream->pull_ms, (uint64_t)(engine->now_ms - asked_ms),
+                                  memory_order_relaxed);
+        if (is_dispatched || !stream->has_begun) {
+            stream->has_begun = true;
+            tell_progress(stream, is_dispatched);
+        }
+    }
+    go_on(stream, then);
+    return true;
+}
+
+/* Read the request id of any header; false: there is none. */
+static bool read_header(uint32_t mark, const uint8_t *bytes, size_t size,
+                        omq_reply_header *header) {
+    if (mark >> 24 == 0) {
+        return omq_read_reply_header(bytes, size, header);
+    }
+    if (mark >> 24 != 1 || size < BINARY_HEAD) {
+        return false;
+    }
+    *header = (omq_reply_header){.code = -1, .is_odd = true};
+    header->opaque = (int32_t)omq_read_u32(bytes + 5);
+    header->flag = (int32_t)omq_read_u32(bytes + 9);
+    return true;
+}
+
+/* Take a whole frame; false: it is none. */
+static bool take_frame(omq_pull_connection *connection, const uint8_t *frame, size_t size) {
+    uint32_t mark = omq_read_u32(frame + 4);
+    size_t header_size = mark & 0xFFFFFF;
+    omq_reply_header header;
+    if (!read_header(mark, frame + FRAME_HEAD, header_size, &header)) {
+        return false;
+    }
+    /* Brokers send requests to the connection with the heartbeats: one here is for nobody. */
+    omq_pull_stream *stream = (header.flag & RESPONSE_FLAG) && header.opaque > 0
+                                  ? take_asked(connection, (uint32_t)header.opaque)
+                                  : NULL;
+    if (stream == NULL) {
+        return true;
+    }
+    size_t before = FRAME_HEAD + header_size;
+    if (!take_messages(stream, &header, frame + before, size - before)) {
+        uint8_t *copy = copied(frame, size);
+        end_stream(stream, copy != NULL ? OMQ_STREAM_ANSWERED : OMQ_STREAM_ENDED, copy, size);
+    }
+    return true;
+}
+
+/* Take the frames that are whole. */
+static void take_frames(omq_pull_connection *connection) {
+    omq_buffer *in = &connection->in;
+    while (in->end - in->begin >= FRAME_HEAD) {
+        const uint8_t *frame = in->bytes + in->begin;
+        size_t held = in->end - in->begin;
+        uint32_t length = omq_read_u32(frame);
+        uint32_t header_size = omq_read_u32(frame + 4) & 0xFFFFFF;
+        bool is_frame = length >= 4 && length <= INT32_MAX &&
+                        (size_t)length + 4 <= connection->engine->max_frame_bytes &&
+                        header_size <= length - 4;
+        size_t size = (size_t)length + 4;
+        if (is_frame && held < size) {
+            if (!make_room(in, size - held)) {
+                end_connection(connection, OMQ_CONNECTION_BROKEN, ENOMEM, NULL, 0);
+            }
+            return;
+        }
+        if (!is_frame || !take_frame(connection, frame, size)) {
+            size_t handed = is_frame ? size : held < HANDED_BYTES ? held : HANDED_BYTES;
+            end_connection(connection, OMQ_CONNECTION_GARBAGE, 0, frame, handed);
+            return;
+        }
+        connection->whole_ms = connection->engine->now_ms;
+        in->begin += size;
+    }
+    if (in->begin == in->end) {
+        connection->whole_ms = connection->engine->now_ms;
+        if (in->room > 4 * FIRST_READ) { /* after a large frame */
+            free(in->bytes);
+            *in = (omq_buffer){NULL, 0, 0, 0};
+        }
+    }
+}
+
+static void receive(omq_pull_connection *connection) {
+    omq_buffer *in = &connection->in;
+    if (!make_room(in, in->room == 0 ? FIRST_READ : 1)) {
+        end_connection(connection, OMQ_CONNECTION_BROKEN, ENOMEM, NULL, 0);
+        return;
+    }
+    size_t room = in->room - in->end;
+    ssize_t got;
+    do {
+        got = recv(connection->socket, in->bytes + in->end, room, MSG_DONTWAIT);
+    } while (got < 0 && errno == EINTR);
+    if (got > 0) {
+        in->end += (size_t)got;
+        connection->heard_bytes += (uint64_t)got;
+        take_frames(connection);
+    } else if (got == 0) {
+        end_connection(connection, OMQ_CONNECTION_CLOSED, -1, NULL, 0);
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
+        end_connection(connection, OMQ_CONNECTION_BROKEN, errno, NULL, 0);
+    }
+}
+
+/* ---- time ---- */
+
+/* End what is due, and note when to look again. */
+static void check_deadlines(omq_pull_connection *connection) {
+    int64_t now = connection->engine->now_ms;
+    bool is_silent = false;
+    int64_t next = NEVER;
+    for (uint32_t i = 0; i < connection->stream_room; i++) {
+        omq_pull_stream *stream = connection->streams[i];
+        if (stream == NULL) {
+            continue;
+        }
+        if (stream->deadline_ms <= now) {
+            is_silent |= stream->heard_bytes == connection->heard_bytes;
+            end_stream(stream, OMQ_STREAM_TIMED_OUT, NULL, 0);
+        } else if (stream->deadline_ms < next) {
+            next = stream->deadline_ms;
+        }
+    }
+    if (is_silent) {
+        /* Not one byte since: a dead connection, which TCP may take minutes to notice. */
+        end_connection(connection, OMQ_CONNECTION_SILENT, 0, NULL, 0);
+        return;
+    }
+    if (connection->in.begin < connection->in.end) {
+        if (now - connection->whole_ms > FRAME_MS) {
+            end_connection(connection, OMQ_CONNECTION_STUCK, 0, NULL, 0);
+            return;
+        }
+        int64_t stuck_ms = connection->whole_ms + FRAME_MS + 1;
+        next = stuck_ms < next ? stuck_ms : next;
+    }
+    connection->check_ms = next;
+}
+
+static void recheck_room(omq_pull_engine *engine) {
+    engine->recheck_ms = engine->now_ms + ROOM_RECHECK_MS;
+    for (omq_pull_connection *each = engine->connections; each != NULL; each = each->next) {
+        for (uint32_t i = 0; i < each->stream_room; i++) {
+            if (each->streams[i] != NULL && each->streams[i]->is_waiting) {
+                look_again(each->streams[i]);
+            }
+        }
+    }
+}
+
+static int time_to_wait(const omq_pull_engine *engine) {
+    int64_t next = engine->waiting > 0 ? engine->recheck_ms : NEVER;
+    for (const omq_pull_connection *each = engine->connections; each != NULL; each = each->next) {
+        next = each->check_ms < next ? each->check_ms : next;
+    }
+    if (next == NEVER) {
+        return -1;
+    }
+    int64_t left = next - engine->now_ms;
+    return left < 0 ? 0 : left > 60000 ? 60000 : (int)left;
+}
+
+/* ---- what was asked for ---- */
+
+static bool place_stream(omq_pull_connection *connection, omq_pull_stream *stream) {
+    uint32_t index = 0;
+    if (connection->stream_count == connection->stream_room) {
+        uint32_t room = connection->stream_room == 0 ? 8 : connection->stream_room * 2;
+        if (room > MOST_STREAMS) {
+            return false;
+        }
+        omq_pull_stream **grown = calloc(room, sizeof *grown);
+        omq_pull_stream **asked = calloc(room, sizeof *asked);
+        if (grown == NULL || asked == NULL) {
+            free(grown);
+            free(asked);
+            return false;
+        }
+        index = connection->stream_room;
+        for (uint32_t i = 0; i < index; i++) {
+            grown[i] = connection->streams[i];
+        }
+        free(connection->streams);
+        free(connection->asked);
+        connection->streams = grown;
+        connection->asked = asked;
+        connection->stream_room = room;
+        for (uint32_t i = 0; i < index; i++) {
+            if (grown[i]->opaque != 0) {
+                list_asked(grown[i]);
+            }
+        }
+    }
+    while (connection->streams[index] != NULL) {
+        index++;
+    }
+    connection->streams[index] = stream;
+    connection->stream_count++;
+    stream->index = index;
+    return true;
+}
+
+static void serve_stream(omq_pull_stream *stream, unsigned what, const omq_fill_limits *limits) {
+    if (what & LIMIT) {
+        stream->limits = *limits;
+    }
+    if (what & STOP) {
+        end_stream(stream, OMQ_STREAM_ENDED, NULL, 0);
+    } else if (what & START) {
+        /* Its owner keeps the connection's memory, but the connection may have ended. */
+        if (stream->connection->is_over) {
+            end_stream(stream, OMQ_STREAM_LOST, NULL, 0);
+        } else if (!place_stream(stream->connection, stream)) {
+            end_stream(stream, OMQ_STREAM_ENDED, NULL, 0);
+        } else {
+            pull(stream); /* its owner has looked at the limits */
+        }
+    } else if (stream->is_waiting) {
+        look_again(stream);
+    }
+}
+
+static void serve_connection(omq_pull_connection *connection, unsigned what) {
+    omq_pull_engine *engine = connection->engine;
+    if (what & ADD) {
+        connection->next = engine->connections;
+        engine->connections = connection;
+        engine->connection_count++;
+        connection->whole_ms = engine->now_ms;
+    }
+    if (what & CLOSE) {
+        end_connection(connection, OMQ_CONNECTION_CLOSED, 0, NULL, 0);
+    }
+}
+
+/* Do what was asked for since the last turn; false: close. */
+static bool serve(omq_pull_engine *engine) {
+    omq_mutex_lock(&engine->lock);
+    engine->is_woken = false;
+    omq_pull_connection *connection;
+    while ((connection = engine->connections_todo) != NULL) {
+        engine->connections_todo = connection->next_todo;
+        unsigned what = connection->asked_for;
+        connection->asked_for = 0;
+        omq_mutex_unlock(&engine->lock);
+        serve_connection(connection, what);
+        omq_mutex_lock(&engine->lock);
+    }
+    omq_pull_stream *stream;
+    while ((stream = engine->todo) != NULL) {
+        engine->todo = stream->next_todo;
+        unsigned what = stream->asked_for;
+        omq_fill_limits limits = stream->new_limits;
+        stream->asked_for = 0;
+        omq_mutex_unlock(&engine->lock);
+        serve_stream(stream, what, &limits);
+        omq_mutex_lock(&engine->lock);
+    }
+    bool goes_on = !engine->is_closing;
+    omq_mutex_unlock(&engine->lock);
+    return goes_on;
+}
+
+/* ---- the thread ---- */
+
+static size_t prepare_poll(omq_pull_engine *engine) {
+    size_t wanted = engine->connection_count + 1;
+    if (engine->polled_room < wanted) {
+        struct pollfd *polled = realloc(engine->polled, wanted * sizeof *polled);
+        if (polled != NULL) {
+            engine->polled = polled;
+        }
+        omq_pull_connection **connections =
+            realloc(engine->polled_connections, wanted * sizeof *connections);
+        if (connections != NULL) {
+            engine->polled_connections = connections;
+        }
+        if (polled == NULL || connections == NULL) {
+            wanted = engine->polled_room; /* the others wait until there is memory */
+        } else {
+            engine->polled_room = wanted;
+        }
+    }
+    size_t count = 1;
+    engine->polled[0] = (struct pollfd){.fd = engine->wake_read, .events = POLLIN};
+    for (omq_pull_connection *each = engine->connections; each != NULL && count < wanted;
+         each = each->next) {
+        short events = each->out.begin < each->out.end ? POLLIN | POLLOUT : POLLIN;
+        engine->polled[count] = (struct pollfd){.fd = each->socket, .events = events};
+        engine->polled_connections[count++] = each;
+    }
+    return count;
+}
+
+/* Send the pulls of this turn before the owner is told: it wants the interpreter, and the broker
+ * shall work meanwhile. */
+static void finish_turn(omq_pull_engine *engine) {
+    omq_pull_connection *next;
+    for (omq_pull_connection *each = engine->connections; each != NULL; each = next) {
+        next = each->next;
+        (void)flush(each);
+    }
+    if (engine->has_news) {
+        engine->has_news = false;
+        omq_mutex_lock(&engine->lock);
+        bool tells = !engine->is_told;
+        engine->is_told = true;
+        omq_mutex_unlock(&engine->lock);
+        if (tells) {
+            signal_to(engine->tell_write);
+        }
+    }
+}
+
+static void read_wakes(const omq_pull_engine *engine) {
+    char bytes[64];
+    while (recv(engine->wake_read, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    }
+}
+
+static void turn(omq_pull_engine *engine, size_t polled) {
+    engine->now_ms = clock_ms(engine);
+    if (engine->polled[0].revents != 0) {
+        read_wakes(engine);
+    }
+    for (size_t i = 1; i < polled; i++) {
+        if (engine->polled[i].revents & ~POLLOUT) {
+            receive(engine->polled_connections[i]);
+        }
+    }
+    omq_pull_connection *next;
+    for (omq_pull_connection *each = engine->connections; each != NULL; each = next) {
+        next = each->next;
+        if (each->in.begin < each->in.end) {
+            int64_t stuck_ms = each->whole_ms + FRAME_MS + 1;
+            each->check_ms = stuck_ms < each->check_ms ? stuck_ms : each->check_ms;
+        }
+        if (each->check_ms <= engine->now_ms) {
+            check_deadlines(each);
+        }
+    }
+    if (engine->waiting > 0 && engine->recheck_ms <= engine->now_ms) {
+        recheck_room(engine);
+    }
+}
+
+static void *run(void *context) {
+    omq_pull_engine *engine = context;
+    omq_mutex_lock(&engine->turn);
+    engine->now_ms = clock_ms(engine);
+    while (serve(engine)) {
+        finish_turn(engine);
+        size_t polled = prepare_poll(engine);
+        int timeout = time_to_wait(engine);
+        omq_mutex_unlock(&engine->turn);
+        int ready = poll(engine->polled, (nfds_t)polled, timeout);
+        omq_mutex_lock(&engine->turn);
+        turn(engine, ready >= 0 ? polled : 0);
+    }
+    while (engine->connections != NULL) {
+        end_connection(engine->connections, OMQ_CONNECTION_CLOSED, 0, NULL, 0);
+    }
+    (void)serve(engine); /* what ended streams were asked for meanwhile */
+    finish_turn(engine);
+    omq_mutex_unlock(&engine->turn);
+    return NULL;
+}
+
+static bool start_thread(omq_pull_engine *engine) {
+    sigset_t all;
+    sigset_t before;
+    /* Signals are for the owner's threads. A new thread has the mask of its maker. */
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool is_started = pthread_create(&engine->thread, NULL, run, engine) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return is_started;
+}
+
+omq_pull_engine *omq_pull_engine_new(int wake_read, int wake_write, int tell_write, int clock_id,
+                                     size_t max_frame_bytes) {
+    omq_pull_engine *engine = calloc(1, sizeof *engine);
+    if (engine == NULL) {
+        return NULL;
+    }
+    engine->wake_read = wake_read;
+    engine->wake_write = wake_write;
+    engine->tell_write = tell_write;
+    engine->clock_id = clock_id;
+    engine->max_frame_bytes = max_frame_bytes;
+    engine->last_event = &engine->events;
+    engine->polled_room = 1;
+    engine->polled = malloc(sizeof *engine->polled);
+    engine->polled_connections = malloc(sizeof(omq_pull_connection *));
+    if (engine->polled != NULL && engine->polled_connections != NULL &&
+        omq_mutex_init(&engine->lock) == 0) {
+        if (omq_mutex_init(&engine->turn) == 0) {
+            if (start_thread(engine)) {
+                return engine;
+            }
+            omq_mutex_destroy(&engine->turn);
+        }
+        omq_mutex_destroy(&engine->lock);
+    }
+    free(engine->polled);
+    free(engine->polled_connections);
+    free(engine);
+    return NULL;
+}
+
+void omq_pull_engine_close(omq_pull_engine *engine) {
+    omq_mutex_lock(&engine->lock);
+    engine->is_closing = true;
+    wake(engine);
+    omq_mutex_unlock(&engine->lock);
+    (void)pthread_join(engine->thread, NULL);
+}
+
+void omq_pull_engine_free(omq_pull_engine *engine) {
+    if (engine != NULL) {
+        omq_mutex_destroy(&engine->turn);
+        omq_mutex_destroy(&engine->lock);
+        free(engine->polled);
+        free(engine->polled_connections);
+        free(engine);
+    }
+}
+
+void omq_pull_engine_rest(omq_pull_engine *engine) { omq_mutex_lock(&engine->turn); }
+
+void omq_pull_engine_resume(omq_pull_engine *engine) { omq_mutex_unlock(&engine->turn); }
+
+/* ---- connections and streams, for their owner ---- */
+
+omq_pull_connection *omq_pull_connection_new(omq_pull_engine *engine, int socket, void *owner) {
+    omq_pull_connection *connection = calloc(1, sizeof *connection);
+    if (connection != NULL) {
+        connection->engine = engine;
+        connection->socket = socket;
+        connection->owner = owner;
+        connection->check_ms = NEVER;
+        ask_connection(connection, ADD);
+    }
+    return connection;
+}
+
+void omq_pull_connection_close(omq_pull_connection *connection) {
+    ask_connection(connection, CLOSE);
+}
+
+void omq_pull_connection_free(omq_pull_connection *connection) {
+    if (connection != NULL) {
+        free(connection->streams);
+        free(connection->asked);
+        free(connection->in.bytes);
+        free(connection->out.bytes);
+        free(connection->garbage);
+        free(connection);
+    }
+}
+
+static omq_text keep_text(uint8_t **at, omq_text text) {
+    omq_text kept = {*at, text.size};
+    if (text.size > 0) {
+        memcpy(*at, text.bytes, text.size);
+    }
+    *at += text.size;
+    return kept;
+}
+
+omq_pull_stream *omq_pull_stream_new(omq_pull_connection *connection, const omq_stream_plan *plan,
+                                     void *owner) {
+    size_t texts = plan->suggestion.size;
+    for (size_t i = 0; i < 3; i++) {
+        texts += plan->parts[i].size;
+    }
+    for (size_t i = 0; i < plan->tag_count; i++) {
+        texts += plan->tags[i].size;
+    }
+    size_t tags = plan->tag_count * sizeof(omq_text);
+    omq_pull_stream *stream = calloc(1, sizeof *stream + tags + texts);
+    if (stream == NULL) {
+        return NULL;
+    }
+    omq_text *kept_tags = (omq_text *)(stream + 1);
+    uint8_t *at = (uint8_t *)(stream + 1) + tags;
+    stream->connection = connection;
+    stream->owner = owner;
+    stream->plan = *plan;
+    stream->plan.suggestion = keep_text(&at, plan->suggestion);
+    for (size_t i = 0; i < 3; i++) {
+        stream->plan.parts[i] = keep_text(&at, plan->parts[i]);
+    }
+    for (size_t i = 0; i < plan->tag_count; i++) {
+        kept_tags[i] = keep_text(&at, plan->tags[i]);
+    }
+    stream->plan.tags = kept_tags;
+    stream->limits = stream->new_limits = plan->limits;
+    stream->offset = plan->offset;
+    stream->deadline_ms = NEVER;
+    stream->index = MOST_STREAMS;
+    return stream;
+}
+
+void omq_pull_stream_permit(omq_pull_stream *stream) {
+    stream->permit = omq_process_queue_permit(stream->plan.queue);
+}
+
+void omq_pull_stream_forbid(omq_pull_stream *stream) {
+    if (stream->permit != 0) {
+        omq_process_queue_forbid(stream->plan.queue, stream->permit);
+    }
+}
+
+void omq_pull_stream_start(omq_pull_stream *stream) { ask_stream(stream, START); }
+
+void omq_pull_stream_stop(omq_pull_stream *stream) { ask_stream(stream, STOP); }
+
+void omq_pull_stream_free(omq_pull_stream *stream) {
+    if (stream != NULL) {
+        free(stream->frame);
+        free(stream);
+    }
+}
+
+void omq_pull_stream_limit(omq_pull_stream *stream, const omq_fill_limits *limits) {
+    omq_mutex_lock(&stream->connection->engine->lock);
+    stream->new_limits = *limits;
+    omq_mutex_unlock(&stream->connection->engine->lock);
+    ask_stream(stream, LIMIT);
+}
+
+omq_pull_counts omq_pull_stream_take_counts(omq_pull_stream *stream) {
+    return (omq_pull_counts){
+        .pulls = atomic_exchange_explicit(&stream->pulls, 0, memory_order_relaxed),
+        .messages = atomic_exchange_explicit(&stream->messages, 0, memory_order_relaxed),
+        .pull_ms = atomic_exchange_explicit(&stream->pull_ms, 0, memory_order_relaxed),
+    };
+}
+
+bool omq_pull_stream_is_asking(const omq_pull_stream *stream) {
+    return atomic_load_explicit(&stream->is_asking, memory_order_relaxed);
+}
+
+int64_t omq_pull_stream_asked_ms(const omq_pull_stream *stream) {
+    return atomic_load_explicit(&stream->asked_ms, memory_order_relaxed);
+}
+
+static void take_stream_event(omq_pull_engine *engine, omq_pull_event *event) {
+    omq_pull_stream *stream = engine->events;
+    engine->events = stream->next_event;
+    if (engine->events == NULL) {
+        engine->last_event = &engine->events;
+    }
+    stream->is_told = false;
+    event->owner = stream->owner;
+    event->is_dispatched = stream->is_dispatched;
+    event->end = stream->end;
+    event->offset = stream->last_offset;
+    event->bytes = stream->frame;
+    event->size = stream->frame_size;
+    stream->is_dispatched = false;
+    stream->frame = NULL;
+}
+
+bool omq_pull_engine_next(omq_pull_engine *engine, omq_pull_event *event) {
+    *event = (omq_pull_event){.connection = NULL};
+    omq_mutex_lock(&engine->lock);
+    omq_pull_connection *ended = engine->ended;
+    bool is_found = true;
+    if (ended != NULL) {
+        engine->ended = ended->next_event;
+        event->connection = ended;
+        event->owner = ended->owner;
+        event->connection_end = ended->end;
+        event->error = ended->error;
+        event->bytes = ended->garbage;
+        event->size = ended->garbage_size;
+        ended->garbage = NULL;
+    } else if (engine->events != NULL) {
+        take_stream_event(engine, event);
+    } else {
+        engine->is_told = false;
+        is_found = false;
+    }
+    omq_mutex_unlock(&engine->lock);
+    return is_found;
+}

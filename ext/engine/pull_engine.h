@@ -1,0 +1,133 @@
+/* The pull engine: one thread that pulls messages into process queues, without an interpreter.
+ *
+ * A connection is a socket to a broker that the engine alone reads and writes. A stream is the
+ * pulls of one queue through a connection: as long as each answer is messages and the queue has
+ * room for more, the engine buffers them and asks for the next ones. Any other answer ends the
+ * stream, and is handed over as it came.
+ *
+ * Threads: one owner calls all functions, except that omq_pull_stream_* may be called by any
+ * thread. The engine's thread calls nobody; it writes a byte to the owner's socket when there are
+ * events. Memory: streams and connections belong to the owner, who frees a stream after its last
+ * event and a connection after its end and the last events of its streams. */
+#ifndef OMQ_PULL_ENGINE_H
+#define OMQ_PULL_ENGINE_H
+
+#include "queue_filling.h"
+
+typedef struct omq_pull_engine omq_pull_engine;
+typedef struct omq_pull_connection omq_pull_connection;
+typedef struct omq_pull_stream omq_pull_stream;
+
+/* ---- the engine ---- */
+
+/* Start the thread. wake_read and wake_write: the two ends of a socket pair of the
+ * engine's own, tell_write: where it tells the owner of events; all non-blocking, owned by the
+ * caller, open until omq_pull_engine_close. clock_id: of clock_gettime, for times in ms.
+ * NULL: no memory, or no thread. */
+omq_pull_engine *omq_pull_engine_new(int wake_read, int wake_write, int tell_write, int clock_id,
+                                     size_t max_frame_bytes);
+
+/* End every stream and connection, and the thread. Their last events can still be taken. */
+void omq_pull_engine_close(omq_pull_engine *engine);
+
+/* Free a closed engine. */
+void omq_pull_engine_free(omq_pull_engine *engine);
+
+/* Keep the engine's thread from holding any lock, of queues too, until `resume`: for a fork. */
+void omq_pull_engine_rest(omq_pull_engine *engine);
+void omq_pull_engine_resume(omq_pull_engine *engine);
+
+/* ---- connections ---- */
+
+/* Add a connected, non-blocking socket, which stays the caller's. NULL without memory. */
+omq_pull_connection *omq_pull_connection_new(omq_pull_engine *engine, int socket, void *owner);
+
+/* End a connection and its streams. */
+void omq_pull_connection_close(omq_pull_connection *connection);
+void omq_pull_connection_free(omq_pull_connection *connection);
+
+typedef enum {
+    OMQ_CONNECTION_CLOSED = 0,  /* by its owner, or by the peer if `error` is -1 */
+    OMQ_CONNECTION_BROKEN = 1,  /* `error` is an errno */
+    OMQ_CONNECTION_GARBAGE = 2, /* no frame, or no header: `bytes` are the first of it */
+    OMQ_CONNECTION_SILENT = 3,  /* not a byte came since a pull that timed out */
+    OMQ_CONNECTION_STUCK = 4    /* a frame never became whole */
+} omq_connection_end;
+
+/* ---- streams ---- */
+
+/* A stream, copied by omq_pull_stream_new. The frame of a pull is three parts, with the offset
+ * and the request id between them. */
+typedef struct {
+    omq_process_queue *queue; /* outlives the stream */
+    omq_text parts[3];
+    omq_text suggestion; /* the broker id that answers name while this replica is right */
+    const omq_text *tags;
+    size_t tag_count;
+    bool check_crc;
+    bool is_filtered; /* the broker passes messages over */
+    int32_t queue_id;
+    int64_t offset; /* of the first pull */
+    int64_t timeout_ms;
+    int64_t most_past_end; /* offsets that the next pull may lie behind the end of the queue */
+    omq_fill_limits limits;
+} omq_stream_plan;
+
+/* Make a stream; NULL without memory. Its owner lets it have the queue's permit, then starts it,
+ * once. */
+omq_pull_stream *omq_pull_stream_new(omq_pull_connection *connection, const omq_stream_plan *plan,
+                                     void *owner);
+void omq_pull_stream_permit(omq_pull_stream *stream);
+void omq_pull_stream_start(omq_pull_stream *stream);
+
+/* Take the permit back: from here on nothing is buffered. */
+void omq_pull_stream_forbid(omq_pull_stream *stream);
+
+/* End a stream soon; the event of its end follows, unless it has come. */
+void omq_pull_stream_stop(omq_pull_stream *stream);
+void omq_pull_stream_free(omq_pull_stream *stream);
+
+/* Use other limits from now on. */
+void omq_pull_stream_limit(omq_pull_stream *stream, const omq_fill_limits *limits);
+
+typedef struct {
+    uint64_t pulls;    /* with messages */
+    uint64_t messages;
+    uint64_t pull_ms;  /* from asking to answering, all pulls */
+} omq_pull_counts;
+
+/* Return what was counted since the last call. */
+omq_pull_counts omq_pull_stream_take_counts(omq_pull_stream *stream);
+
+/* Return whether a pull waits for its answer. */
+bool omq_pull_stream_is_asking(const omq_pull_stream *stream);
+
+/* Return the time of the last pull; 0 before the first. */
+int64_t omq_pull_stream_asked_ms(const omq_pull_stream *stream);
+
+/* ---- events, for the owner ---- */
+
+typedef enum {
+    OMQ_STREAM_GOES_ON = 0,
+    OMQ_STREAM_ENDED = 1,     /* no room, no permit, or stopped */
+    OMQ_STREAM_ANSWERED = 2,  /* by something else than messages: `bytes` is the frame */
+    OMQ_STREAM_TIMED_OUT = 3,
+    OMQ_STREAM_LOST = 4       /* with its connection */
+} omq_stream_end;
+
+typedef struct {
+    omq_pull_connection *connection; /* NULL: the event of a stream */
+    omq_connection_end connection_end;
+    int error;
+    void *owner;       /* of the connection or the stream */
+    omq_stream_end end;
+    bool is_dispatched; /* the queue's dispatch flag was set: a consume request must follow */
+    int64_t offset;    /* of the last pull, if the stream ended */
+    uint8_t *bytes;    /* the caller's to free; NULL: none */
+    size_t size;
+} omq_pull_event;
+
+/* Take the next event; false: there is none. */
+bool omq_pull_engine_next(omq_pull_engine *engine, omq_pull_event *event);
+
+#endif

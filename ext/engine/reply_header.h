@@ -1,0 +1,24 @@
+/* The header of an answer in JSON, read as far as a pull needs it. Pure function, any thread. */
+#ifndef OMQ_REPLY_HEADER_H
+#define OMQ_REPLY_HEADER_H
+
+#include "ordermq.h"
+
+typedef struct {
+    int64_t code;   /* -1: there is none, or no number of 32 bits; so for the next two, 0 */
+    int64_t opaque;
+    int64_t flag;
+    omq_text next_offset; /* of extFields, within the header; bytes NULL: there is none */
+    omq_text max_offset;
+    omq_text suggestion;
+    bool has_offset_delta;
+    bool is_odd; /* JSON that this reader does not judge, as an escaped name */
+} omq_reply_header;
+
+/* Read a header. False: it is not a JSON object. O(size). */
+bool omq_read_reply_header(const uint8_t *bytes, size_t size, omq_reply_header *header);
+
+/* Return a decimal number of up to 18 digits; -1 for anything else. */
+int64_t omq_offset_of(omq_text text);
+
+#endif

@@ -1,0 +1,405 @@
+/* The pull engine against brokers of its own: threads that answer pulls, in pieces, late, with
+ * other codes, with garbage, or not at all. Whatever they do, each queue's messages must come once
+ * and in order, and every stream and connection must end with one last event. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "pull_engine.h"
+#include "reply_header.h"
+#include "sanitize.h"
+
+enum { QUEUES = 3, LAST = 3000, RECORD = 96, MOST = 32, PIECE = 8192, MAX_FRAME = 1 << 16 };
+
+typedef struct {
+    int socket;
+    uint64_t seed;
+    bool is_reliable;
+} broker;
+
+typedef struct {
+    omq_process_queue *queue;
+    int64_t expected; /* the consumer's */
+} buffer;
+
+static buffer buffers[QUEUES];
+static _Atomic bool is_all_done;
+
+/* ---- brokers ---- */
+
+static void write_record(uint8_t *at, int32_t queue_id, int64_t offset) {
+    memset(at, 0, RECORD);
+    omq_write_u32(at, RECORD);
+    omq_write_u32(at + 4, 0xDAA320A7u);
+    omq_write_u32(at + 12, (uint32_t)queue_id);
+    omq_write_u64(at + 20, (uint64_t)offset);
+    omq_write_u32(at + 84, 2); /* the body, then a topic of three bytes and no properties */
+    at[90] = 3;
+}
+
+static size_t write_answer(uint8_t *frame, uint32_t opaque, int32_t queue_id, int64_t offset,
+                           int code) {
+    int64_t end = offset + MOST < LAST ? offset + MOST : LAST;
+    int64_t next = code == 0 ? end : offset;
+    int size = snprintf((char *)frame + 8, 512,
+                        "{\"code\":%d,\"extFields\":{\"maxOffset\":\"%d\",\"nextBeginOffset\":\"%" PRId64
+                        "\",\"suggestWhichBrokerId\":\"0\"},\"flag\":1,\"opaque\":%" PRIu32 "}",
+                        code, LAST, next, opaque);
+    size_t total = 8 + (size_t)size;
+    for (int64_t each = offset; code == 0 && each < end; each++) {
+        write_record(frame + total, queue_id, each);
+        total += RECORD;
+    }
+    omq_write_u32(frame, (uint32_t)total - 4);
+    omq_write_u32(frame + 4, (uint32_t)size);
+    return total;
+}
+
+static bool send_all(int socket, const uint8_t *bytes, size_t size) {
+    while (size > 0) {
+        ssize_t sent = send(socket, bytes, size, MSG_NOSIGNAL);
+        if (sent <= 0) {
+            return false;
+        }
+        bytes += sent;
+        size -= (size_t)sent;
+    }
+    return true;
+}
+
+static bool receive_all(int socket, uint8_t *bytes, size_t size) {
+    while (size > 0) {
+        ssize_t got = recv(socket, bytes, size, 0);
+        if (got <= 0) {
+            return false;
+        }
+        bytes += got;
+        size -= (size_t)got;
+    }
+    return true;
+}
+
+static bool misbehave(broker *self, uint32_t opaque, int32_t queue_id, int64_t offset,
+                      uint8_t *frame) {
+    switch (draw(&self->seed, 60)) {
+    case 0: /* gone */
+        return false;
+    case 1: /* no frame */
+        memset(frame, 0xEE, 16);
+        return send_all(self->socket, frame, 16) && false;
+    case 2: { /* no header */
+        size_t size = write_answer(frame, opaque, queue_id, offset, 0);
+        frame[8 + draw(&self->seed, 20)] = (uint8_t)draw(&self->seed, 256);
+        return send_all(self->socket, frame, size);
+    }
+    case 3: { /* late, for nobody */
+        size_t size = write_answer(frame, opaque ^ 0x10000, queue_id, offset, 0);
+        return send_all(self->socket, frame, size);
+    }
+    case 4: { /* records of another offset */
+        size_t size = write_answer(frame, opaque, queue_id, offset, 0);
+        frame[size - RECORD + 27] ^= 0x40;
+        return send_all(self->socket, frame, size);
+    }
+    default:
+        return true;
+    }
+}
+
+static void *serve_pulls(void *context) {
+    broker *self = context;
+    static const char head[] = "{\"q\":";
+    uint8_t *frame = malloc(MAX_FRAME);
+    uint8_t request[256];
+    REQUIRE(frame != NULL);
+    while (receive_all(self->socket, request, 8)) {
+        size_t size = omq_read_u32(request + 4);
+        REQUIRE(size < sizeof request && omq_read_u32(request) == size + 4);
+        if (!receive_all(self->socket, request, size)) {
+            break;
+        }
+        request[size] = 0;
+        int queue_id;
+        int64_t offset;
+        uint32_t opaque;
+        REQUIRE(memcmp(request, head, sizeof head - 1) == 0);
+        REQUIRE(sscanf((char *)request + sizeof head - 1, "%d,%" SCNd64 ",%" SCNu32, &queue_id,
+                       &offset, &opaque) == 3);
+        if (!self->is_reliable && !misbehave(self, opaque, queue_id, offset, frame)) {
+            break;
+        }
+        int code = offset >= LAST || (!self->is_reliable && draw(&self->seed, 30) == 0) ? 19 : 0;
+        size = write_answer(frame, opaque, queue_id, offset, code);
+        size_t first = draw(&self->seed, 2) == 0 ? size : draw(&self->seed, (uint32_t)size);
+        if (!send_all(self->socket, frame, first) ||
+            !send_all(self->socket, frame + first, size - first)) {
+            break;
+        }
+    }
+    free(frame);
+    (void)close(self->socket);
+    free(self);
+    return NULL;
+}
+
+/* ---- the consumer ---- */
+
+static bool consume_some(buffer *held, int32_t queue_id) {
+    omq_segment segments[8];
+    size_t count;
+    uint32_t slot;
+    REQUIRE(is_done(omq_process_queue_take_segments(held->queue, segments, 8, &count)));
+    for (size_t i = 0; i < count; i++) {
+        omq_answer *answer = omq_process_queue_answer(held->queue, segments[i].slot);
+        REQUIRE(answer != NULL);
+        REQUIRE(omq_process_queue_has_answer(held->queue, segments[i].slot, answer));
+        for (uint32_t at = 0; at < segments[i].count; at++) {
+            size_t row = segments[i].first + at;
+            REQUIRE(omq_message_offset(answer->body, &answer->rows, row) == held->expected++);
+            omq_message message;
+            omq_message_read(answer->body, &answer->rows, row, &message);
+            REQUIRE(message.queue_id == queue_id);
+        }
+        omq_answer_release(answer);
+    }
+    if (count > 0) {
+        int64_t next = omq_process_queue_commit(held->queue, &slot);
+        REQUIRE(next == held->expected);
+        (void)omq_process_queue_done_after(held->queue, next);
+        while (omq_process_queue_collect(held->queue, &slot)) {
+        }
+    }
+    return held->expected < LAST;
+}
+
+static void *consume(void *context) {
+    uint64_t seed = *(uint64_t *)context;
+    bool is_left = true;
+    while (is_left) {
+        is_left = false;
+        for (int32_t i = 0; i < QUEUES; i++) {
+            is_left |= consume_some(buffers + i, i);
+        }
+        if (draw(&seed, 8) == 0) { /* let a buffer fill */
+            struct timespec pause = {0, 200000};
+            (void)nanosleep(&pause, NULL);
+        }
+    }
+    atomic_store(&is_all_done, true);
+    return NULL;
+}
+
+/* ---- the owner ---- */
+
+typedef struct {
+    omq_pull_connection *connection; /* NULL: closed */
+    omq_pull_connection *ended[64];  /* kept until their streams have ended */
+    int ended_sockets[64];
+    int ended_count;
+    int socket;
+    omq_pull_stream *streams[QUEUES];
+    omq_pull_connection *used[QUEUES];
+    pthread_t threads[256];
+    int thread_count;
+    int open_connections;
+    uint64_t seed;
+} owner;
+
+static const omq_fill_limits LIMITS = {true, 200, 1 << 20, INT64_MAX};
+
+static void connect_to_broker(owner *self, omq_pull_engine *engine) {
+    int pair[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    REQUIRE(fcntl(pair[0], F_SETFL, O_NONBLOCK) == 0);
+    broker *made = malloc(sizeof *made);
+    REQUIRE(made != NULL && self->thread_count < 256);
+    /* In the end one that does what it should, so that the run ends. */
+    *made = (broker){pair[1], self->seed + (uint64_t)self->thread_count, self->thread_count > 30};
+    REQUIRE(pthread_create(&self->threads[self->thread_count++], NULL, serve_pulls, made) == 0);
+    self->socket = pair[0];
+    self->connection = omq_pull_connection_new(engine, pair[0], self);
+    REQUIRE(self->connection != NULL);
+    self->open_connections++;
+}
+
+static void start_stream(owner *self, int32_t queue_id) {
+    omq_process_queue_state state;
+    char first[32];
+    int size = snprintf(first, sizeof first, "{\"q\":%" PRId32 ",", queue_id);
+    omq_process_queue_read(buffers[queue_id].queue, &state);
+    omq_stream_plan plan = {
+        .queue = buffers[queue_id].queue,
+        .parts = {{(uint8_t *)first, (size_t)size}, {(const uint8_t *)",", 1},
+                  {(const uint8_t *)"}", 1}},
+        .suggestion = {(const uint8_t *)"0", 1},
+        .check_crc = false,
+        .queue_id = queue_id,
+        .offset = state.next_pull,
+        .timeout_ms = 10000,
+        .most_past_end = 10,
+        .limits = LIMITS,
+    };
+    self->streams[queue_id] = omq_pull_stream_new(self->connection, &plan, buffers + queue_id);
+    self->used[queue_id] = self->connection;
+    REQUIRE(self->streams[queue_id] != NULL);
+    omq_pull_stream_permit(self->streams[queue_id]);
+    omq_pull_stream_start(self->streams[queue_id]);
+}
+
+static void free_ended(owner *self) {
+    int kept = 0;
+    for (int i = 0; i < self->ended_count; i++) {
+        bool is_used = false;
+        for (int q = 0; q < QUEUES; q++) {
+            is_used |= self->streams[q] != NULL && self->used[q] == self->ended[i];
+        }
+        if (is_used) {
+            self->ended[kept] = self->ended[i];
+            self->ended_sockets[kept++] = self->ended_sockets[i];
+        } else {
+            (void)close(self->ended_sockets[i]);
+            omq_pull_connection_free(self->ended[i]);
+        }
+    }
+    self->ended_count = kept;
+}
+
+static void take_event(owner *self, omq_pull_engine *engine, bool goes_on) {
+    omq_pull_event event;
+    while (omq_pull_engine_next(engine, &event)) {
+        free(event.bytes);
+        if (event.connection != NULL) {
+            REQUIRE(self->ended_count < 64);
+            self->ended[self->ended_count] = event.connection;
+            self->ended_sockets[self->ended_count++] = self->socket;
+            REQUIRE(event.connection == self->connection);
+            self->connection = NULL;
+            self->open_connections--;
+        } else if (event.end != OMQ_STREAM_GOES_ON) {
+            int32_t queue_id = (int32_t)((buffer *)event.owner - buffers);
+            omq_pull_counts counts = omq_pull_stream_take_counts(self->streams[queue_id]);
+            REQUIRE(counts.messages <= LAST);
+            omq_pull_stream_free(self->streams[queue_id]);
+            self->streams[queue_id] = NULL;
+        }
+        free_ended(self);
+    }
+    if (goes_on && self->connection == NULL) {
+        connect_to_broker(self, engine);
+    }
+    for (int32_t i = 0; goes_on && i < QUEUES; i++) {
+        if (self->streams[i] == NULL) {
+            start_stream(self, i);
+        }
+    }
+}
+
+/* What may happen to a stream at any time. */
+static void disturb(owner *self, omq_pull_engine *engine) {
+    omq_pull_stream *stream = self->streams[draw(&self->seed, QUEUES)];
+    switch (draw(&self->seed, 12)) {
+    case 0:
+        omq_pull_stream_forbid(stream);
+        break;
+    case 1:
+        omq_pull_stream_forbid(stream);
+        omq_pull_stream_stop(stream);
+        break;
+    case 2:
+        omq_pull_stream_limit(stream, &LIMITS);
+        break;
+    case 3:
+        if (draw(&self->seed, 20) == 0) {
+            omq_pull_connection_close(self->connection);
+        }
+        break;
+    case 4:
+        omq_pull_engine_rest(engine);
+        omq_pull_engine_resume(engine);
+        break;
+    default:
+        break;
+    }
+}
+
+static void run_engine(uint64_t seed) {
+    int wakes[2];
+    int tells[2];
+    owner self = {.seed = seed};
+    pthread_t consumer;
+    atomic_store(&is_all_done, false);
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, wakes) == 0);
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, tells) == 0);
+    for (int32_t i = 0; i < QUEUES; i++) {
+        buffers[i] = (buffer){omq_process_queue_new(), 0};
+        REQUIRE(buffers[i].queue != NULL);
+    }
+    omq_pull_engine *engine =
+        omq_pull_engine_new(wakes[0], wakes[1], tells[1], CLOCK_MONOTONIC, MAX_FRAME);
+    REQUIRE(engine != NULL);
+    REQUIRE(pthread_create(&consumer, NULL, consume, &seed) == 0);
+    while (!atomic_load(&is_all_done)) {
+        char told[16];
+        struct pollfd polled = {.fd = tells[0], .events = POLLIN};
+        take_event(&self, engine, true);
+        if (poll(&polled, 1, 1) > 0) {
+            (void)recv(tells[0], told, sizeof told, MSG_DONTWAIT);
+        }
+        take_event(&self, engine, true);
+        disturb(&self, engine);
+    }
+    REQUIRE(pthread_join(consumer, NULL) == 0);
+    omq_pull_engine_close(engine);
+    take_event(&self, engine, false);
+    for (int i = 0; i < QUEUES; i++) {
+        REQUIRE(self.streams[i] == NULL && buffers[i].expected == LAST);
+        sound(omq_process_queue_check(buffers[i].queue));
+        omq_process_queue_free(buffers[i].queue);
+    }
+    REQUIRE(self.open_connections == 0 && self.ended_count == 0);
+    for (int i = 0; i < self.thread_count; i++) {
+        REQUIRE(pthread_join(self.threads[i], NULL) == 0);
+    }
+    omq_pull_engine_free(engine);
+    for (int i = 0; i < 2; i++) {
+        (void)close(wakes[i]);
+        (void)close(tells[i]);
+    }
+}
+
+void drive_engine(uint64_t *seed, int rounds) {
+    for (int i = 0; i < rounds; i++) {
+        run_engine(*seed + (uint64_t)i);
+    }
+}
+
+/* Read a header in a block of its own size, so that a byte too far is seen. */
+void read_reply_exactly(const uint8_t *bytes, size_t size) {
+    omq_reply_header header;
+    uint8_t *exact = malloc(size > 0 ? size : 1);
+    REQUIRE(exact != NULL);
+    if (size > 0) {
+        memcpy(exact, bytes, size);
+    }
+    if (omq_read_reply_header(exact, size, &header)) {
+        REQUIRE(header.code >= INT32_MIN && header.code <= INT32_MAX);
+        const omq_text *texts[] = {&header.next_offset, &header.max_offset, &header.suggestion};
+        for (size_t i = 0; i < 3; i++) {
+            const omq_text *text = texts[i];
+            REQUIRE(text->bytes == NULL ||
+                    (text->bytes >= exact && text->bytes + text->size <= exact + size));
+            (void)omq_offset_of(text->bytes == NULL ? (omq_text){NULL, 0} : *text);
+        }
+    }
+    free(exact);
+}

@@ -1,0 +1,333 @@
+"""The pull engine, driven by a broker of this test's own at the other end of a socket."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+from ordermq.core import _cython as core
+from ordermq.core.interface import ConnectionEnd, StreamEnd, StreamPlan
+from tests.unit.core.stored_records import record
+
+DEADLINE_S = 20.0
+PARTS = (b'{"extFields":{"queueOffset":"', b'"},"opaque":', b"}")
+
+
+class Limits(NamedTuple):
+    fills_if_none_pending: bool = True
+    messages: int = 1_000
+    size_bytes: int = 1 << 30
+    span: int = 1 << 40
+
+
+class Broker:
+    """Answers the pulls of one connection by hand."""
+
+    def __init__(self) -> None:
+        self.client, self.socket = socket.socketpair()
+        self.client.setblocking(False)
+        self.socket.settimeout(DEADLINE_S)
+
+    def asked(self) -> tuple[int, int]:
+        """The offset and the id of the next pull."""
+        length, mark = struct.unpack(">iI", self._read(8))
+        assert mark == length - 4
+        header = json.loads(self._read(mark))
+        return int(header["extFields"]["queueOffset"]), header["opaque"]
+
+    def _read(self, size: int) -> bytes:
+        got = self.socket.recv(size, socket.MSG_WAITALL)
+        assert len(got) == size
+        return got
+
+    def answer(self, opaque: int, offsets: range, code: int = 0, **fields: str) -> None:
+        ext = {"nextBeginOffset": str(offsets.stop), "maxOffset": "1000"} | fields
+        header = json.dumps({"code": code, "flag": 1, "opaque": opaque, "extFields": ext}).encode()
+        body = b"".join(record(offset=each, body=b"m%d" % each) for each in offsets)
+        frame = struct.pack(">iI", len(header) + len(body) + 4, len(header)) + header + body
+        self.socket.sendall(frame)
+
+
+class Run:
+    """An engine with one connection, and what it has told."""
+
+    def __init__(self) -> None:
+        self._sockets = [*socket.socketpair(), *socket.socketpair()]
+        for each in self._sockets:
+            each.setblocking(False)
+        wake_read, wake_write, self.told, tell_write = self._sockets
+        self.engine = core.PullEngine(
+            wake_read.fileno(),
+            wake_write.fileno(),
+            tell_write.fileno(),
+            time.CLOCK_MONOTONIC,
+            1 << 16,
+        )
+        self.ended: list[tuple[Any, ConnectionEnd, int, bytes]] = []
+        self.events: list[tuple[Any, StreamEnd, bool, int, bytes]] = []
+        self.connect()
+
+    def connect(self) -> None:
+        self.broker = Broker()
+        self.connection = core.PullConnection(self.engine, self.broker.client.fileno(), self.broker)
+
+    def stream(self, queue: Any, offset: int = 0, **settings: Any) -> Any:
+        plan = StreamPlan(
+            PARTS, b"0", (), True, False, 0, offset, 60_000, 10, Limits(),
+            partial(core.MessageIndex.__new__, core.MessageIndex), 1 << 20,
+        )._replace(**settings)  # fmt: skip
+        made = core.PullStream(self.connection, queue, queue, plan)
+        made.permit()
+        made.start()
+        return made
+
+    def next_event(self) -> tuple[Any, StreamEnd, bool, int, bytes]:
+        """The next event of a stream."""
+        while not self.events:
+            self.collect()
+        return self.events.pop(0)
+
+    def end(self) -> tuple[Any, ConnectionEnd, int, bytes]:
+        """The end of a connection."""
+        while not self.ended:
+            self.collect()
+        return self.ended.pop(0)
+
+    def collect(self) -> None:
+        assert select.select([self.told], [], [], DEADLINE_S)[0], "the engine told of nothing"
+        self.told.recv(64)
+        ended, events = self.engine.collect()
+        self.ended += ended
+        self.events += events
+
+    def close(self) -> None:
+        self.engine.close()
+        self.engine.collect()
+        for each in (*self._sockets, self.broker.client, self.broker.socket):
+            each.close()
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    made = Run()
+    yield made
+    made.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Poll what only the engine's thread can tell, with a deadline."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end
+        os.sched_yield()
+
+
+def bodies(queue: Any, count: int) -> list[bytes]:
+    found = []
+    for index, first, number in queue.take_segments(count):
+        found += [bytes(view.body) for view in index.views(core.MessageView, first, number)]
+    queue._check()
+    return found
+
+
+def test_answers_are_buffered_one_after_the_other_and_told_once(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    stream = run.stream(queue)
+    for start in (0, 10, 20):
+        offset, opaque = run.broker.asked()
+        assert offset == start
+        run.broker.answer(opaque, range(start, start + 10))
+    assert run.broker.asked()[0] == 30  # so the third one is buffered
+    owner, end, is_dispatched, _, _ = run.next_event()
+    assert (owner, end, is_dispatched) == (queue, StreamEnd.GOES_ON, True)
+    assert queue.is_dispatched
+    assert (queue.next_pull_offset, queue.queue_end) == (30, 1_000)
+    assert bodies(queue, 25) == [b"m%d" % each for each in range(25)]
+    assert queue.commit() == 25
+    assert queue.done_after(25) == 25
+    assert bodies(queue, 100) == [b"m%d" % each for each in range(25, 30)]
+    assert queue.done_after(queue.commit()) == 30
+    pulls, messages, _ = stream.take_counts()
+    assert (pulls, messages) == (3, 30)
+    assert stream.take_counts() == (0, 0, 0)
+
+
+def test_a_batch_outlives_the_queue_and_keeps_its_failed_attempts_until_it_is_done(
+    run: Run,
+) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue)
+    run.broker.answer(run.broker.asked()[1], range(10))
+    run.broker.asked()
+    [(first, _, _)] = queue.take_segments(3)
+    queue.rollback()
+    [(second, _, _)] = queue.take_segments(7)
+    assert second is first
+    queue.clear()
+    gc.collect()
+    assert [bytes(view.body) for view in first.views(core.MessageView, 8, 2)] == [b"m8", b"m9"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"code": 19},
+        {"suggestWhichBrokerId": "1"},
+        {"offsetDelta": "5"},
+        {"nextBeginOffset": "x"},
+        {"nextBeginOffset": "2000"},  # more than ten past the end
+        {"nextBeginOffset": "5"},  # records behind it
+        {"nextBeginOffset": "\u0661"},
+    ],
+)
+def test_any_other_answer_ends_the_stream_and_is_handed_over_whole(
+    run: Run, fields: dict[str, Any]
+) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue)
+    run.broker.answer(run.broker.asked()[1], range(10), **fields)
+    owner, end, is_dispatched, offset, frame = run.next_event()
+    assert (owner, end, is_dispatched, offset) == (queue, StreamEnd.ANSWERED, False, 0)
+    length, mark = struct.unpack_from(">iI", frame)
+    assert length == len(frame) - 4
+    assert json.loads(frame[8 : 8 + mark])["flag"] == 1
+    assert queue.message_count == 0
+
+
+def test_records_that_do_not_answer_the_pull_are_not_buffered(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue, offset=5)
+    run.broker.answer(run.broker.asked()[1], range(10))  # 0 to 4 were not asked for
+    assert run.next_event()[1] == StreamEnd.ANSWERED
+    run.stream(queue, queue_id=1)
+    run.broker.answer(run.broker.asked()[1], range(10))
+    assert run.next_event()[1] == StreamEnd.ANSWERED
+    assert queue.message_count == 0
+
+
+@pytest.mark.parametrize("taken_back", ["forbid", "clear", "reset", "permit"])
+def test_no_answer_is_buffered_once_the_permit_is_void(run: Run, taken_back: str) -> None:
+    queue, other = core.ProcessQueue("q"), core.ProcessQueue("other")
+    stream = run.stream(queue)
+    _, opaque = run.broker.asked()
+    if taken_back == "forbid":
+        stream.forbid()
+    elif taken_back == "permit":
+        # Another stream of the same queue, as after a seek.
+        run.stream(queue, offset=100)
+        assert run.broker.asked()[0] == 100
+    else:
+        getattr(queue, taken_back)(*([50] if taken_back == "reset" else []))
+    run.broker.answer(opaque, range(10))
+    assert run.next_event()[1] == StreamEnd.ENDED
+    run.stream(other)  # what follows is not disturbed
+    run.broker.answer(run.broker.asked()[1], range(10))
+    assert run.next_event()[0] is other
+    assert queue.message_count == 0
+
+
+def test_a_late_answer_is_no_answer_to_another_pull_of_the_queue(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    first = run.stream(queue, offset=100)
+    _, late = run.broker.asked()
+    first.forbid()
+    first.stop()
+    assert run.next_event()[1] == StreamEnd.ENDED
+    run.stream(queue, offset=0)  # a seek backwards
+    offset, opaque = run.broker.asked()
+    assert (offset, opaque == late) == (0, False)
+    run.broker.answer(late, range(100, 110))
+    run.broker.answer(opaque, range(10))
+    assert run.broker.asked()[0] == 10
+    assert (queue.first_pending, queue.last_pending) == (0, 9)
+
+
+def test_a_full_queue_is_pulled_again_as_soon_as_half_of_it_is_done(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue, limits=Limits(messages=15))
+    run.broker.answer(run.broker.asked()[1], range(10))
+    run.broker.answer(run.broker.asked()[1], range(10, 20))
+    until(lambda: queue.message_count == 20)
+    assert len(bodies(queue, 12)) == 12
+    queue.commit()  # eight are left: more than half
+    assert len(bodies(queue, 1)) == 1
+    queue.commit()
+    assert run.broker.asked()[0] == 20
+
+
+def test_a_stream_that_is_full_by_bytes_or_span_ends(run: Run) -> None:
+    for limits in (Limits(False, size_bytes=5), Limits(False, span=5)):
+        queue = core.ProcessQueue("q")
+        run.stream(queue, limits=limits)
+        run.broker.answer(run.broker.asked()[1], range(10))
+        event = run.next_event()
+        while event[1] == StreamEnd.GOES_ON:
+            event = run.next_event()
+        assert event[1] == StreamEnd.ENDED
+        assert queue.message_count == 10
+
+
+@pytest.mark.parametrize(
+    ("sent", "end"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ConnectionEnd.GARBAGE),
+        (struct.pack(">iI", 1 << 20, 4), ConnectionEnd.GARBAGE),  # longer than the longest
+        (struct.pack(">iI", 8, 4) + b"nope", ConnectionEnd.GARBAGE),
+        (b"", ConnectionEnd.CLOSED),
+    ],
+)
+def test_a_connection_that_breaks_takes_its_streams_with_it(
+    run: Run, sent: bytes, end: ConnectionEnd
+) -> None:
+    first, second = core.ProcessQueue("1"), core.ProcessQueue("2")
+    run.stream(first)
+    run.stream(second)
+    run.broker.asked(), run.broker.asked()
+    run.broker.socket.sendall(sent)
+    run.broker.socket.close()
+    owner, ended, number, data = run.end()
+    assert (owner, ended) == (run.broker, end)
+    assert data == sent
+    assert number == (-1 if end is ConnectionEnd.CLOSED else 0)
+    lost = {run.next_event()[:2], run.next_event()[:2]}
+    assert lost == {(first, StreamEnd.LOST), (second, StreamEnd.LOST)}
+    run.stream(first)  # too late
+    assert run.next_event()[1] == StreamEnd.LOST
+
+
+def test_a_pull_without_an_answer_times_out_and_a_silent_connection_is_given_up(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue, timeout_ms=1)
+    assert run.next_event()[1] == StreamEnd.TIMED_OUT
+    assert run.end()[1] == ConnectionEnd.SILENT
+
+
+def test_what_is_left_ends_with_the_engine(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    run.stream(queue)
+    run.broker.asked()
+    run.engine.close()
+    ended, events = run.engine.collect()
+    assert [each[1] for each in ended] == [ConnectionEnd.CLOSED]
+    assert [each[1] for each in events] == [StreamEnd.LOST]
+    with pytest.raises(RuntimeError, match="closed"):
+        run.stream(queue)
+
+
+def test_limits_may_change_while_a_queue_is_full(run: Run) -> None:
+    queue = core.ProcessQueue("q")
+    stream = run.stream(queue, limits=Limits(False, messages=5))
+    run.broker.answer(run.broker.asked()[1], range(10))
+    assert run.next_event()[1] == StreamEnd.GOES_ON
+    stream.limit(Limits(False, messages=50))
+    assert run.broker.asked()[0] == 10
