@@ -17,6 +17,9 @@ for core in cffi reference; do
     echo "ordermq: the parts that use the core, on $core"
     ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer tests/component
 done
+echo "ordermq: consumers by the pull engine, on cython"
+ORDERMQ_CORE=cython ORDERMQ_PULLS=native $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
+    tests/component/test_{hand_off,queue_control,damaged_answers,forking,failing_messages}.py
 echo "ordermq: all tests, on cython"
 ORDERMQ_CORE=cython $pytest --durations=10 "$@"
 if ! command -v java >/dev/null || ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then

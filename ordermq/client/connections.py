@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 
@@ -15,7 +16,7 @@ from ordermq.errors import ConnectFailed, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection, split_address
+from ordermq.remoting.connection import Connection, connect_failed, split_address
 from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.tls import client_context
 
@@ -87,6 +88,19 @@ class Connections(ProcessBound):
         if address in self.outages.ongoing:
             self.outages.answered(address)
         return self.explained(answer)
+
+    async def open_socket(self, address: str) -> socket.socket:
+        """Open another connection to `address`, for the caller to read and write.
+
+        Raises: as `get`, of the client's own connection, which is opened before.
+        """
+        await self.writable(address)
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
+                return await self._dialer.open(host, port)
+        except (OSError, TimeoutError) as error:
+            raise connect_failed(error, address, self._dialer) from error
 
     async def writable(self, address: str) -> Connection:
         """Return the open connection to `address` once it accepts bytes; raises as `get`."""

@@ -14,6 +14,7 @@ from ordermq.client.broker_api import BrokerApi
 from ordermq.client.connections import Answer, Connections
 from ordermq.client.heartbeats import Heartbeats
 from ordermq.client.name_server_api import NameServerApi, parse_name_servers
+from ordermq.client.pull_connections import PullConnections
 from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
 from ordermq.client.runtime import Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
@@ -99,6 +100,7 @@ class ClientSession(ProcessBound):
         self.runtime = Runtime.acquire()
         self.supervisor = Supervisor(self.clock, _log, on_internal_error)
         self.connections = Connections(self.clock, config, on_request, self._connection_lost)
+        self.pulls = PullConnections(config, self.connections)
         self.outages = self.connections.outages
         self.api = BrokerApi(self.connections, config, own_id)
         self.name_servers = NameServerApi(self.connections, addresses, config, self.clock)
@@ -280,6 +282,7 @@ class ClientSession(ProcessBound):
     async def disconnect(self) -> None:
         """Stop the loops and close the connections; later requests raise `StateError`."""
         await self.stop_loops()
+        await self.pulls.close()
         await self.connections.close()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
@@ -353,6 +356,7 @@ class ClientSession(ProcessBound):
         # The embedded broker is its own name server.
         if address not in self.name_servers.addresses:
             self.connections.drop(address, "no route has this address any more")
+            self.pulls.drop(address)
 
     def _broker_back(self) -> None:
         # The name server dropped the broker while it was away, and hears of it again only a

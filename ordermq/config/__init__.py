@@ -29,6 +29,7 @@ from ordermq.config.consumer import (
     LeaseConfig,
     MessageModel,
     PullConfig,
+    PullPathKind,
     RebalanceConfig,
 )
 from ordermq.config.producer import (
@@ -72,6 +73,7 @@ __all__ = [
     "ProducerConfig",
     "PullConfig",
     "PullConsumerConfig",
+    "PullPathKind",
     "RebalanceConfig",
     "RemotingConfig",
     "SendConfig",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -46,6 +47,27 @@ class Allocation(StrEnum):
 AllocationStrategy = Callable[[Sequence[Any], Sequence[str], str], list[Any]]
 
 
+class PullPathKind(StrEnum):
+    """Path of pulled messages into the buffer (docs/internals/architecture.md#pulls)."""
+
+    PYTHON = "python"
+    NATIVE = "native"  # the pull engine, where it can; elsewhere the Python path
+
+
+PULL_PATH_VARIABLE = "ORDERMQ_PULLS"
+
+
+def _pull_path() -> PullPathKind:
+    """Return the path that the environment sets; the Python path by default."""
+    text = os.environ.get(PULL_PATH_VARIABLE, "")
+    try:
+        return PullPathKind(text or PullPathKind.PYTHON)
+    except ValueError:
+        raise ConfigError(
+            f"{PULL_PATH_VARIABLE}={text!r} in the environment: expected python or native"
+        ) from None
+
+
 class Keyless(StrEnum):
     """Order of messages without a sharding key in a key-ordered queue
     (docs/internals/semantics.md#key-lanes).
@@ -85,8 +107,12 @@ class PullConfig:
     # Drop a message that a producer sent again, if its id is that of one of so many messages before
     # it; 0: off. They are read again on each take-over. 0..1000000.
     deduplicate: int = 0
+    # Path of pulls: "python", or "native" for the pull engine where it can; default from
+    # ORDERMQ_PULLS.
+    pull_path: PullPathKind = field(default_factory=_pull_path)
 
     def __post_init__(self) -> None:
+        require_choice(self, pull_path=PullPathKind)
         require_range(
             self,
             pull_batch_size=(1, 1_024),
@@ -116,7 +142,7 @@ class PullConfig:
         (docs/internals/semantics.md#pull-loop).
         """
         messages, mib = self.pull_threshold_for_topic, self.pull_threshold_size_for_topic_mib
-        changed: dict[str, int] = {}
+        changed: dict[str, Any] = {}
         # As in Java, a topic's limit replaces the queue's, and is at least 1: 0 would never pull.
         if messages != -1:
             changed["pull_threshold_for_queue"] = min(max(messages // queues, 1), 65_535)

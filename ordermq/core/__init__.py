@@ -10,6 +10,7 @@ This module chooses one of three implementations of the same contract when it is
 | _cython (ext/cython) | the C core bound for CPython |
 | cffi_binding/ | the same C core through cffi: PyPy, and callers with C of their own |
 | status.py | the numbers of the C core: exceptions, error texts, column names |
+| streams.py | the values that the pull engine and its owner exchange |
 | compression.py | reads message bodies that producers compressed |
 | include.py | tells a C compiler where ordermq.h is |
 

@@ -8,12 +8,13 @@ reads a clock. tests/architecture/test_declarations.py compares names and signat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+    from ordermq.core.streams import StreamPlan
 
 
 # ---- offset map ----
@@ -329,7 +330,7 @@ class ProcessQueue(Protocol):
 
 
 class FillLimits(Protocol):
-    """When to stop filling a queue; see consumer/queue/receiver.py."""
+    """Limits of filling a queue; see consumer/queue/receiver.py."""
 
     @property
     def fills_if_none_pending(self) -> bool: ...
@@ -339,54 +340,6 @@ class FillLimits(Protocol):
     def size_bytes(self) -> int: ...
     @property
     def span(self) -> int: ...
-
-
-class StreamPlan(NamedTuple):
-    """The pulls of one queue.
-
-    Args:
-        parts: of a pull's header in JSON; the offset and the request id come between them.
-        suggestion: the broker id that answers name while this replica is right.
-        tags: keep only messages with one of these; empty keeps all.
-        is_filtered: the broker passes messages over.
-        offset: of the first pull.
-        most_past_end: offsets that the next pull may lie behind the end of the queue.
-        new_batch: makes an empty MessageIndex, or one of a subclass.
-        max_decompressed_bytes: as of `MessageIndex`.
-    """
-
-    parts: tuple[bytes, bytes, bytes]
-    suggestion: bytes
-    tags: tuple[bytes, ...]
-    check_crc: bool
-    is_filtered: bool
-    queue_id: int
-    offset: int
-    timeout_ms: int
-    most_past_end: int
-    limits: FillLimits
-    new_batch: Callable[[], MessageIndex]
-    max_decompressed_bytes: int
-
-
-class ConnectionEnd(IntEnum):
-    """Reasons why a connection of the engine ended."""
-
-    CLOSED = 0  # by its owner, or by the peer if the number is -1
-    BROKEN = 1  # the number is an errno
-    GARBAGE = 2  # no frame, or no header: the bytes are the first of it
-    SILENT = 3  # not a byte came since a pull that timed out
-    STUCK = 4  # a frame never became whole
-
-
-class StreamEnd(IntEnum):
-    """Whether a stream goes on, or why it ended."""
-
-    GOES_ON = 0
-    ENDED = 1  # no room, no permit, or stopped
-    ANSWERED = 2  # by something else than messages: the bytes are the frame
-    TIMED_OUT = 3
-    LOST = 4  # with its connection
 
 
 class PullEngine(Protocol):

@@ -304,6 +304,15 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         # How often an orderly listener of this process has failed, by offset; None until one has.
         self.attempts: dict[int, int] | None = None
 
+    @classmethod
+    def unfilled(cls, queue: MessageQueue) -> MessageBatch:
+        """Return a batch that gets its messages from the pull engine."""
+        batch = cls.__new__(cls)
+        batch.queue = queue
+        batch.namespace = ""  # names are the broker's own on that path
+        batch.attempts = None
+        return batch
+
     def set_attempts(self, offset: int, attempts: int) -> None:
         """Note the failed attempts of one message."""
         if self.attempts is None:

@@ -200,6 +200,8 @@ class PullFrames:
 
     Args:
         header: the pull; its offset is ignored.
+    Attributes:
+        parts: the header's text; the offset and the opaque come between them.
     """
 
     def __init__(self, header: PullHeader) -> None:
@@ -207,7 +209,7 @@ class PullFrames:
         command = self.command(_OFFSET, _OPAQUE)
         before, _, rest = encode(command)[8:].partition(_OFFSET_MEMBER)
         between, _, after = rest.partition(_OPAQUE_MEMBER)
-        self._parts = before + b'"queueOffset":"', b'"' + between + b'"opaque":', after
+        self.parts = before + b'"queueOffset":"', b'"' + between + b'"opaque":', after
         self.code = command.code
 
     def command(self, offset: int, opaque: int) -> Command:
@@ -220,7 +222,7 @@ class PullFrames:
 
     def frame(self, offset: int, opaque: int) -> bytes:
         """Return the frame of the pull at `offset`, equal to `encode` of the command."""
-        before, between, after = self._parts
+        before, between, after = self.parts
         text = b"%b%d%b%d%b" % (before, offset, between, opaque, after)
         return _WORDS.pack(len(text) + 4, len(text)) + text
 

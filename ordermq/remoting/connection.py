@@ -76,6 +76,28 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def connect_failed(
+    error: OSError | TimeoutError, address: str, dialer: Dialer, *, is_tls: bool = False
+) -> ConnectFailed:
+    """Return the error of a failed connect, with what to do about it."""
+    host, port = split_address(address)
+    if isinstance(error, socket.gaierror) or dialer.is_looking_up(host, port):
+        why = error.strerror if isinstance(error, socket.gaierror) else "no answer in time"
+        return ConnectFailed(
+            f"cannot find the host {host}: {why}; check the name, and the DNS server of "
+            "this machine",
+            address=address,
+        )
+    # A refused or unknown host is not a matter of TLS, whatever the settings.
+    if is_tls and not isinstance(error, ConnectionRefusedError):
+        return ConnectFailed(describe_tls_error(error, host), address=address)
+    return ConnectFailed(
+        f"cannot connect: {str(error) or type(error).__name__}; check that the server is "
+        "running and the address is right",
+        address=address,
+    )
+
+
 def _is_host(host: str) -> bool:
     # Addresses also come from name servers. What cannot be a host must be found here: deep in a
     # connect it would be a UnicodeError, which nobody takes for a wrong address.
@@ -196,22 +218,7 @@ class Connection(asyncio.Protocol):
                     ssl_shutdown_timeout=None if tls is None else SHUTDOWN_TIMEOUT_S,
                 )
         except (OSError, TimeoutError) as error:
-            if isinstance(error, socket.gaierror) or dialer.is_looking_up(host, port):
-                why = error.strerror if isinstance(error, socket.gaierror) else "no answer in time"
-                raise ConnectFailed(
-                    f"cannot find the host {host}: {why}; check the name, and the DNS server of "
-                    "this machine",
-                    address=address,
-                ) from error
-            # A refused or unknown host is not a matter of TLS, whatever the settings.
-            is_refused = isinstance(error, ConnectionRefusedError)
-            if tls is not None and not is_refused:
-                raise ConnectFailed(describe_tls_error(error, host), address=address) from error
-            raise ConnectFailed(
-                f"cannot connect: {str(error) or type(error).__name__}; check that the server is "
-                "running and the address is right",
-                address=address,
-            ) from error
+            raise connect_failed(error, address, dialer, is_tls=tls is not None) from error
         connection.peer = SocketAddress(sock.family, sock.getpeername())
         return connection
 

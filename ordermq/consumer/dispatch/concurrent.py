@@ -42,7 +42,13 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
-from ordermq.consumer.queue.receiver import DirectResult, Flow, flow_by_fill_and_span
+from ordermq.consumer.queue.receiver import (
+    DirectResult,
+    FillLimits,
+    Flow,
+    flow_by_fill_and_span,
+    limits_by_fill_and_span,
+)
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, RemotingError, RouteError
 from ordermq.events import EventType
@@ -101,6 +107,9 @@ class ConcurrentDispatcher(ConsumeLoop[AssignedQueue]):
     def flow(self, assigned: AssignedQueue, config: PullConfig) -> Flow:
         queue, span = assigned.process_queue, assigned.unfinished_span
         return flow_by_fill_and_span(config, queue.message_count, queue.size_bytes, span)
+
+    def fill_limits(self, config: PullConfig) -> FillLimits:
+        return limits_by_fill_and_span(config)
 
     def _running_calls(self, assigned: Sequence[AssignedQueue]) -> list[RunningCall]:
         return [call for call, _ in self._running.copy().values()]

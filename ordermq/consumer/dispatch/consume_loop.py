@@ -42,7 +42,7 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueCallbacks,
     RunningCall,
 )
-from ordermq.consumer.queue.receiver import DirectResult, Flow, Loop, Queue
+from ordermq.consumer.queue.receiver import DirectResult, FillLimits, Flow, Loop, Queue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.events import EventType
@@ -356,6 +356,9 @@ class ConsumeLoop(ABC, Generic[Queue]):
 
     @abstractmethod
     def flow(self, assigned: Queue, config: PullConfig) -> Flow: ...
+
+    @abstractmethod
+    def fill_limits(self, config: PullConfig) -> FillLimits | None: ...
 
     def submit(self, assigned: Queue) -> None:
         if assigned.internal_errors:

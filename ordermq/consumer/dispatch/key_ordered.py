@@ -13,6 +13,7 @@ import logging
 from functools import cached_property
 from typing import Any
 
+from ordermq.config import PullConfig
 from ordermq.consumer.dispatch.consume_loop import ListenerCalls, OnIoThread, Steps
 from ordermq.consumer.dispatch.failure_policy import NextStep
 from ordermq.consumer.dispatch.orderly import OrderedDispatcher
@@ -56,6 +57,9 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         # an earlier owner has moved to the parking topic.
         if self._parked is not None:
             await self._parked.restore(assigned)
+
+    def fill_limits(self, config: PullConfig) -> None:
+        """None: each message must also enter the lane of its key."""
 
     def unpark(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
         if self._parked is not None:

@@ -41,7 +41,14 @@ from ordermq.consumer.queue.assigned_queue import (
     QueueState,
     RunningCall,
 )
-from ordermq.consumer.queue.receiver import DirectResult, Flow, Queue, flow_by_fill
+from ordermq.consumer.queue.receiver import (
+    DirectResult,
+    FillLimits,
+    Flow,
+    Queue,
+    flow_by_fill,
+    limits_by_fill,
+)
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import StateError
 from ordermq.events import EventType
@@ -188,6 +195,9 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
     ) -> AssignedQueue:
         return AssignedQueue(queue, self._group, lease, offset, callbacks)
+
+    def fill_limits(self, config: PullConfig) -> FillLimits:
+        return limits_by_fill(config)
 
     def _consume(self, assigned: AssignedQueue) -> Steps:
         """Claim, call batch by batch, settle, again; until nothing is pending or time is up.

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ordermq.client.broker_api import MAX_PAST_END, BrokerApi
 from ordermq.client.routes import MASTER_ID, PullSource
@@ -23,8 +23,10 @@ from ordermq.client.session import ClientSession
 from ordermq.clock import wait_until_set
 from ordermq.config import PullConfig
 from ordermq.consumer.fetch.copy_filter import CopyFilter, copy_filter
+from ordermq.consumer.fetch.engine_loop import EnginePath, obstacle
+from ordermq.consumer.fetch.pull_path import PullPath, PullTarget, QueuePulls, RunningPulls
 from ordermq.consumer.offsets.offset_committer import OffsetCommitter
-from ordermq.consumer.queue.assigned_queue import AssignedQueue, QueueState
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit, QueueState
 from ordermq.consumer.queue.receiver import Flow, Receiver
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import OrderMQError, ProtocolError, RemotingError, RouteError
@@ -41,26 +43,6 @@ _log = logging.getLogger("ordermq.consumer")
 _FLOW_CONTROL_DELAY_MS = 20  # Java's pause where a broker asks for one
 _ROOM_RECHECK_MS = 1_000  # only in case a notification is missed; `wake` ends the wait
 _SIZE_RECHECK_MS = 50
-
-
-class PullTarget(Protocol):
-    """The queue that a pull loop fills, and whoever is notified of it.
-
-    Every answer is of the generation in which the loop began; the loop ends as soon as `accept`
-    would refuse it.
-    """
-
-    def accept(
-        self, batch: MessageBatch, next_offset: int, max_offset: int
-    ) -> Callable[[], object] | None:
-        """Buffer a batch; return what to call once the connection has read all there is.
-
-        Args:
-            max_offset: the end of the queue at the broker.
-        """
-
-    def may_pull(self) -> bool:
-        """Return whether to pull on: the queue is still held, and has room."""
 
 
 class PullLoop(ResponseFuture):
@@ -121,8 +103,14 @@ class PullLoop(ResponseFuture):
         self.ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
-        """Send the first pull."""
         self._pull()
+
+    @property
+    def is_asking(self) -> bool:
+        return not self.ended.done()
+
+    def configure(self, config: PullConfig) -> None:
+        """Nothing: the target is asked after each answer."""
 
     @property
     def asked_ms(self) -> int:
@@ -194,6 +182,28 @@ def offset_of(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
 
 
+class PythonPath:
+    """Pulls by loops on the I/O thread; fulfils `PullPath`."""
+
+    def __init__(self, api: BrokerApi) -> None:
+        self._api = api
+
+    async def begin(self, address: str, pulls: QueuePulls) -> PullLoop:
+        connection = await self._api.begin_pulls(address)
+        return PullLoop(
+            self._api,
+            connection,
+            pulls.frames,
+            pulls.config.pull_timeout_ms,
+            pulls.assigned.queue,
+            pulls.target,
+            pulls.offset,
+            pulls.tags,
+            pulls.broker_id,
+            is_filtered=pulls.is_filtered,
+        )
+
+
 class QueueFetcher:
     """Fetches one queue: starts its pull loop, and decides what to do with unusual answers."""
 
@@ -207,9 +217,11 @@ class QueueFetcher:
         offsets: OffsetCommitter,
         receiver: Receiver[Any],
         statistics: ConsumerStatistics,
+        path: PullPath,
     ) -> None:
         self._client = client
         self._config = config
+        self._path = path
         self.assigned = assigned
         self._copies = copies
         self._group = group
@@ -220,7 +232,7 @@ class QueueFetcher:
         self._source = PullSource(client.routes, assigned.queue)
         self._is_from_slave = False
         self._wake = asyncio.Event()
-        self._loop: PullLoop | None = None
+        self._loop: RunningPulls | None = None
         self._generation = 0  # of the queue when the pull loop began
         self._polled_ms = client.clock.now_ms()  # when a pull loop last ended with an answer
         self._has_messages = False  # the present pull loop has had an answer
@@ -237,7 +249,7 @@ class QueueFetcher:
     @property
     def is_pulling(self) -> bool:
         """True while a pull waits for its answer, which tells of new messages at once."""
-        return self._loop is not None and not self._loop.is_over
+        return self._loop is not None and self._loop.is_asking
 
     def poll_age_ms(self, now_ms: int) -> int | None:
         """Return the age of the last answered pull; None while none is due."""
@@ -286,6 +298,8 @@ class QueueFetcher:
     def configure(self, config: PullConfig) -> None:
         """Use other thresholds from now on."""
         self._config = config
+        if self._loop is not None:
+            self._loop.configure(config)
         self.wake()
 
     def wake(self) -> None:
@@ -341,6 +355,23 @@ class QueueFetcher:
             and self._receiver.flow(assigned, self._config) is Flow.PULL
         )
 
+    # EngineTarget
+
+    def permit(self, permit: FillPermit) -> bool:
+        return self.assigned.permit(self._generation, permit)
+
+    def filled(self, is_dispatched: bool) -> None:
+        self._begun()
+        if not self.assigned.has_stored_offset:
+            self._offsets.store_start(self.assigned)
+        if is_dispatched:
+            self._receiver.submit(self.assigned)
+
+    def counted(self, pulls: int, messages: int, spent_ms: int) -> None:
+        self._statistics.pulled_many(self.assigned.queue, pulls, messages, spent_ms)
+        if self._is_from_slave:
+            self._statistics.add("pulls_from_slaves", pulls)
+
     async def _run_pull_loop(self) -> None:
         """Pull until something but messages comes, or there is no room for more."""
         assigned = self.assigned
@@ -353,21 +384,20 @@ class QueueFetcher:
             if moved is not None:
                 await self._move(generation, offset, moved, is_reset=True)
                 return
-            connection = await self._client.api.begin_pulls(address)
-            self._generation = generation
-            self._has_messages = False
-            self._loop = loop = PullLoop(
-                self._client.api,
-                connection,
-                self._frames,
-                self._config.pull_timeout_ms,
-                assigned.queue,
+            pulls = QueuePulls(
+                assigned,
                 self,
+                self._frames,
+                self._config,
                 offset,
                 self._tags,
                 self._source.wanted,
-                is_filtered=self._is_filtered,
+                self._is_filtered,
             )
+            loop = await self._path.begin(address, pulls)
+            self._generation = generation
+            self._has_messages = False
+            self._loop = loop
             loop.start()
             # Cancelling this task cancels the future, which ends the loop: no answer to a pull from
             # an old offset is taken any more.
@@ -392,13 +422,17 @@ class QueueFetcher:
     def _count(self, messages: int) -> None:
         """Count a pull with messages, at its answer."""
         assert self._loop is not None
-        self._has_messages = True
         self._statistics.pulled(self.assigned.queue, messages, self._loop.asked_ms)
-        if self.assigned.bad_answer_at >= 0:
-            _log.info("%s: pulled past offset %d again", self.assigned.queue, self._loop.offset)
-            self.assigned.bad_answer_at = -1
+        self._begun()
         if self._is_from_slave:
             self._statistics.add("pulls_from_slaves")
+
+    def _begun(self) -> None:
+        """Note that the present pull loop has brought messages."""
+        self._has_messages = True
+        if self.assigned.bad_answer_at >= 0:
+            bad_answer_at, self.assigned.bad_answer_at = self.assigned.bad_answer_at, -1
+            _log.info("%s: pulled past offset %d again", self.assigned.queue, bad_answer_at)
 
     async def _handle_unusual_answer(
         self,
@@ -534,6 +568,7 @@ class Fetcher:
         self._receiver = receiver
         self._recorder = recorder
         self._statistics = statistics
+        self._path = self._choose_path()
         self._before_first = before_first
         self._by_queue: dict[MessageQueue, QueueFetcher] = {}
 
@@ -550,6 +585,7 @@ class Fetcher:
             self._offsets,
             self._receiver,
             self._statistics,
+            self._path,
         )
         fetcher.subscribe(subscription, is_registered=is_registered)
         self._by_queue[assigned.queue] = fetcher
@@ -609,6 +645,14 @@ class Fetcher:
     async def close(self) -> None:
         """End every pull."""
         await cancelled(*(fetcher.task for fetcher in self._by_queue.values()))
+
+    def _choose_path(self) -> PullPath:
+        python = PythonPath(self._client.api)
+        if obstacle(self._client, self._receiver, self._config) is not None:
+            return python
+        path = EnginePath(self._client, self._receiver, self._statistics, python)
+        self._statistics.gather_with(path.gather)
+        return path
 
     def _divide(self, topic: str) -> None:
         """Share the thresholds of a topic among its queues

@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ordermq.core import ProcessQueue
 from ordermq.errors import StateError
@@ -176,6 +176,21 @@ class QueueCallbacks(NamedTuple):
     on_idle: Callable[[], object]
 
 
+class FillPermit(Protocol):
+    """The right to fill a process queue, checked under its own mutex for each answer."""
+
+    def permit(self) -> None:
+        """Give it out."""
+
+    def forbid(self) -> None:
+        """Take it back: when this returns, no further answer is buffered."""
+
+    def oldest_stored_ms(self) -> int | None:
+        """Return when the broker stored the oldest message that is buffered; None: `accept` put
+        it, or there is none.
+        """
+
+
 class AssignedQueue:
     """The state of one queue while this member holds it; each assignment makes a new object."""
 
@@ -193,6 +208,7 @@ class AssignedQueue:
         self.group = group
         self.process_queue = ProcessQueue(str(queue))
         self.process_queue.reset(start_offset)
+        self.process_queue.advance(start_offset, start_offset)
         self.attempts: dict[int, int] = {}  # failed attempts by buffered offset; worker only
         self.outages: dict[int, int] = {}  # those that were no fault of the message; worker only
         self._failed_ms: dict[int, int] = {}  # first failure of unfinished offsets
@@ -207,7 +223,6 @@ class AssignedQueue:
         self.calling: MessageRun | None = None  # the listener's current batch; worker only
         self.worker = 0  # the thread of the last claim
         self.last_claim_ms = -1  # time of the last claim, on the monotonic clock
-        self.max_offset = start_offset  # end of the queue at the broker, as of the last answer
         self.bad_answer_at = -1  # the offset that is pulled again after a bad answer; -1: none
         self.try_unlock_times = 0  # how often its revocation found a batch still running
         # False: the start offset comes from a setting, or from the broker's rule for new groups,
@@ -221,7 +236,8 @@ class AssignedQueue:
         self._running = 0  # claims with listeners; at most one if the group is ordered by queue
         self._paused: set[Pause] = set()
         self._room_below = 0  # a fetcher waits until fewer messages than this are buffered
-        self._next_pull_offset = start_offset
+        self._permit: FillPermit | None = None  # of who fills the process queue by itself
+        self._oldest_lost_ms: int | None = None  # of what it had filled when the lease was lost
         self._done_offset = start_offset
         self._committed_offset = start_offset
         # What was pulled and is not done, each with the offset behind its last message, for the
@@ -252,7 +268,16 @@ class AssignedQueue:
 
     @property
     def next_pull_offset(self) -> int:
-        return self._next_pull_offset
+        return self.process_queue.next_pull_offset
+
+    @property
+    def max_offset(self) -> int:
+        """The end of the queue at the broker, as of the last answer."""
+        return self.process_queue.queue_end
+
+    @max_offset.setter
+    def max_offset(self, offset: int) -> None:
+        self.process_queue.advance(queue_end=offset)
 
     @property
     def done_offset(self) -> int:
@@ -277,11 +302,20 @@ class AssignedQueue:
         with self._lock:
             self._forget_done()
             pulled, done = list(self._pulled), self._done_offset
+            filled_ms = self._oldest_filled_ms()
+        if filled_ms is not None:
+            return filled_ms
         for _, batch in pulled:
             place = bisect_left(range(len(batch)), done, key=lambda at: batch[at].queue_offset)
             if place < len(batch):  # else what is left of it was dropped, as copies are
                 return batch[place].store_timestamp_ms
         return None
+
+    def _oldest_filled_ms(self) -> int | None:
+        if self._permit is None:
+            return None
+        found = self._permit.oldest_stored_ms()
+        return self._oldest_lost_ms if found is None else found
 
     def _forget_done(self) -> None:
         while self._pulled and self._pulled[0][0] <= self._done_offset:
@@ -498,7 +532,7 @@ class AssignedQueue:
 
     def _done_after(self, watermark: int) -> int:
         # With nothing left, what the filter left out behind the last message is done, too.
-        return watermark if self.process_queue.message_count else self._next_pull_offset
+        return self.process_queue.done_after(watermark)
 
     def _is_valid(self, now_ms: int) -> bool:
         return self._lease is not None and self._lease.is_valid(now_ms)
@@ -532,6 +566,7 @@ class AssignedQueue:
         self.should_end_claim = True
         self._generation += 1
         self._done_offset = self._committed_offset
+        self._oldest_lost_ms = self._oldest_filled_ms()  # its age goes on, as that of `_pulled`
         self.process_queue.clear()
 
     # A call outside of the order, for an admin tool; on the I/O thread.
@@ -595,7 +630,7 @@ class AssignedQueue:
         with self._lock:
             if generation != self._generation or self._state is not QueueState.ACTIVE:
                 return False
-            self._next_pull_offset = next_offset
+            self.process_queue.advance(next_offset)
             submit = False
             if len(batch):
                 self._forget_done()
@@ -615,7 +650,7 @@ class AssignedQueue:
         with self._lock:
             if generation != self._generation or self._state is not QueueState.ACTIVE:
                 return
-            self._next_pull_offset = next_offset
+            self.process_queue.advance(next_offset)
             # With nothing buffered the skipped offsets are done. Without this, a queue whose
             # tail is filtered out would show a lag that never shrinks.
             if self.process_queue.message_count == 0:
@@ -623,6 +658,19 @@ class AssignedQueue:
                 # Empty: this only raises its lowest offset.
                 self.process_queue.reset(self._done_offset)
         self._on_idle()
+
+    def permit(self, generation: int, permit: FillPermit) -> bool:
+        """Let answers fill the process queue without `accept`, in this generation alone.
+
+        The native core takes the permit back itself where it clears or resets the process queue,
+        which is what ends a generation.
+        """
+        with self._lock:
+            if generation != self._generation or self._state is not QueueState.ACTIVE:
+                return False
+            self._permit = permit
+            permit.permit()
+            return True
 
     def wait_for_room(self, below: int) -> bool:
         """Request an `on_room` call once fewer than `below` messages are buffered.
@@ -696,9 +744,11 @@ class AssignedQueue:
 
     def _restart(self, offset: int) -> None:
         self._generation += 1
-        self._next_pull_offset = self._done_offset = offset
+        self._done_offset = offset
         self.process_queue.reset(offset)
+        self.process_queue.advance(offset)
         self._pulled.clear()
+        self._oldest_lost_ms = None
         self._room_below = 0
         # Another member may have had the queue in between, so attempts start again, as after
         # any take-over. No call runs: nothing of the old generation is counted any more.
@@ -722,7 +772,7 @@ class AssignedQueue:
             if self._done_offset != self._committed_offset:
                 return self._done_offset, lease
             # Once messages are here, the group has begun: its next owner must begin here, too.
-            is_begun = with_start or self._next_pull_offset != self._done_offset
+            is_begun = with_start or self.next_pull_offset != self._done_offset
             return None if self.has_stored_offset or not is_begun else (self._done_offset, lease)
 
     def committed(self, offset: int, lease: Lease) -> None:
@@ -766,6 +816,8 @@ class AssignedQueue:
             if self._state is QueueState.ACTIVE:
                 self._state = QueueState.DRAINING
                 self.should_end_claim = True
+                if self._permit is not None:
+                    self._permit.forbid()
             return self._running == 0
 
     def discard(self) -> None:

@@ -63,7 +63,7 @@ class PolledQueue(AssignedQueue):
         """The offset of the next message to hand out."""
         with self._lock:
             first = self.process_queue.first_pending
-            return self._next_pull_offset if first < 0 else first
+            return self.next_pull_offset if first < 0 else first
 
     def finish_claim(self, claim: BatchClaim) -> None:
         """End one of several claims, with everything in it done."""
@@ -104,7 +104,7 @@ class PolledQueue(AssignedQueue):
         if self.process_queue.consuming_count:
             return watermark
         first = self.process_queue.first_pending
-        return first if first >= 0 else self._next_pull_offset
+        return first if first >= 0 else self.next_pull_offset
 
 
 class PolledBatch(MessageRun):
@@ -281,6 +281,9 @@ class PollBuffer:
                 return Flow.PULL
             self._without_room[assigned] = config
             return Flow.WAIT_FOR_ROOM
+
+    def fill_limits(self, config: PullConfig) -> None:
+        """None: room is shared by all queues, and the caller's polls take it."""
 
     def submit(self, assigned: PolledQueue) -> None:
         with self._lock:

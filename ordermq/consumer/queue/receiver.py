@@ -18,6 +18,7 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.supervisor import Round
 
 Queue = TypeVar("Queue", bound=AssignedQueue)
+_NO_LIMIT = 1 << 62  # offsets
 Loop = tuple[str, Round]  # its kind, and what it repeats until cancelled
 
 
@@ -28,6 +29,22 @@ class Flow(Enum):
     WAIT_FOR_COUNT = auto()  # the queue calls `on_room` when its buffer is half empty
     WAIT_FOR_ROOM = auto()  # the receiver calls the queue's `on_room`
     WAIT = auto()  # nothing notifies: look again after a moment
+
+
+class FillLimits(NamedTuple):
+    """Flow control of a queue in numbers, for the pull engine.
+
+    Args:
+        fills_if_none_pending: fill in any case while no message is pending.
+        messages: buffered messages above which it waits until half as many are left.
+        size_bytes: of buffered bodies, above which it ends.
+        span: offsets from the oldest unfinished one to the newest, above which it ends.
+    """
+
+    fills_if_none_pending: bool
+    messages: int
+    size_bytes: int
+    span: int
 
 
 class DirectResult(NamedTuple):
@@ -73,6 +90,12 @@ class Receiver(Protocol[Queue]):
             config: with the queue's own share of its topic's thresholds.
         """
 
+    def fill_limits(self, config: PullConfig) -> FillLimits | None:
+        """Return the limits that `flow` keeps; None: only `flow` and `make_queue`'s queue know.
+
+        With limits the pull engine may buffer in the process queue itself, without `accept`.
+        """
+
     def submit(self, assigned: Queue) -> None:
         """Have the queue's messages consumed; any thread that holds its dispatch flag."""
 
@@ -113,6 +136,18 @@ def flow_by_fill(config: PullConfig, messages: int, pending: int, size_bytes: in
     if pending == 0:
         return Flow.PULL
     return _by_thresholds(config, messages, size_bytes)
+
+
+def limits_by_fill(config: PullConfig) -> FillLimits:
+    """Return the limits of `flow_by_fill`."""
+    size_bytes = config.pull_threshold_size_for_queue_mib << 20
+    return FillLimits(True, config.pull_threshold_for_queue, size_bytes, _NO_LIMIT)
+
+
+def limits_by_fill_and_span(config: PullConfig) -> FillLimits:
+    """Return the limits of `flow_by_fill_and_span`."""
+    span = config.consume_concurrently_max_span
+    return limits_by_fill(config)._replace(fills_if_none_pending=False, span=span)
 
 
 def flow_by_fill_and_span(config: PullConfig, messages: int, size_bytes: int, span: int) -> Flow:

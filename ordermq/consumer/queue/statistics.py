@@ -199,6 +199,7 @@ class ConsumerStatistics:
         self._queues: dict[MessageQueue, QueueCounts] = {}
         self._observers: tuple[DurationObserver, ...] = ()
         self._assigned: Callable[[], Sequence[AssignedQueue]] = lambda: ()
+        self._gather: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
         counted = " ".join(f"{name}={count}" for name, count in self.as_dict().items() if count)
@@ -207,6 +208,10 @@ class ConsumerStatistics:
     def follow(self, assigned: Callable[[], Sequence[AssignedQueue]]) -> None:
         """Ask these queues for their state, from now on."""
         self._assigned = assigned
+
+    def gather_with(self, gather: Callable[[], object]) -> None:
+        """Call `gather` before each reading: it adds what others have counted meanwhile."""
+        self._gather = gather
 
     def behind(self) -> dict[MessageQueue, int]:
         """Return how many messages of each held queue are not done, as of its last pull."""
@@ -221,6 +226,11 @@ class ConsumerStatistics:
         """Tell `observer` the duration of each pull and commit from now on."""
         self._observers += (observer,)
 
+    @property
+    def is_observed(self) -> bool:
+        """True if somebody is told each pull's duration."""
+        return bool(self._observers)
+
     def add(self, name: str, count: int = 1, *, queue: MessageQueue | None = None) -> None:
         """Count, and count for `queue`, too, if `QueueCounts` has the name."""
         with self._lock:
@@ -231,15 +241,20 @@ class ConsumerStatistics:
 
     def pulled(self, queue: MessageQueue, messages: int, asked_ms: int) -> None:
         """Count one pull with its messages; it was sent at `asked_ms` (monotonic)."""
+        spent_ms = self._clock.now_ms() - asked_ms
+        self.pulled_many(queue, 1, messages, spent_ms)
+        if self._observers:
+            self._tell("receive", queue, spent_ms)
+
+    def pulled_many(self, queue: MessageQueue, pulls: int, messages: int, spent_ms: int) -> None:
+        """Count pulls with their messages; together they took `spent_ms`."""
         now_ms = self._clock.now_ms()
         with self._lock:
-            self._counts["pulls"] += 1
+            self._counts["pulls"] += pulls
             step = self._step(queue.topic, now_ms)
-            step.pulls += 1
+            step.pulls += pulls
             step.pulled += messages
-            step.pull_ms += now_ms - asked_ms
-        if self._observers:
-            self._tell("receive", queue, now_ms - asked_ms)
+            step.pull_ms += spent_ms
 
     def consumed(
         self, queue: MessageQueue, done: int, failed: int, calls: int, spent_ms: int
@@ -285,12 +300,14 @@ class ConsumerStatistics:
 
     def rates(self, topic: str) -> TopicRates:
         """Return a topic's throughput now; zeros for one that was never consumed."""
+        self._gather()
         now_ms = self._clock.now_ms()
         with self._lock:
             return self._topics.get(topic, TopicCounts(now_ms)).rates(now_ms)
 
     def topics(self) -> list[str]:
         """Return the topics with throughput, sorted."""
+        self._gather()
         with self._lock:
             return sorted(self._topics)
 
@@ -302,10 +319,12 @@ class ConsumerStatistics:
             near = difflib.get_close_matches(name, [*COUNTERS, *_STATES], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise KeyError(f"no counter {name!r}{hint}")
+        self._gather()
         return self._counts[name]
 
     def as_dict(self) -> dict[str, int]:
         """Return a copy of the counters, and the state at this moment, sorted by name."""
+        self._gather()
         states = {name: state(self) for name, state in _STATES.items()}
         with self._lock:
             return dict(sorted((dict(self._counts) | states).items()))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ordermq.core import _cython as core
-from ordermq.core.interface import ConnectionEnd, StreamEnd, StreamPlan
+from ordermq.core.streams import ConnectionEnd, StreamEnd, StreamPlan
 from tests.unit.core.stored_records import record
 
 DEADLINE_S = 20.0

@@ -1,0 +1,239 @@
+"""PullConnections: the pull engine of one client and its connections, one per broker.
+
+The engine is a native thread that fills process queues without the interpreter
+(docs/internals/architecture.md#pulls). This side opens its connections, takes its events, and says
+in words why a connection ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from ordermq import core, forking
+from ordermq.client.connections import Connections
+from ordermq.clock import CLOCK_ID
+from ordermq.config import RemotingConfig, SerializeType
+from ordermq.core.streams import ConnectionEnd, StreamEnd
+from ordermq.errors import ConnectionLost, ProtocolError, RemotingError, RequestTimeout, StateError
+from ordermq.forking import ProcessBound
+from ordermq.remoting.command import Framer
+
+_log = logging.getLogger("ordermq.client")
+
+
+def engine_obstacle(config: RemotingConfig) -> str | None:
+    """Return what the pull engine cannot do, of what a client needs; None: nothing."""
+    if core.PullEngine is None:
+        return f"the {core.IMPLEMENTATION} core has no engine"
+    if config.tls:
+        return "TLS"
+    if config.access_key:
+        return "signed requests"
+    if config.namespace or config.namespace_v2:
+        return "a namespace"
+    if config.serialize_type is not SerializeType.JSON:
+        return "binary headers"
+    return None
+
+
+class StreamOwner(Protocol):
+    """Whoever started a stream of pulls; called on the I/O thread."""
+
+    def on_event(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
+        """Take an event of the stream.
+
+        Args:
+            is_dispatched: the queue must be submitted: its dispatch flag was set.
+            offset: of the last pull, if the stream has ended.
+            frame: the answer that ended it, or empty.
+        """
+
+
+class PullConnection:
+    """One connection of the engine.
+
+    Attributes:
+        native: the engine's half of it.
+        error: why it ended; None while it is open.
+    """
+
+    def __init__(
+        self, address: str, opened: socket.socket, engine: core.interface.PullEngine
+    ) -> None:
+        assert core.PullConnection is not None
+        self.address = address
+        self.error: ConnectionLost | None = None
+        self._socket = opened
+        self._lost: list[Callable[[RemotingError], object]] = []
+        forking.keep_from_children(opened.fileno())
+        self.native = core.PullConnection(engine, opened.fileno(), self)
+
+    def when_lost(self, action: Callable[[RemotingError], object]) -> None:
+        """Call `action` with the error, as soon as it is known; a stream has ended with it."""
+        if self.error is not None:
+            action(self.error)
+        else:
+            self._lost.append(action)
+
+    def end(self, error: ConnectionLost) -> None:
+        """Close the socket, and tell who waits for the error."""
+        self.error = error
+        forking.closes(self._socket.fileno())
+        self._socket.close()
+        lost, self._lost = self._lost, []
+        for action in lost:
+            action(error)
+
+
+class PullConnections(ProcessBound):
+    """Connections of the pull engine by address; used on the I/O thread only."""
+
+    def __init__(self, config: RemotingConfig, connections: Connections) -> None:
+        self._config = config
+        self._connections = connections
+        self._engine: core.interface.PullEngine | None = None
+        self._sockets: list[socket.socket] = []  # the engine's two ends, and both of its events
+        self._open: dict[str, PullConnection] = {}
+        self._opening: dict[str, asyncio.Task[PullConnection]] = {}
+        self._is_closed = False
+
+    async def get(self, address: str) -> PullConnection:
+        """Return the engine's open connection to a broker; open it first if needed.
+
+        Raises: as `Connections.writable`, which opens the client's own connection before: that
+            one has the heartbeats, and a pause after each failed connect.
+        """
+        connection = self._open.get(address)
+        if connection is not None:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._connect(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(address, None))
+        return await asyncio.shield(opening)
+
+    def drop(self, address: str) -> None:
+        """End the connection to an address that no broker has any more."""
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.native.close()
+
+    async def close(self) -> None:
+        """End the engine's thread, every connection and every stream."""
+        self._is_closed = True
+        for opening in list(self._opening.values()):
+            opening.cancel()
+        if self._engine is None:
+            return
+        self._engine.close()
+        self._collect()
+        asyncio.get_running_loop().remove_reader(self._sockets[2])
+        for each in self._sockets:
+            forking.closes(each.fileno())
+            each.close()
+        self._engine, self._sockets = None, []
+
+    # ProcessBound
+
+    def _before_fork(self) -> None:
+        # A mutex that the engine's thread holds at the fork would be held in the child for ever.
+        if self._engine is not None:
+            self._engine.rest()
+
+    def _after_fork_in_parent(self) -> None:
+        if self._engine is not None:
+            self._engine.resume()
+
+    # The rest is called on the I/O thread.
+
+    async def _connect(self, address: str) -> PullConnection:
+        opened = await self._connections.open_socket(address)
+        if self._is_closed:
+            opened.close()
+            raise StateError("client is closed: create a new one", address=address)
+        connection = PullConnection(address, opened, self._started())
+        self._open[address] = connection
+        return connection
+
+    def _started(self) -> core.interface.PullEngine:
+        if self._engine is None:
+            assert core.PullEngine is not None
+            self._sockets = [*socket.socketpair(), *socket.socketpair()]
+            for each in self._sockets:
+                each.setblocking(False)
+                forking.keep_from_children(each.fileno())
+            wake_read, wake_write, tell_read, tell_write = self._sockets
+            self._engine = core.PullEngine(
+                wake_read.fileno(),
+                wake_write.fileno(),
+                tell_write.fileno(),
+                CLOCK_ID,
+                self._config.max_frame_bytes,
+            )
+            asyncio.get_running_loop().add_reader(tell_read, self._on_told)
+        return self._engine
+
+    def _on_told(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._sockets[2].recv(64)
+        self._collect()
+
+    def _collect(self) -> None:
+        assert self._engine is not None
+        ended, events = self._engine.collect()
+        # One that raises must not silence the others: each is the only notice of its queue's
+        # messages, or of its end.
+        for connection, end, number, data in ended:
+            self._guarded(partial(self._on_ended, connection, ConnectionEnd(end), number, data))
+        for owner, end, is_dispatched, offset, frame in events:
+            self._guarded(partial(owner.on_event, StreamEnd(end), is_dispatched, offset, frame))
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - reported to the loop's owner
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "an event of the pull engine", "exception": error}
+            )
+
+    def _on_ended(
+        self, connection: PullConnection, end: ConnectionEnd, number: int, data: bytes
+    ) -> None:
+        address = connection.address
+        is_lost = self._open.get(address) is connection
+        if is_lost:
+            del self._open[address]
+        cause = self._cause(end, number, data)
+        error = ConnectionLost(f"connection for pulls is closed: {cause}", address=address)
+        error.__cause__ = cause
+        connection.end(error)
+        if is_lost and not self._is_closed:
+            # Its streams have failed and open another one. Leases are not in doubt: they are with
+            # the client's own connection, which a broker's restart breaks, too.
+            _log.info("%s: connection for pulls lost: %s", address, cause)
+
+    def _cause(self, end: ConnectionEnd, number: int, data: bytes) -> Exception:
+        if end is ConnectionEnd.BROKEN:
+            return OSError(number, os.strerror(number))
+        if end is ConnectionEnd.GARBAGE:
+            return self._garbage(data)
+        if end is ConnectionEnd.SILENT:
+            return RequestTimeout("not a byte came since a pull that timed out")
+        if end is ConnectionEnd.STUCK:
+            return ProtocolError("a frame never became whole: a part of it was lost on the way")
+        return ConnectionError("closed by peer" if number else "closed here")
+
+    def _garbage(self, data: bytes) -> ProtocolError:
+        try:
+            Framer(self._config.max_frame_bytes).feed(data)
+        except ProtocolError as error:
+            return error
+        return ProtocolError("the header of an answer cannot be read")

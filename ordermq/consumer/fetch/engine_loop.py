@@ -1,0 +1,195 @@
+"""EngineLoop: the pull loop of one queue by the native engine
+(docs/internals/architecture.md#pulls)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+
+from ordermq import core
+from ordermq.client.broker_api import MAX_PAST_END
+from ordermq.client.pull_connections import PullConnection, engine_obstacle
+from ordermq.client.session import ClientSession
+from ordermq.clock import CLOCK_ID
+from ordermq.config import PullConfig, PullPathKind
+from ordermq.consumer.fetch.pull_path import PullPath, QueuePulls, RunningPulls
+from ordermq.consumer.queue.receiver import FillLimits, Receiver
+from ordermq.consumer.queue.statistics import ConsumerStatistics
+from ordermq.core.streams import StreamEnd, StreamPlan
+from ordermq.errors import OrderMQError, RequestTimeout
+from ordermq.model.message import MessageBatch
+from ordermq.remoting.command import Command, Framer
+
+
+class EngineLoop:
+    """Starts a stream of the engine, and ends with it; the engine does all between.
+
+    Args:
+        limits: of the queue's buffer.
+    """
+
+    def __init__(
+        self, client: ClientSession, connection: PullConnection, path: EnginePath, pulls: QueuePulls
+    ) -> None:
+        assert core.PullStream is not None
+        config, assigned = client.config, pulls.assigned
+        self._client = client
+        self._connection = connection
+        self._path = path
+        self._target = pulls.target
+        self._code = pulls.frames.code
+        self._begun_ms = client.clock.now_ms()
+        self._has_messages = False
+        self.offset = pulls.offset
+        self.ended: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
+        # Cancelled or not: an answer that comes later must not be buffered.
+        self.ended.add_done_callback(self._end)
+        self._stream = core.PullStream(
+            connection.native,
+            assigned.process_queue,
+            self,
+            StreamPlan(
+                pulls.frames.parts,
+                str(pulls.broker_id).encode(),
+                pulls.tags,
+                config.check_crcs,
+                pulls.is_filtered,
+                assigned.queue.queue_id,
+                pulls.offset,
+                pulls.config.pull_timeout_ms,
+                MAX_PAST_END,
+                path.limits(pulls.config),
+                partial(MessageBatch.unfilled, assigned.queue),
+                config.max_decompressed_bytes,
+            ),
+        )
+
+    # RunningPulls
+
+    @property
+    def asked_ms(self) -> int:
+        asked_ms = self._stream.asked_ms
+        if not asked_ms:
+            return self._begun_ms
+        # The engine has the clock of the system, whatever this client has.
+        age_ms = time.clock_gettime_ns(CLOCK_ID) // 1_000_000 - asked_ms
+        return self._client.clock.now_ms() - age_ms
+
+    @property
+    def is_asking(self) -> bool:
+        return self._stream.is_asking
+
+    def start(self) -> None:
+        if self._target.permit(self._stream):
+            self._path.running.add(self)
+            self._stream.start()
+        else:
+            self.ended.set_result(None)
+
+    def configure(self, config: PullConfig) -> None:
+        self._stream.limit(self._path.limits(config))
+
+    def gather(self) -> None:
+        """Count what the engine has pulled since the last time; any thread."""
+        pulls, messages, spent_ms = self._stream.take_counts()
+        if pulls:
+            self._has_messages = True
+            self._target.counted(pulls, messages, spent_ms)
+
+    # StreamOwner
+
+    def on_event(self, end: StreamEnd, is_dispatched: bool, offset: int, frame: bytes) -> None:
+        self.gather()
+        if end is not StreamEnd.GOES_ON:
+            self._path.running.discard(self)
+            self.offset = offset
+        # Also after the end of the loop: a set dispatch flag without a submitted queue would keep
+        # the queue from ever being consumed.
+        if is_dispatched or (self._has_messages and not self.ended.done()):
+            self._target.filled(is_dispatched)
+        if self.ended.done():
+            return
+        if end is StreamEnd.ENDED:
+            self.ended.set_result(None)
+        elif end is StreamEnd.ANSWERED:
+            self._answered(frame)
+        elif end is StreamEnd.TIMED_OUT:
+            self._failed(
+                RequestTimeout(
+                    f"request {self._code}: no response in time, its outcome is unknown",
+                    address=self._connection.address,
+                )
+            )
+        elif end is StreamEnd.LOST:
+            self._connection.when_lost(self._failed)
+
+    def _answered(self, frame: bytes) -> None:
+        try:
+            commands = Framer(self._client.config.max_frame_bytes).feed(frame)
+        except OrderMQError as error:
+            self._failed(error)
+        else:
+            self.ended.set_result(commands[0])
+
+    def _failed(self, error: OrderMQError) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def _end(self, _: asyncio.Future[Command | None]) -> None:
+        self._stream.forbid()
+        self._stream.stop()
+
+
+class EnginePath:
+    """Pulls by the engine of a client; fulfils `PullPath`.
+
+    Args:
+        receiver: has limits for the buffers of its queues.
+        other: for pulls whose durations somebody is told one by one; the engine adds them up.
+    Attributes:
+        running: the loops with a stream.
+    """
+
+    def __init__(
+        self,
+        client: ClientSession,
+        receiver: Receiver[object],  # type: ignore[type-var]
+        statistics: ConsumerStatistics,
+        other: PullPath,
+    ) -> None:
+        self._client = client
+        self._receiver = receiver
+        self._statistics = statistics
+        self._other = other
+        self.running: set[EngineLoop] = set()
+
+    async def begin(self, address: str, pulls: QueuePulls) -> RunningPulls:
+        if self._statistics.is_observed:
+            return await self._other.begin(address, pulls)
+        connection = await self._client.pulls.get(address)
+        return EngineLoop(self._client, connection, self, pulls)
+
+    def limits(self, config: PullConfig) -> FillLimits:
+        """Return the limits of one queue."""
+        limits = self._receiver.fill_limits(config)
+        assert limits is not None
+        return limits
+
+    def gather(self) -> None:
+        """Count what all loops have pulled; any thread."""
+        for loop in self.running.copy():  # one atomic call: the I/O thread changes it
+            loop.gather()
+
+
+def obstacle(client: ClientSession, receiver: Receiver[object], config: PullConfig) -> str | None:  # type: ignore[type-var]
+    """Return why a member's queues are not pulled by the engine; None: they are."""
+    if config.pull_path is PullPathKind.PYTHON:
+        return "pull_path"
+    if config.pull_interval_ms:
+        return "pull_interval_ms"
+    if config.deduplicate:
+        return "deduplicate"
+    if receiver.fill_limits(config) is None:
+        return "messages must pass Python before they are buffered"
+    return engine_obstacle(client.config)

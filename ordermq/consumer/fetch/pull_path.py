@@ -1,0 +1,109 @@
+"""PullPath: how pulled messages of one queue get into its buffer, chosen at construction.
+
+There are two: `PythonPath` (fetcher.py), which does everything, and `EnginePath`
+(engine_loop.py), for what the native engine can do. `QueueFetcher` decides for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ordermq.config import PullConfig
+from ordermq.consumer.queue.assigned_queue import AssignedQueue, FillPermit
+from ordermq.model.message import MessageBatch
+from ordermq.remoting.command import Command, PullFrames
+
+
+class PullTarget(Protocol):
+    """The queue that a pull loop fills, and whoever is notified of it.
+
+    Every answer is of the generation in which the loop began; the loop ends as soon as `accept`
+    would refuse it.
+    """
+
+    def accept(
+        self, batch: MessageBatch, next_offset: int, max_offset: int
+    ) -> Callable[[], object] | None:
+        """Buffer a batch; return what to call once the connection has read all there is.
+
+        Args:
+            max_offset: the end of the queue at the broker.
+        """
+
+    def may_pull(self) -> bool:
+        """Return whether to pull on: the queue is still held, and has room."""
+
+
+class EngineTarget(PullTarget, Protocol):
+    """A target whose queue is filled without `accept`, by whoever has its permit."""
+
+    def permit(self, permit: FillPermit) -> bool:
+        """Give the queue's permit; False: the generation in which the loop began is over."""
+
+    def filled(self, is_dispatched: bool) -> None:
+        """Note that messages were buffered.
+
+        Args:
+            is_dispatched: the queue's dispatch flag was set, so it must be submitted.
+        """
+
+    def counted(self, pulls: int, messages: int, spent_ms: int) -> None:
+        """Count pulls with messages; any thread."""
+
+
+class QueuePulls(NamedTuple):
+    """The pulls of one loop, and the queue they are for.
+
+    Args:
+        offset: of the first pull.
+        broker_id: the replica that is asked; the loop ends where the broker suggests another.
+        is_filtered: the broker passes messages over.
+    """
+
+    assigned: AssignedQueue
+    target: EngineTarget
+    frames: PullFrames
+    config: PullConfig
+    offset: int
+    tags: tuple[bytes, ...]
+    broker_id: int
+    is_filtered: bool
+
+
+class RunningPulls(Protocol):
+    """A pull loop: it pulls while each answer is messages and there is room for more.
+
+    Attributes:
+        ended: done when the loop is over, with the answer that was no batch of messages, or
+            None; or with what `Connection.request` raises. Cancel it to end the loop.
+        offset: where the last pull was, once the loop is over.
+    """
+
+    ended: asyncio.Future[Command | None]
+    offset: int
+
+    @property
+    def asked_ms(self) -> int:
+        """The time of the last pull, on the monotonic clock."""
+
+    @property
+    def is_asking(self) -> bool:
+        """True while a pull waits for its answer."""
+
+    def start(self) -> None:
+        """Send the first pull."""
+
+    def configure(self, config: PullConfig) -> None:
+        """Keep other limits from now on."""
+
+
+class PullPath(Protocol):
+    """Makes the pull loops of a member's queues."""
+
+    async def begin(self, address: str, pulls: QueuePulls) -> RunningPulls:
+        """Return a loop that can start: the broker is connected.
+
+        Raises: ConnectFailed: it is not.
+        """

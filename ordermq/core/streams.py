@@ -1,0 +1,58 @@
+"""Values that the pull engine and its owner exchange; `interface.PullEngine` is the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ordermq.core.interface import FillLimits, MessageIndex
+
+
+class StreamPlan(NamedTuple):
+    """The pulls of one queue.
+
+    Args:
+        parts: of a pull's header in JSON; the offset and the request id come between them.
+        suggestion: the broker id that answers name while this replica is right.
+        tags: keep only messages with one of these; empty keeps all.
+        is_filtered: the broker passes messages over.
+        offset: of the first pull.
+        most_past_end: offsets that the next pull may lie behind the end of the queue.
+        new_batch: makes an empty MessageIndex, or one of a subclass.
+        max_decompressed_bytes: as of `MessageIndex`.
+    """
+
+    parts: tuple[bytes, bytes, bytes]
+    suggestion: bytes
+    tags: tuple[bytes, ...]
+    check_crc: bool
+    is_filtered: bool
+    queue_id: int
+    offset: int
+    timeout_ms: int
+    most_past_end: int
+    limits: FillLimits
+    new_batch: Callable[[], MessageIndex]
+    max_decompressed_bytes: int
+
+
+class ConnectionEnd(IntEnum):
+    """Reasons why a connection of the engine ended."""
+
+    CLOSED = 0  # by its owner, or by the peer if the number is -1
+    BROKEN = 1  # the number is an errno
+    GARBAGE = 2  # no frame, or no header: the bytes are the first of it
+    SILENT = 3  # not a byte came since a pull that timed out
+    STUCK = 4  # a frame never became whole
+
+
+class StreamEnd(IntEnum):
+    """Reasons why a stream ended, and that it goes on."""
+
+    GOES_ON = 0
+    ENDED = 1  # no room, no permit, or stopped
+    ANSWERED = 2  # by something else than messages: the bytes are the frame
+    TIMED_OUT = 3
+    LOST = 4  # with its connection
