@@ -7,4 +7,5 @@
 | groups: list, progress, members, locks | groups.py |
 | moving a group to other offsets | reset.py |
 | dead letters, and sending them again | dead_letters.py |
+| connecting step by step, to find what is wrong | check.py |
 """

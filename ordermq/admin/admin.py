@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
+from ordermq.admin.check import CheckStep, ConnectionCheck
 from ordermq.admin.dead_letters import DeadLetters, DeadLetterTopics, Redriven
 from ordermq.admin.groups import Groups, GroupState, GroupSummary
 from ordermq.admin.reset import QueueReset, Resets
@@ -55,6 +56,7 @@ class Admin(Closing):
         self._topics = Topics(self._client)
         self._groups = Groups(self._client)
         self._resets = Resets(self._client, self._topics)
+        self._check = ConnectionCheck(self._client, self._topics, self._groups)
         open_producer = partial(
             Producer,
             "ordermq-redrive",
@@ -70,6 +72,14 @@ class Admin(Closing):
     def close(self) -> None:
         """Disconnect; a second call does nothing."""
         self._client.close()
+
+    def check(self, *, topic: str | None = None, group: str | None = None) -> list[CheckStep]:
+        """Try each step from the name servers to the brokers; return which work, and why not.
+
+        Args:
+            topic, group: look for them, too.
+        """
+        return self._client.call(self._check.run(topic, group))
 
     # Topics.
 

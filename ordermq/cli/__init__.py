@@ -10,8 +10,10 @@
 | dead_letters.py | dead letters, and sending them again |
 | audit.py | check recorded histories |
 | demo/ | a year of flights with members joining, leaving and being killed |
+| config.py | check settings and connections |
 | client_options.py | options of the connection: name servers, account, TLS |
 | place.py | places in a queue as users write them |
+| watch.py | tables that are refreshed |
 | output.py | exit codes, tables, JSON, progress bars |
 
 Needs the extra `cli` (click, rich): pip install 'ordermq[cli]'.

@@ -6,11 +6,22 @@ import time
 from collections.abc import Sequence
 
 import click
+from rich.table import Table
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.groups import GroupState
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
-from ordermq.cli.output import EXIT_CODES, counted, fail, json_option, note, print_json, print_table
+from ordermq.cli.output import (
+    EXIT_CODES,
+    counted,
+    fail,
+    fitted_table,
+    json_option,
+    note,
+    print_json,
+    print_table,
+)
+from ordermq.cli.watch import rounds, until_interrupted, watch
 from ordermq.remoting.bodies import QueueProgress
 
 
@@ -19,9 +30,20 @@ from ordermq.remoting.bodies import QueueProgress
 @click.argument("topics", nargs=-1)
 @client_options
 @click.option("--at-most", type=click.IntRange(0), help="Exit with 1 if the total lag is greater.")
+@click.option("--watch", "is_watched", is_flag=True, help="Show it again and again until Ctrl-C.")
+@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True,
+              help="With --watch: refresh interval in seconds.")  # fmt: skip
+@click.option("--count", type=click.IntRange(1), help="With --watch: stop after N tables.")
 @json_option
 def lag(
-    group: str, topics: tuple[str, ...], servers: Servers, at_most: int | None, as_json: bool
+    group: str,
+    topics: tuple[str, ...],
+    servers: Servers,
+    at_most: int | None,
+    is_watched: bool,
+    every: float,
+    count: int | None,
+    as_json: bool,
 ) -> None:
     """Show how many messages GROUP is behind on each queue.
 
@@ -33,24 +55,59 @@ def lag(
     \b
     Example:
       ordermq lag billing
+      ordermq lag billing --watch
       ordermq lag billing orders --at-most 1000 || echo "billing is too slow"
     """
-    with exit_on_error(), Admin(**servers.settings()) as admin:
-        state = admin.group(group, topics)
-    require_known(state)
-    now_ms = time.time_ns() // 1_000_000
-    if as_json:
-        print_json(lag_document(state, now_ms))
-    else:
-        columns, rows = lag_rows(state, now_ms)
-        behind_by = counted(state.lag, "message")
-        title = f"{group}: {behind_by} behind, {counted(len(state.members), 'member')}"
-        print_table(title, columns, rows)
-        for name, reason in state.silent.items():
-            note(f"member {name} did not answer: {reason}")
+    if is_watched and at_most is not None:
+        raise click.UsageError("--watch and --at-most: give one of them")
+    with (
+        until_interrupted() as stop,
+        exit_on_error(),
+        Admin(**servers.settings()) as admin,
+    ):
+
+        def look() -> GroupState:
+            return admin.group(group, topics)
+
+        state = look()
+        require_known(state)
+        if not is_watched:
+            count = 1
+        if as_json:
+            print_json(lag_document(state, _now_ms()))
+            for _ in rounds(stop, every, count):
+                print_json(lag_document(look(), _now_ms()))
+        elif is_watched:
+
+            def refresh() -> None:
+                nonlocal state
+                state = look()
+
+            watch(lambda: _table(state), refresh, stop, every, count)
+        else:
+            columns, rows = lag_rows(state, _now_ms())
+            print_table(_title(state), columns, rows)
+            for name, reason in state.silent.items():
+                note(f"member {name} did not answer: {reason}")
     # After the output, so that a script that fails still shows by how much.
     if at_most is not None and state.lag > at_most:
         fail(f"group {group!r} is {state.lag:,} messages behind, more than {at_most:,}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _title(state: GroupState) -> str:
+    behind_by = counted(state.lag, "message")
+    return f"{state.group}: {behind_by} behind, {counted(len(state.members), 'member')}"
+
+
+def _table(state: GroupState) -> Table:
+    columns, rows = lag_rows(state, _now_ms())
+    return fitted_table(
+        columns, rows, title=_title(state), title_justify="left", title_style="bold"
+    )
 
 
 def require_known(state: GroupState) -> None:

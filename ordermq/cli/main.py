@@ -4,29 +4,54 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
+
+# Name -> module, name there, summary: what the help shows without importing all of them, and also
+# where click and rich are missing.
+_COMMANDS = {
+    "broker": ("broker", "broker", "Run a name server and broker on one port."),
+    "produce": ("produce", "produce", "Send each line of FILE to TOPIC as a message."),
+    "consume": (
+        "consume",
+        "consume",
+        "Print and commit the messages of TOPIC as a member of GROUP.",
+    ),
+    "topics": ("topics", "topics", "List, describe, create and delete topics."),
+    "groups": ("groups", "groups", "List consumer groups, and describe one."),
+    "lag": ("lag", "lag", "Show how many messages GROUP is behind on each queue."),
+    "locks": ("locks", "locks", "Show which member of GROUP holds each queue."),
+    "top": ("top", "top", "Watch the rates, lag and owner of each queue of GROUP."),
+    "reset": ("reset", "reset", "Move GROUP to other offsets of TOPIC, forward or back."),
+    "peek": ("peek", "peek", "Print messages of TOPIC, the oldest first; nothing is committed."),
+    "dlq": ("dead_letters", "dlq", "List, show and send again the messages that groups gave up."),
+    "config": ("config", "config", "Check settings, and connect step by step."),
+    "audit": ("audit", "audit_command", "Check recorded histories for order, loss and duplicates."),
+    "demo": ("demo", "demo", "Kill consumers and the broker during a run, and check the order."),
+}  # fmt: skip
+_INSTALL = "the command line needs click and rich: pip install 'ordermq[cli]'"
+
+
+def _plain_help(arguments: Sequence[str]) -> str:
+    """Return the help as far as it is known without click: the commands, or one summary."""
+    asked = next((each for each in arguments if each in _COMMANDS), None)
+    if asked is not None:
+        lines = [f"Usage: ordermq {asked} ...", "", f"  {_COMMANDS[asked][2]}"]
+    else:
+        lines = ["Usage: ordermq COMMAND ...", "", "Commands:"]
+        lines += [f"  {name:9}{summary}" for name, (_, _, summary) in _COMMANDS.items()]
+    lines += ["", "All options are in docs/cli.md.", f"{_INSTALL[0].upper()}{_INSTALL[1:]}"]
+    return "\n".join(lines)
+
 
 try:
     import click
     import rich as rich  # only checked here: the commands use it
 except ImportError:
+    if {"-h", "--help"} & set(sys.argv):
+        sys.stdout.write(f"{_plain_help(sys.argv[1:])}\n")
+        sys.exit(0)
     # A traceback would not tell the user what to install.
-    sys.exit("ordermq: the command line needs click and rich: pip install 'ordermq[cli]'")
-
-_COMMANDS = {
-    "broker": ("ordermq.cli.broker", "broker"),
-    "produce": ("ordermq.cli.produce", "produce"),
-    "consume": ("ordermq.cli.consume", "consume"),
-    "topics": ("ordermq.cli.topics", "topics"),
-    "groups": ("ordermq.cli.groups", "groups"),
-    "lag": ("ordermq.cli.lag", "lag"),
-    "locks": ("ordermq.cli.locks", "locks"),
-    "top": ("ordermq.cli.top", "top"),
-    "reset": ("ordermq.cli.reset", "reset"),
-    "peek": ("ordermq.cli.peek", "peek"),
-    "dlq": ("ordermq.cli.dead_letters", "dlq"),
-    "audit": ("ordermq.cli.audit", "audit_command"),
-    "demo": ("ordermq.cli.demo", "demo"),
-}
+    sys.exit(f"ordermq: {_INSTALL}")
 
 
 class _Commands(click.Group):
@@ -38,8 +63,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, name = _COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(module), name)
+        module, name, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"ordermq.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -16,6 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
@@ -44,7 +45,7 @@ Exit codes:
   2  invalid option or unreadable file
   3  no name server or broker answers"""
 
-_WIDEST_TABLE = 400  # columns
+_NARROWEST_NAME = 10
 
 out = Console()
 err = Console(stderr=True)
@@ -67,18 +68,72 @@ def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: int = 1
 ) -> None:
     """Write a table to stdout; columns from number `right` on are aligned to the right."""
-    table = new_table()
-    for place, column in enumerate(columns):
-        is_figure = place >= right
-        # Headings of figures may wrap; names must stay whole, or nobody can copy them.
-        table.add_column(column, justify="right" if is_figure else "left", no_wrap=not is_figure)
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
     out.print(f"[bold]{_escape(title)}[/]", highlight=False, soft_wrap=True)
-    # As wide as its words: rich would cut queue names to fit a narrow terminal.
-    needed = out.measure(table, options=out.options.update(max_width=_WIDEST_TABLE)).minimum
+    out.print(fitted_table(columns, rows, right=right), crop=False)
+
+
+def fitted_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: int = 1,
+    **settings: Any,
+) -> Table:
+    """Return a table that fits the terminal; elsewhere it is as wide as its words.
+
+    On a terminal names are shortened in their middle, so that a queue keeps its number. Files and
+    pipes get whole names, for who searches in them.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = _widths(columns, cells, [len(each) for each in columns])
+    if _table_width(widths) > out.width:
+        # Headings of figures may wrap; cells never do, or nobody could copy what is in them.
+        least = [max(map(len, each.split())) for each in columns[right:]]
+        widths = _widths(columns, cells, [*map(len, columns[:right]), *least])
+    if out.is_terminal:
+        _shorten_names(cells, widths, right)
+    table = new_table(**settings)
+    for place, column in enumerate(columns):
+        is_name = place < right
+        table.add_column(
+            column, justify="left" if is_name else "right", no_wrap=is_name, width=widths[place]
+        )
+    for row in cells:
+        table.add_row(*row)
+    # Else rich would cut what does not fit.
+    needed = _table_width(widths)
     table.width = needed if needed > out.width else None
-    out.print(table, crop=False)
+    return table
+
+
+def _widths(
+    columns: Sequence[str], cells: Sequence[Sequence[Text]], headings: Sequence[int]
+) -> list[int]:
+    return [
+        max(headings[place], *(row[place].cell_len for row in cells), 0)
+        for place in range(len(columns))
+    ]
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    # Beside the cells: an edge at each end, a pad behind each column, a gap between two.
+    return sum(widths) + 2 + len(widths) + len(widths) - 1
+
+
+def _shorten_names(cells: Sequence[Sequence[Text]], widths: list[int], right: int) -> None:
+    """Shorten cells of the left columns, the widest first, until the table fits the terminal."""
+    while _table_width(widths) > out.width:
+        widest = max(range(right), key=lambda place: widths[place])
+        if widths[widest] <= _NARROWEST_NAME:
+            break
+        widths[widest] -= 1
+    for row in cells:
+        for text, width in zip(row[:right], widths, strict=False):
+            whole = text.plain
+            if len(whole) > width:
+                # More of the end: it has the number of a queue, and the process of a member.
+                head = (width - 1) // 3
+                text.plain = f"{whole[:head]}…{whole[len(whole) - (width - 1 - head) :]}"
 
 
 def new_table(**settings: Any) -> Table:
@@ -160,13 +215,17 @@ def _escape(text: str) -> str:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Yield progress bars on stderr, shown only if that is a terminal."""
+def progress_bar(*, of_bytes: bool = False) -> Iterator[Progress]:
+    """Yield progress bars on stderr, shown only if that is a terminal.
+
+    Args:
+        of_bytes: what is counted are bytes, not messages.
+    """
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn() if of_bytes else MofNCompleteColumn(),
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         console=err,

@@ -73,8 +73,8 @@ def show_messages(title: str, messages: list[MessageView], as_json: bool) -> Non
     elif not messages:
         note(f"{title}: no message there")
     else:
-        columns = ["queue", "offset", "stored", "key", "body"]
-        print_table(title, columns, list(_rows(messages)), right=5)
+        columns = ["queue", "key", "body", "offset", "stored"]
+        print_table(title, columns, list(_rows(messages)), right=3)
 
 
 def _rows(messages: Iterable[MessageView]) -> Iterable[tuple[object, ...]]:
@@ -85,8 +85,8 @@ def _rows(messages: Iterable[MessageView]) -> Iterable[tuple[object, ...]]:
         shown = body if len(body) <= _MOST_BODY else f"{body[: _MOST_BODY - 1]}…"
         yield (
             f"{message.message_queue.broker_name}/{message.queue_id}",
-            message.queue_offset,
-            local_time(message.store_timestamp_ms),
             message.sharding_key,
             shown,
+            message.queue_offset,
+            local_time(message.store_timestamp_ms),
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import itertools
+import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 import click
 import orjson
@@ -88,7 +90,7 @@ def produce(
         pairs = _lines(topic, file, key, tags)
     # Skipped messages are still read and checked, so the numbers are those of the first run.
     events = itertools.islice(pairs, skip, None)
-    tally = _send(servers, _paced(events, rate), in_flight)
+    tally = _send(servers, _paced(events, rate), in_flight, _Reading(file))
     tally.first = skip
     if as_json:
         print_json(tally.to_dict())
@@ -133,19 +135,40 @@ class _Tally:
         }
 
 
-def _send(servers: Servers, events: Iterable[Pair], in_flight: int) -> _Tally:
+class _Reading:
+    """The size of the input and how much of it was read; the size is None of a pipe."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._raw: Any = getattr(getattr(file, "buffer", None), "raw", None)
+        self.size: int | None = None
+        if self._raw is not None and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            self.size = os.fstat(file.fileno()).st_size
+
+    def done(self) -> int:
+        """Return the bytes read: at most a block ahead of the messages."""
+        # Of the file below the text: while lines are read, the text itself does not tell.
+        return int(self._raw.tell())
+
+
+def _send(servers: Servers, events: Iterable[Pair], in_flight: int, reading: _Reading) -> _Tally:
     tally = _Tally()
     started = time.monotonic()
     with (
         exit_on_error(),
         Producer("ordermq-cli", **servers.settings()) as producer,
-        progress_bar() as progress,
+        progress_bar(of_bytes=reading.size is not None) as progress,
     ):
-        bar = progress.add_task("stored", total=None, note="")
+        # A file is counted in bytes, because how many messages it has is not known before its end.
+        bar = progress.add_task("stored", total=reading.size, note="")
         try:
             for receipt in producer.send_stream(events, max_in_flight=in_flight):
                 tally.add(receipt)
-                progress.update(bar, completed=tally.stored)
+                if reading.size is None:
+                    progress.update(bar, completed=tally.stored)
+                else:
+                    progress.update(
+                        bar, completed=reading.done(), note=f"{tally.stored:,} messages"
+                    )
         # Kept, not raised: the user first sees what was stored, and then where to resume.
         except (OrderMQError, UnicodeDecodeError, csv.Error, KeyboardInterrupt) as error:
             tally.error = error

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable
 
 import click
-from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from ordermq.admin.admin import Admin
 from ordermq.admin.groups import GroupState
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
-from ordermq.cli.lag import behind
+from ordermq.cli.lag import behind, require_known
 from ordermq.cli.output import (
     EXIT_CODES,
     counted,
+    fitted_table,
     json_option,
-    new_table,
-    out,
     print_json,
     short_client_ids,
 )
+from ordermq.cli.watch import rounds, until_interrupted, watch
 from ordermq.model.message_queue import MessageQueue
 
 
@@ -53,18 +51,21 @@ def top(
       ordermq top billing
       ordermq top billing orders --every 5
     """
-    stop = threading.Event()
-    # Ctrl-C ends the view and restores the terminal, instead of a traceback over it.
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: stop.set())
-    try:
-        with exit_on_error(), Admin(**servers.settings()) as admin:
-            samples = _Samples(lambda: admin.group(group, topics))
-            if as_json:
-                _print(samples, stop, every, count)
-            else:
-                _show(samples, stop, every, count)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with (
+        until_interrupted() as stop,
+        exit_on_error(),
+        Admin(**servers.settings()) as admin,
+    ):
+        samples = _Samples(lambda: admin.group(group, topics))
+        # A mistyped name would show an empty table for ever.
+        require_known(samples.state)
+        if not as_json:
+            watch(lambda: _table(samples), samples.refresh, stop, every, count)
+            return
+        print_json(_document(samples))
+        for _ in rounds(stop, every, count):
+            samples.refresh()
+            print_json(_document(samples))
 
 
 class _Samples:
@@ -91,54 +92,31 @@ class _Samples:
         return (now.end - then.end) / seconds, (now.done - then.done) / seconds
 
 
-def _show(samples: _Samples, stop: threading.Event, every: float, count: int | None) -> None:
-    left = count
-    # The first table counts, too: with --count 1 it is the only one.
-    with Live(_table(samples), console=out, auto_refresh=False, screen=out.is_terminal) as live:
-        while (left := None if left is None else left - 1) != 0 and not stop.wait(every):
-            samples.refresh()
-            live.update(_table(samples), refresh=True)
-    if out.is_terminal:
-        # The live view used the alternate screen, which the terminal has just discarded.
-        out.print(_table(samples))
-    else:
-        out.line()
-
-
-def _print(samples: _Samples, stop: threading.Event, every: float, count: int | None) -> None:
-    left = count
-    while True:
-        print_json(_document(samples))
-        left = None if left is None else left - 1
-        if left == 0 or stop.wait(every):
-            return
-        samples.refresh()
-
-
 def _table(samples: _Samples) -> Table:
     state, now_ms = samples.state, time.time_ns() // 1_000_000
     title = f"{state.group}: {counted(state.lag, 'message')} behind, "
     title += counted(len(state.members), "member")
-    table = new_table(title=title, title_justify="left", title_style="bold")
-    table.add_column("queue", no_wrap=True)
-    table.add_column("member", no_wrap=True)
-    for column in ("stored/s", "done/s", "lag", "behind", "buffered"):
-        table.add_column(column, justify="right")
-    if not state.progress:
-        table.caption = "no member and no offset yet; waiting"
     short = short_client_ids(member.client_id for member in state.members)
+    rows = []
     for queue, done in state.progress.items():
         member, said = state.holdings.get(queue, ("-", None))
-        member = short.get(member, member)
         rates = samples.rates(queue)
         speeds = ("-", "-") if rates is None else tuple(f"{rate:,.0f}" for rate in rates)
         lock = " (locked)" if said is not None and said.is_locked else ""
-        table.add_row(
-            str(queue), member + lock, *speeds, f"{done.lag:,}", behind(done, now_ms) or "-",
-            "-" if said is None else f"{said.buffered:,}",
+        buffered = None if said is None else said.buffered
+        rows.append(
+            (
+                queue, short.get(member, member) + lock, *speeds, done.lag,
+                behind(done, now_ms), buffered,
+            )
         )  # fmt: skip
-    for name, reason in state.silent.items():
-        table.add_row("", f"{name} did not answer: {reason}", style="yellow")
+    columns = ("queue", "member", "stored/s", "done/s", "lag", "behind", "buffered")
+    table = fitted_table(
+        columns, rows, right=2, title=title, title_justify="left", title_style="bold"
+    )
+    if state.silent:
+        silent = "\n".join(f"{name} did not answer: {why}" for name, why in state.silent.items())
+        table.caption = Text(silent, style="yellow")
     return table
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from ordermq.cli.main import main
+from ordermq.cli.main import _COMMANDS, main
+from ordermq.cli.produce import _Reading
 from ordermq.events import EventType, History
 
 COMMANDS = ("broker", "produce", "consume", "audit", "demo")
@@ -120,3 +124,42 @@ def test_without_click_the_command_says_what_to_install() -> None:
     assert result.stderr == (
         "ordermq: the command line needs click and rich: pip install 'ordermq[cli]'\n"
     )
+
+
+def test_without_click_the_help_still_lists_every_command() -> None:
+    def plain(*arguments: str) -> str:
+        code = f"import sys; sys.modules['click'] = None; sys.argv[1:] = {arguments!r}; "
+        code += "import ordermq.cli.main"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    text = plain("--help")
+    assert all(f"\n  {name} " in text for name in _COMMANDS)
+    assert "pip install 'ordermq[cli]'" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Show how many messages GROUP is behind" in plain("lag", "-h")
+
+
+def test_the_summary_of_each_command_is_that_of_its_own_help() -> None:
+    context = click.Context(main)
+    for name, (_, _, summary) in _COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.get_short_help_str(200) == summary
+
+
+def test_a_file_is_counted_in_bytes_and_a_pipe_in_messages(tmp_path: Path) -> None:
+    file = tmp_path / "orders.txt"
+    file.write_text("made\n" * 1000)
+    with file.open(encoding="utf-8") as lines:
+        reading = _Reading(lines)
+        assert (reading.size, reading.done()) == (5000, 0)
+        assert len(list(lines)) == 1000
+        assert reading.done() == 5000
+    assert _Reading(io.StringIO("made\n")).size is None
+    read_end, write_end = os.pipe()
+    os.close(write_end)
+    with os.fdopen(read_end, encoding="utf-8") as pipe:
+        assert _Reading(pipe).size is None
