@@ -7,5 +7,6 @@
 | groups: list, progress, members, locks | groups.py |
 | moving a group to other offsets | reset.py |
 | dead letters, and sending them again | dead_letters.py |
+| parked keys, and going on with them | parked.py |
 | connecting step by step, to find what is wrong | check.py |
 """

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from ordermq.admin.check import CheckStep, ConnectionCheck
 from ordermq.admin.dead_letters import DeadLetters, DeadLetterTopics, Redriven
 from ordermq.admin.groups import Groups, GroupState, GroupSummary
+from ordermq.admin.parked import ParkedKey, ParkedTopics
 from ordermq.admin.reset import QueueReset, Resets
 from ordermq.admin.topics import Place, Topics, TopicState, TopicSummary, require_place
 from ordermq.client.session import ClientSession
@@ -56,6 +57,7 @@ class Admin(Closing):
         self._topics = Topics(self._client)
         self._groups = Groups(self._client)
         self._resets = Resets(self._client, self._topics)
+        self._parked = ParkedTopics(self._client, self._topics)
         self._check = ConnectionCheck(self._client, self._topics, self._groups)
         open_producer = partial(
             Producer,
@@ -213,3 +215,34 @@ class Admin(Closing):
         if to_topic is not None:
             check_sendable_topic(to_topic)
         return self._dead_letters.redrive(check_group(group), count, to_topic)
+
+    # Parked keys.
+
+    def parked(self, topic: str, *, group: str | None = None) -> list[ParkedKey]:
+        """Return the keys that groups with `ParkKey(topic)` hold back in this topic, sorted.
+
+        The whole topic is read.
+
+        Args:
+            group: only this group's.
+        """
+        return self._client.call(self._parked.summaries(check_topic(topic), group))
+
+    def parked_messages(self, topic: str, group: str, key: str) -> list[MessageView]:
+        """Return the parked messages of a key, in order."""
+        return self._client.call(self._parked.messages(check_topic(topic), group, key))
+
+    def redrive_parked(self, topic: str, group: str, keys: Collection[str] = ()) -> list[ParkedKey]:
+        """Ask to go on with parked keys, as `consumer.unpark` does in the program itself.
+
+        The member that holds a key's queue looks every 2 s. It calls its listener with the key's
+        parked messages in their order, before newer ones of the key. If the listener fails again,
+        the rest stays parked. While no member holds the queue, the request waits.
+
+        Args:
+            keys: default all that the group has parked there.
+        Returns: the keys that were asked for; `parked` shows those that are left.
+        Raises: StateError: one of the keys is not parked.
+        """
+        keys = (keys,) if isinstance(keys, str) else keys
+        return self._client.call(self._parked.redrive(check_topic(topic), check_group(group), keys))

@@ -7,7 +7,7 @@
 | topics.py peek.py | topics, and messages read without a group |
 | groups.py lag.py locks.py top.py | consumer groups: members, offsets, queue locks, live view |
 | reset.py | move a group to other offsets |
-| dead_letters.py | dead letters, and sending them again |
+| dead_letters.py parked.py | dead letters and parked keys, and going on with them |
 | audit.py | check recorded histories |
 | demo/ | a year of flights with members joining, leaving and being killed |
 | config.py | check settings and connections |

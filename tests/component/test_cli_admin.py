@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from ordermq import Admin, DeadLetter, Message, Producer, PushConsumer
+from ordermq import Admin, DeadLetter, Message, ParkKey, Producer, PushConsumer
 from ordermq.broker import EmbeddedBroker
 from ordermq.cli.main import main
 from tests.component.conftest import eventually
@@ -179,3 +180,34 @@ def test_dead_letters_are_listed_shown_and_sent_again(cli: Cli) -> None:
     )
     assert cli.json("topics describe orders")["messages"] == 2 * SENT
     assert "1 group with dead letters" in cli.shown("dlq list")
+
+
+def test_parked_keys_are_listed_shown_and_consumed_once_they_may(cli: Cli) -> None:
+    is_healed = threading.Event()
+    consumer = PushConsumer(
+        "billing",
+        name_servers=cli.broker.name_servers,
+        consume_from_where="first_offset",
+        on_failure=ParkKey("held", max_attempts=1),
+        order_by_key=True,
+        suspend_current_queue_time_ms=10,
+    )
+    consumer.subscribe("orders")
+
+    @consumer.orderly
+    def bill(messages: Any, context: Any) -> None:
+        if messages[0].sharding_key == "o-1" and not is_healed.is_set():
+            raise ValueError("a test's own failure")
+
+    with consumer:
+        eventually(lambda: consumer.statistics["diverted"] == SENT // 3, "all of the key is parked")
+        (row,) = cli.json("parked list held")
+        assert (row["group"], row["key"], row["messages"]) == ("billing", "o-1", SENT // 3)
+        assert "1 parked key" in cli.shown("parked list held --group billing")
+        parked = cli.json("parked show held billing o-1")
+        assert [int(message["body"]) for message in parked] == list(range(1, SENT, 3))
+        assert cli.run("parked redrive held billing").exit_code == 2  # nobody to ask
+        assert cli.run("parked redrive held billing o-2 --yes").exit_code == 1
+        is_healed.set()
+        assert cli.json("parked redrive held billing o-1 --yes --wait 20") == []
+    assert cli.json("parked list held") == []

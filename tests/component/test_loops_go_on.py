@@ -172,8 +172,8 @@ def lose_connections(scene: Scene) -> None:
 PROVOKED: dict[str, Callable[[Scene], None]] = {"reconnect": lose_connections}
 # Loops that only a lite pull consumer has.
 POLLING = {"pollers"}
-# Of Spark's driver, and of a consumer that parks keys (test_parked_keys.py breaks it).
-ELSEWHERE = {"lease renewal", "park"}
+# Of Spark's driver, and of a consumer that parks keys (test_parked_keys.py breaks them).
+ELSEWHERE = {"lease renewal", "park", "unpark requests"}
 
 
 def test_the_loops_are_found() -> None:

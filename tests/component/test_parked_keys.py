@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from ordermq import ParkKey, Producer, PushConsumer
+from ordermq import Admin, ParkKey, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
-from ordermq.errors import ConfigError, RequestTimeout
+from ordermq.consumer.dispatch import parked_keys
+from ordermq.errors import ConfigError, RequestTimeout, StateError
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
 
@@ -194,7 +195,6 @@ def test_a_message_stays_where_it_is_until_its_copy_is_stored(
     seen: Seen,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ordermq.consumer.dispatch import parked_keys
 
     send_all(producer, numbered(40))
     stored = parked_keys.ParkedKeys._store
@@ -215,3 +215,92 @@ def test_a_message_stays_where_it_is_until_its_copy_is_stored(
         eventually(lambda: committed(broker) == 40, "its copies are stored")
         assert consumer.statistics["diverted"] == 4
     assert bodies(seen, "k4") == []
+
+
+def test_a_tool_has_the_owner_go_on_with_a_key_in_order(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(100))
+    poisoned = Poisoned(seen, 24, 33)
+    with make_consumer(poisoned, **SETTINGS), Admin(broker.name_servers) as admin:
+        eventually(lambda: committed(broker) == 100, "all is committed")
+        found = {each.key: each for each in admin.parked("parked")}
+        assert {key: each.messages for key, each in found.items()} == {"k3": 7, "k4": 8}
+        assert [int(bytes(m.body)) for m in admin.parked_messages("parked", "g", "k4")] == [
+            *range(24, 100, 10)
+        ]
+        assert admin.parked("parked", group="another") == []
+        poisoned.poison = {b"33"}  # k4 is healed, k3 is not
+        (asked,) = admin.redrive_parked("parked", "g", "k4")
+        assert asked.key == "k4"
+        send_all(producer, numbered(100, start=100))
+        eventually(lambda: "k4" not in {each.key for each in admin.parked("parked")}, "unparked")
+        seen.wait_for(lambda _: len(seen.bodies_of("k4")) == 20, "all of k4")
+        assert bodies(seen, "k4") == list(range(4, 200, 10))
+        with pytest.raises(StateError, match="'k4' is not parked"):
+            admin.redrive_parked("parked", "g", ["k4"])
+        eventually(lambda: committed(broker) == 200, "all is committed")
+        assert bodies(seen, "k3") == [3, 13, 23]
+
+
+def test_a_request_that_comes_while_no_member_is_online_waits_for_the_owner(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(60))
+    with make_consumer(Poisoned(seen, 13), **SETTINGS):
+        eventually(lambda: committed(broker) == 60, "all is committed")
+    with Admin(broker.name_servers) as admin:
+        (asked,) = admin.redrive_parked("parked", "g")
+        assert (asked.key, asked.messages, asked.first_offset >= 0) == ("k3", 5, True)
+        assert [each.is_asked for each in admin.parked("parked")] == [True]
+        with make_consumer(Poisoned(seen), **SETTINGS):
+            eventually(lambda: admin.parked("parked") == [], "the new owner did it")
+    assert_in_order(seen, 60)
+
+
+def test_a_listener_that_fails_again_is_asked_once_and_the_rest_stays_parked(
+    producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    send_all(producer, numbered(100))
+    poisoned = Poisoned(seen, 24)
+    with make_consumer(poisoned, **SETTINGS) as consumer, Admin(broker.name_servers) as admin:
+        eventually(lambda: committed(broker) == 100, "all is committed")
+        poisoned.poison = {b"64"}
+        admin.redrive_parked("parked", "g")
+        eventually(
+            lambda: [each.messages for each in admin.parked("parked")] == [4], "up to the failure"
+        )
+        assert bodies(seen, "k4") == [4, 14, 24, 34, 44, 54]
+        assert [each.is_asked for each in admin.parked("parked")] == [False]
+        poisoned.poison.clear()
+        admin.redrive_parked("parked", "g", ["k4"])
+        eventually(lambda: consumer.parked_keys() == {}, "all of it")
+    assert_in_order(seen, 100)
+
+
+def test_requests_are_still_found_after_a_read_of_the_log_failed(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send_all(producer, numbered(40))
+    poisoned = Poisoned(seen, 4)
+    look, failures = parked_keys.ParkedKeys._look_for_requests, []
+
+    async def fail_once(self: parked_keys.ParkedKeys) -> bool:
+        if not failures:
+            failures.append(1)
+            raise RuntimeError("a test's own failure")
+        return await look(self)
+
+    monkeypatch.setattr(parked_keys.ParkedKeys, "_look_for_requests", fail_once)
+    monkeypatch.setattr(parked_keys, "_WATCH_MS", 50)
+    with make_consumer(poisoned, **SETTINGS), Admin(broker.name_servers) as admin:
+        eventually(lambda: committed(broker) == 40, "all is committed")
+        poisoned.poison.clear()
+        admin.redrive_parked("parked", "g")
+        eventually(lambda: admin.parked("parked") == [], "the request was found")
+    assert failures == [1]
+    assert_in_order(seen, 40)

@@ -17,7 +17,8 @@ from ordermq.config import PullConfig
 from ordermq.consumer.dispatch.consume_loop import ListenerCalls, OnIoThread, Steps
 from ordermq.consumer.dispatch.failure_policy import NextStep
 from ordermq.consumer.dispatch.orderly import OrderedDispatcher
-from ordermq.consumer.dispatch.parked_keys import ParkedKeys, offset_of, run_of
+from ordermq.consumer.dispatch.parked_keys import ParkedKeys, run_of
+from ordermq.consumer.dispatch.parking_log import offset_of
 from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import BatchClaim, Lease, NotClaimed, QueueCallbacks
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue

@@ -1,37 +1,39 @@
 """ParkedKeys: messages of keys that failed too often, in a topic of their own until `unpark`
 (docs/internals/semantics.md#failure-policies).
 
-The parking topic is a log. A record is either a message of a parked key, unchanged, with the
-queue and offset it came from; or a mark: all records of this key before this offset of the log
-have been consumed. So a key is parked as long as the log holds a message of it behind its last
-mark, whoever owns the source queue.
+The parking topic is a log (`parking_log.py`): a key is parked as long as the log holds a message of
+it behind its last mark, whoever owns the source queue.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import weakref
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from ordermq.client.session import ClientSession
+from ordermq.consumer.dispatch.parking_log import (
+    ParkedName,
+    ParkingLog,
+    records,
+    store_mark,
+    store_parked,
+)
 from ordermq.consumer.queue.assigned_queue import BatchClaim
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
-from ordermq.errors import BrokerError, OrderMQError, RemotingError, RouteError
+from ordermq.errors import OrderMQError, RemotingError, RouteError
 from ordermq.events import EventType
-from ordermq.model import properties as props
 from ordermq.model.message import MessageRun, MessageView
-from ordermq.model.message_queue import MessageQueue
-from ordermq.model.subscription import EVERYTHING
-from ordermq.remoting.codes import PullFlag, ResponseCode
-from ordermq.remoting.headers import PullHeader, SendHeader
+from ordermq.supervisor import every
 
 _log = logging.getLogger("ordermq.consumer")
-_GROUP, _SOURCE, _OFFSET, _DONE = "omqGroup", "omqSource", "omqOffset", "omqUnparked"
-_AT_ONCE = 32  # messages read, or moved, per claim
+_AT_ONCE = 32  # messages moved per claim
 _RETRY_MS = 1_000
-Log = dict[bytes, list[MessageView]]  # parked messages by key, in order
+_WATCH_MS = 2_000  # a tool's request to unpark waits for at most this long
 
 
 class ParkedKeys:
@@ -60,6 +62,12 @@ class ParkedKeys:
         self._call = call
         self._submit = submit
         self._busy: set[tuple[KeyOrderedQueue, bytes]] = set()  # keys being moved, either way
+        # Requests of tools: the queues that may have some, how far each broker's log was read for
+        # them, and what was found.
+        self._held: weakref.WeakSet[KeyOrderedQueue] = weakref.WeakSet()
+        self._watched: dict[str, int] = {}
+        self._requests = ParkingLog()
+        self._watching: asyncio.Task[None] | None = None
 
     # To the topic.
 
@@ -118,39 +126,8 @@ class ParkedKeys:
         return True
 
     async def _store(self, message: MessageView, key: bytes) -> None:
-        properties = dict(message.properties)
-        properties[props.RETRY_TOPIC] = message.topic
-        properties[_OFFSET] = str(message.queue_offset)
-        for name in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
-            properties.pop(name, None)
-        body = bytes(message.stored_body)
-        await self._send(message.message_queue, key, properties, body, message.sys_flag)
-
-    async def _send(
-        self,
-        source: MessageQueue,
-        key: bytes,
-        properties: dict[str, str],
-        body: bytes,
-        sys_flag: int = 0,
-    ) -> None:
-        properties |= {
-            _GROUP: self._group,
-            _SOURCE: _name(source),
-            props.SHARDING_KEY: key.decode(),
-        }
-        header = SendHeader(
-            producer_group="CLIENT_INNER_PRODUCER",
-            topic=self._topic,
-            queue_id=0,
-            sys_flag=sys_flag,
-            born_timestamp_ms=self._client.clock.wall_ms(),
-            properties=props.encode(properties),
-            default_topic_queue_nums=1,
-            broker_name=source.broker_name,
-        )
-        address = self._client.routes.master_of(source.broker_name)
-        await self._client.api.send(address, header, body, self._client.config.offset_timeout_ms)
+        name = ParkedName(self._group, message.message_queue, key)
+        await store_parked(self._client, self._topic, name, message)
 
     # And back.
 
@@ -160,14 +137,43 @@ class ParkedKeys:
             # Before the read: keys read for an old generation must not be parked in a new one.
             generation = assigned.generation
             try:
-                keys = set(await self._read(assigned.queue))
+                keys = set(await self._read(assigned))
                 assigned.restore_parked(generation, keys)
-                return
+                break
             except OrderMQError as error:
                 _log.warning(
                     "%s: reading the parking topic failed, retrying: %s", assigned.queue, error
                 )
                 await self._client.clock.sleep_ms(_RETRY_MS)
+        self._held.add(assigned)
+        # From the start of the log: a request may have come while the queue had no owner.
+        self._watched.pop(assigned.queue.broker_name, None)
+        if self._watching is None or self._watching.done():
+            watch = every(self._client.clock, _WATCH_MS, self._look_for_requests)
+            self._watching = self._client.supervisor.start("unpark requests", watch, self._group)
+
+    async def _look_for_requests(self) -> bool:
+        """Unpark the keys that tools asked to; False, which ends the loop, without a queue."""
+        held = [each for each in self._held if not each.is_revoked()]
+        # Without a parked key nothing is asked: most groups have none, most of the time.
+        waiting = [each for each in held if each.parked_keys() and not each.is_paused]
+        for broker in {each.queue.broker_name for each in waiting}:
+            begin = self._watched.get(broker, 0)
+            async for record in records(self._client, self._group, self._topic, broker, begin):
+                name = self._requests.add(record)
+                self._watched[broker] = record.queue_offset + 1
+                # Requests only: the messages would be held in memory, all of the log.
+                if name is not None:
+                    self._requests.messages.pop(name, None)
+        for assigned in waiting:
+            for key in assigned.parked_keys():
+                name = self._name(assigned, key)
+                if name in self._requests.asked:
+                    # Once: a listener that fails again must not be called every other second.
+                    self._requests.asked.discard(name)
+                    _log.info("%s: a tool asked to unpark key %r", assigned.queue, key.decode())
+                    self.replay_soon(assigned, key)
+        return bool(held)
 
     def replay_soon(self, assigned: KeyOrderedQueue, key: bytes) -> bool:
         """Start to consume the parked messages of a key; False if it is not parked here."""
@@ -189,7 +195,7 @@ class ParkedKeys:
         self.move_soon(assigned)  # newer messages of it, if it is still parked
 
     async def _replay(self, assigned: KeyOrderedQueue, key: bytes) -> None:
-        parked = (await self._read(assigned.queue)).get(key, [])
+        parked = (await self._read(assigned)).get(key, [])
         claim = assigned.begin_replay(self._now_ms())
         if claim is None:
             _log.warning(
@@ -205,7 +211,8 @@ class ParkedKeys:
                 done += 1
             # The mark is what unparks: after a crash before it, these messages are redelivered.
             if done:
-                await self._mark(assigned.queue, key, parked[done - 1].queue_offset + 1)
+                end = parked[done - 1].queue_offset + 1
+                await store_mark(self._client, self._topic, self._name(assigned, key), end)
         finally:
             assigned.end_alone()
         if done < len(parked):
@@ -218,57 +225,21 @@ class ParkedKeys:
         if assigned.unpark(key):
             self._submit(assigned)
 
-    async def _mark(self, source: MessageQueue, key: bytes, end: int) -> None:
-        await self._send(source, key, {_DONE: str(end)}, b"unparked")
-
-    async def _read(self, source: MessageQueue) -> Log:
+    async def _read(self, assigned: KeyOrderedQueue) -> dict[bytes, list[MessageView]]:
         """Return the parked messages of a source queue, by key, in order. O(the log)."""
-        # Queue 0 of the source's own broker: only the owner of the source queue writes about it,
-        # so its records are in order without any further lock.
-        place = MessageQueue(self._topic, source.broker_name, 0)
-        address = self._client.routes.master_of(source.broker_name)
-        try:
-            offset = max(await self._client.api.min_offset(address, place), 0)  # -1: no queue yet
-            end = await self._client.api.max_offset(address, place)
-        except BrokerError as error:
-            if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
-                return {}
-            raise
-        log: Log = {}
-        while offset < end:
-            header = PullHeader(
-                self._group, self._topic, 0, offset, _AT_ONCE, PullFlag.SUBSCRIPTION,
-                subscription=EVERYTHING, expression_type="TAG", broker_name=place.broker_name,
-            )  # fmt: skip
-            timeout_ms = self._client.config.offset_timeout_ms
-            code, reply, body = await self._client.api.pull(address, header, timeout_ms)
-            if code == ResponseCode.SUCCESS:
-                following = reply.next_begin_offset
-                for message in self._client.api.batch(place, body, (), offset, following):
-                    self._fold(log, source, message)
-            if reply.next_begin_offset <= offset:
-                break
-            offset = reply.next_begin_offset
-        return {key: messages for key, messages in log.items() if messages}
+        log, source = ParkingLog(), assigned.queue
+        async for record in records(self._client, self._group, self._topic, source.broker_name):
+            name = log.add(record)
+            # Those of other groups and queues are not held in memory.
+            if name is not None and (name.group, name.source) != (self._group, source):
+                log.messages.pop(name, None)
+        return {name.key: messages for name, messages in log.messages.items()}
 
-    def _fold(self, log: Log, source: MessageQueue, message: MessageView) -> None:
-        own = message.properties
-        if own.get(_GROUP) != self._group or own.get(_SOURCE) != _name(source):
-            return
-        messages = log.setdefault(own.get(props.SHARDING_KEY, "").encode(), [])
-        if (mark := own.get(_DONE)) is not None:
-            messages[:] = [each for each in messages if each.queue_offset >= int(mark)]
-        # A message that was stored twice, because the first reply was lost, is read once.
-        elif not messages or offset_of(messages[-1]) < offset_of(message):
-            messages.append(message)
+    def _name(self, assigned: KeyOrderedQueue, key: bytes) -> ParkedName:
+        return ParkedName(self._group, assigned.queue, key)
 
     def _now_ms(self) -> int:
         return self._client.clock.now_ms()
-
-
-def offset_of(parked: MessageView) -> int:
-    """Return the offset a parked message had in its source queue."""
-    return int(parked.properties[_OFFSET])
 
 
 def run_of(parked: MessageView) -> MessageRun:
@@ -276,7 +247,3 @@ def run_of(parked: MessageView) -> MessageRun:
     batch = parked.index
     row = next(row for row in range(len(batch)) if batch.offset_at(row) == parked.queue_offset)
     return MessageRun([(batch, row, 1)])
-
-
-def _name(queue: MessageQueue) -> str:
-    return f"{queue.topic}/{queue.queue_id}"

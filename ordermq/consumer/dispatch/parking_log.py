@@ -1,0 +1,148 @@
+"""The log of a parking topic: what its records say (docs/internals/semantics.md#failure-policies).
+
+A record is a message of a parked key, unchanged, with the queue and offset it came from; a mark:
+all records of this key before this offset of the log have been consumed; or a request of a tool to
+unpark the key. Queue 0 of the source queue's own broker holds all records about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from ordermq.client.queue_scan import scan
+from ordermq.client.session import ClientSession
+from ordermq.errors import BrokerError
+from ordermq.model import properties as props
+from ordermq.model.message import MessageView
+from ordermq.model.message_queue import MessageQueue
+from ordermq.model.names import INNER_PRODUCER_GROUP
+from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.headers import SendHeader
+
+_GROUP, _SOURCE, _OFFSET = "omqGroup", "omqSource", "omqOffset"
+_DONE, _ASKED = "omqUnparked", "omqUnpark"
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedName:
+    """A parked key of a group, on one queue.
+
+    Args:
+        source: the queue that its messages came from.
+    """
+
+    group: str
+    source: MessageQueue
+    key: bytes
+
+
+@dataclass(slots=True)
+class ParkingLog:
+    """Present content of a log.
+
+    Args:
+        messages: those that are parked, by key, in order.
+        asked: keys that a tool asked to unpark, and that are parked still.
+    """
+
+    messages: dict[ParkedName, list[MessageView]] = field(default_factory=dict)
+    asked: set[ParkedName] = field(default_factory=set)
+
+    def add(self, record: MessageView) -> ParkedName | None:
+        """Take over the next record of the log; return the key it is about."""
+        own = record.properties
+        topic, _, number = own.get(_SOURCE, "").rpartition("/")
+        if not number.isdecimal() or _GROUP not in own:
+            return None  # not a record of ours: the topic may have been used for something else
+        source = MessageQueue(topic, record.message_queue.broker_name, int(number))
+        name = ParkedName(own[_GROUP], source, own.get(props.SHARDING_KEY, "").encode())
+        if (mark := own.get(_DONE)) is not None:
+            kept = [m for m in self.messages.pop(name, []) if m.queue_offset >= int(mark)]
+            self.asked.discard(name)
+            if kept:
+                self.messages[name] = kept
+        elif _ASKED in own:
+            self.asked.add(name)
+        else:
+            messages = self.messages.setdefault(name, [])
+            # One that was stored twice, because the first reply was lost, is read once.
+            if not messages or offset_of(messages[-1]) < offset_of(record):
+                messages.append(record)
+        return name
+
+
+async def records(
+    client: ClientSession, group: str, topic: str, broker_name: str, offset: int = 0
+) -> AsyncGenerator[MessageView, None]:
+    """Yield the records of one broker's log from an offset on; none if it has no such topic.
+
+    Args:
+        group: only named in the pulls.
+    """
+    place = MessageQueue(topic, broker_name, 0)
+    address = client.routes.master_of(broker_name)
+    try:
+        first = max(await client.api.min_offset(address, place), 0)  # -1: no queue yet
+        end = await client.api.max_offset(address, place)
+    except BrokerError as error:
+        if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+            return
+        raise
+    async for record in scan(client, group, place, max(offset, first), end):
+        yield record
+
+
+async def store_parked(
+    client: ClientSession, topic: str, name: ParkedName, message: MessageView
+) -> None:
+    """Store a message of a parked key."""
+    properties = dict(message.properties)
+    properties[props.RETRY_TOPIC] = message.topic
+    properties[_OFFSET] = str(message.queue_offset)
+    for each in ("TRAN_MSG", props.DELAY, "MIN_OFFSET", "MAX_OFFSET"):
+        properties.pop(each, None)
+    body = bytes(message.stored_body)
+    await _send(client, topic, name, properties, body, message.sys_flag)
+
+
+async def store_mark(client: ClientSession, topic: str, name: ParkedName, end: int) -> None:
+    """Store that the records of a key before this offset of the log have been consumed."""
+    await _send(client, topic, name, {_DONE: str(end)}, b"unparked")
+
+
+async def store_request(client: ClientSession, topic: str, name: ParkedName) -> None:
+    """Store the request to unpark a key, for the owner of its queue."""
+    await _send(client, topic, name, {_ASKED: "1"}, b"unpark")
+
+
+async def _send(
+    client: ClientSession,
+    topic: str,
+    name: ParkedName,
+    properties: dict[str, str],
+    body: bytes,
+    sys_flag: int = 0,
+) -> None:
+    properties |= {
+        _GROUP: name.group,
+        _SOURCE: f"{name.source.topic}/{name.source.queue_id}",
+        props.SHARDING_KEY: name.key.decode(),
+    }
+    header = SendHeader(
+        producer_group=INNER_PRODUCER_GROUP,
+        topic=topic,
+        queue_id=0,
+        sys_flag=sys_flag,
+        born_timestamp_ms=client.clock.wall_ms(),
+        properties=props.encode(properties),
+        default_topic_queue_nums=1,
+        broker_name=name.source.broker_name,
+    )
+    address = client.routes.master_of(name.source.broker_name)
+    await client.api.send(address, header, body, client.config.offset_timeout_ms)
+
+
+def offset_of(parked: MessageView) -> int:
+    """Return the offset a parked message had in its source queue."""
+    return int(parked.properties[_OFFSET])
