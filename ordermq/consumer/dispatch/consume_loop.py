@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol
@@ -448,8 +449,8 @@ class ConsumeLoop(ABC, Generic[Queue]):
         if self._is_closed:
             return  # begun by the user's loop, behind the close
         steps, listener, runtime = self._consume(assigned), self._listener, self._client.runtime
-        loop = asyncio.get_running_loop()
-        turn_s = loop.time()
+        # Not the loop's time: uvloop reads its clock once per turn.
+        turn_s = time.monotonic()
         try:
             step = next(steps)
             while True:
@@ -458,9 +459,9 @@ class ConsumeLoop(ABC, Generic[Queue]):
                     return  # cancelled: the batch stays unfinished and is redelivered elsewhere
                 step = steps.send(outcome)
                 # A listener that never waits would keep the loop for as long as messages come.
-                if loop.time() - turn_s > _HOLD_S:
+                if time.monotonic() - turn_s > _HOLD_S:
                     await asyncio.sleep(0)
-                    turn_s = loop.time()
+                    turn_s = time.monotonic()
         except StopIteration:
             return
         except (asyncio.CancelledError, KeyboardInterrupt):
