@@ -50,7 +50,11 @@ class DefaultSource(DataSource):
         # Here and not in `reader`: Spark asks for the schema once per DataFrame, but makes a
         # reader per action, and all actions must read the same messages.
         self.snapshot = try_snapshot(options)
-        return spark_ddl(options.columns, is_ordered=options.is_ordered)
+        return spark_ddl(
+            options.columns,
+            is_ordered=options.is_ordered,
+            is_split=options.min_partitions is not None,
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""

@@ -1,4 +1,4 @@
-"""The processes of a Spark session in local mode, and their memory; Linux, by /proc."""
+"""The processes of a Spark session in local mode, their memory and CPU time; Linux, by /proc."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -36,6 +37,16 @@ def resident_mib(pid: int) -> float:
         return 0.0
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and of its children that ended; 0 if it has ended."""
+    try:
+        # The command's name stands in parentheses, and may contain blanks.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / _TICKS
+    except (OSError, IndexError):
+        return 0.0
+
+
 class Tree:
     """The JVM of a session and the Python processes below it."""
 
@@ -50,12 +61,24 @@ class Tree:
         found.heap = (self._runtime.totalMemory() - self._runtime.freeMemory()) / (1 << 20)
         for pid in _below(self._jvm):
             mib = resident_mib(pid)
-            if "python_streaming_source_runner" in _command(pid):
+            if _is_source(pid):
                 found.source += mib
             else:
                 found.workers += mib
                 found.largest_worker = max(found.largest_worker, mib)
         return found
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of this program, the JVM and every process below it."""
+        return sum(map(cpu_seconds, (os.getpid(), self._jvm, *_below(self._jvm))))
+
+    def source_cpu_seconds(self) -> float:
+        """Return the CPU time of the driver half of the streams."""
+        return sum(cpu_seconds(pid) for pid in _below(self._jvm) if _is_source(pid))
+
+
+def _is_source(pid: int) -> bool:
+    return "python_streaming_source_runner" in _command(pid)
 
 
 def _below(pid: int) -> list[int]:

@@ -9,6 +9,7 @@
 | How does a process talk to brokers? Which task does it run? | session.py |
 | How is the order of rows checked? | row_order.py |
 | How does a batch, or a micro-batch, get its offsets? | source/offsets.py |
+| Which queues does a task read? | source/packing.py, source/read_task.py |
 | How does a task read its rows? | source/queue_reader.py |
 | When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |
 | What does the driver of a stream do: offsets, commits, locks? | source/stream_driver.py |

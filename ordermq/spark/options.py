@@ -436,6 +436,23 @@ SOURCE: Final = (
         "maximum number of offsets per micro-batch (or per batch read), shared fairly among queues",
     ),
     Setting(
+        "tasks",
+        read_int(1, 1 << 20),
+        "int >= 1",
+        None,
+        "maximum number of tasks that read; queues are packed into them, each whole and in order. "
+        "Default: twice the driver's cores, at least 4, more for backlogs beyond 100,000 rows a "
+        "task",
+    ),
+    Setting(
+        "min_partitions",
+        read_int(1, 1 << 20),
+        "int >= 1",
+        None,
+        "batch only: cut queues into at least this many tasks; their rows are not in order, and "
+        "ordered stages refuse them",
+    ),
+    Setting(
         "fail_on_data_loss",
         read_bool,
         "true or false",
@@ -529,6 +546,8 @@ class SourceOptions:
     start: Boundary | None
     end: Boundary
     max_rows: int | None
+    tasks: int | None
+    min_partitions: int | None
     fail_on_data_loss: bool
     pushdown: bool
     is_ordered: bool
@@ -595,6 +614,11 @@ def _check_source(values: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"options {edge}_offsets and {edge}_timestamp: give only one of the two"
             )
+    if values["tasks"] is not None and values["min_partitions"] is not None:
+        raise ConfigError(
+            "options tasks and min_partitions: give only one of the two; tasks keeps the order of "
+            "each queue, min_partitions does not"
+        )
     start = values["starting_offsets"]
     if start is not None and start.edge is Edge.GROUP and not values["group"]:
         raise ConfigError("option starting_offsets='group' needs option group")

@@ -15,6 +15,7 @@ import pyarrow as pa
 from ordermq import core
 from ordermq.errors import ConfigError, OrderingError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.schema import is_split_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,6 +43,19 @@ def check_columns(frame: DataFrame, *more: str) -> None:
             f"the DataFrame has no column {', '.join(missing)}: keep it until after the stage. "
             "An ordered stage reads topic, broker, queue_id and offset"
             f"{' and its key' if more else ''}; the DataFrame has {', '.join(frame.columns)}"
+        )
+
+
+def check_not_split(frame: DataFrame) -> None:
+    """Refuse a DataFrame whose queues are read by several tasks each.
+
+    Raises: ConfigError: the source has option min_partitions.
+    """
+    if is_split_source(frame.schema.fields):
+        raise ConfigError(
+            "the source is read with min_partitions, so several tasks have rows of one queue: "
+            "read it without min_partitions, or with tasks=..., or give the stage a key=... by "
+            "which it shuffles and sorts"
         )
 
 

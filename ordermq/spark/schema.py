@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from ordermq.model.arrow import COLUMNS, arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField
 
 # The id of the run that read the row, null in a batch read; 8 bytes per row. `session.py` tells
 # what a stage does with it.
@@ -18,6 +22,10 @@ LEASE_COLUMN: Final = "lease"
 STAMP_SOURCE: Final = "omq_source"  # topic@broker/queue, or the partition of a query
 STAMP_SEQUENCE: Final = "omq_offset"  # the offset in the source, or the micro-batch's number
 STAMP_ROW: Final = "omq_row"  # counts rows of one offset or micro-batch; left out where it is 0
+
+# Told by Spark's own metadata of the column, because that stays with it through a plan: an option
+# of the source does not reach a stage on Spark Connect.
+_SPLIT: Final = "not in order: read with min_partitions"
 
 _DDL: Final[dict[str, str]] = {
     "topic": "STRING",
@@ -37,14 +45,24 @@ _DDL: Final[dict[str, str]] = {
 }
 
 
-def spark_ddl(columns: tuple[str, ...] = COLUMNS, *, is_ordered: bool = False) -> str:
+def spark_ddl(
+    columns: tuple[str, ...] = COLUMNS, *, is_ordered: bool = False, is_split: bool = False
+) -> str:
     """Return the schema as DDL text for Spark.
 
-    Args: is_ordered: append the lease column.
+    Args:
+        is_ordered: append the lease column.
+        is_split: several tasks read one queue; `is_split_source` tells it by the schema.
     Raises: ConfigError: see `model.arrow.checked_columns`.
     """
     names = (*arrow_schema(columns).names, *((LEASE_COLUMN,) if is_ordered else ()))
-    return ", ".join(f"`{name}` {_DDL[name]}" for name in names)
+    comments = {"offset": f" COMMENT '{_SPLIT}'"} if is_split else {}
+    return ", ".join(f"`{name}` {_DDL[name]}{comments.get(name, '')}" for name in names)
+
+
+def is_split_source(fields: Iterable[StructField]) -> bool:
+    """Return whether the column `offset` is of a source whose queues several tasks read."""
+    return any(one.name == "offset" and one.metadata.get("comment") == _SPLIT for one in fields)
 
 
 # Cached: the reader asks for it once per record batch.

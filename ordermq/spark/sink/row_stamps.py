@@ -46,9 +46,10 @@ class SourceOrder:
 
     def __init__(self, is_checked: bool) -> None:
         self._is_checked = is_checked
-        # Two memories. As long as every batch is one run of one queue, as the source makes them,
-        # the last offset per queue is enough and nothing is computed per row. From the first
-        # other batch on, (offset, row) is kept per queue and key.
+        # Two memories. As long as every batch is a run of one queue, or of several queues one
+        # after the other, as the source makes them, the last offset per queue is enough and
+        # nothing is computed per row. From the first other batch on, (offset, row) is kept per
+        # queue and key.
         self._runs: dict[str, int] = {}
         self._last: dict[str, tuple[int, int]] = {}
         self.queues: set[str] = set()
@@ -61,13 +62,27 @@ class SourceOrder:
         """
         origins = RowOrigins(batch)
         offsets = np.asarray(origins.offsets)
-        if not self._last and origins.run_end(0, batch.num_rows) == batch.num_rows:
-            queue = str(origins.queue(0))
-            if origins.offsets[0] > self._runs.get(queue, -1):
-                self._runs[queue] = origins.offsets[-1]
-                self.queues.add(queue)
-                return Stamps(queue, None, offsets, None)
-        return self._stamps_by_key(batch, keys, offsets)
+        ends = {} if self._last else self._whole_runs(origins, batch.num_rows)
+        if not ends:
+            return self._stamps_by_key(batch, keys, offsets)
+        self._runs |= {queue: origins.offsets[end - 1] for queue, end in ends.items()}
+        self.queues.update(ends)
+        if len(ends) == 1:
+            return Stamps(next(iter(ends)), None, offsets, None)
+        counts = np.diff([0, *ends.values()])
+        names = pa.array(list(ends)).take(pa.array(np.repeat(np.arange(len(ends)), counts)))
+        return Stamps(None, names, offsets, None)
+
+    def _whole_runs(self, origins: RowOrigins, count: int) -> dict[str, int]:
+        """Return the end of each queue's rows; empty unless each is a run behind its last one."""
+        ends: dict[str, int] = {}
+        first = 0
+        while first < count:
+            queue = str(origins.queue(first))
+            if queue in ends or origins.offsets[first] <= self._runs.get(queue, -1):
+                return {}
+            ends[queue] = first = origins.run_end(first, count)
+        return ends
 
     def _stamps_by_key(self, batch: Any, keys: Any | None, offsets: _Numbers) -> Stamps:
         """Stamp rows of several queues, several rows of one offset, or rows sorted by key."""

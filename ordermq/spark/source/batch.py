@@ -1,4 +1,4 @@
-"""The batch source: one partition per queue, over a snapshot of offsets that never changes."""
+"""The batch source: a snapshot of offsets that never changes, read by a few tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from ordermq.errors import OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.offsets import Ranges, resolve_snapshot
-from ordermq.spark.source.queue_reader import make_range, read_range
+from ordermq.spark.source.packing import pack, split, task_count
+from ordermq.spark.source.read_task import make_task, read_task
 
 _log = logging.getLogger("ordermq.spark")
 
@@ -73,12 +74,15 @@ class BatchReader(DataSourceReader):
         self.snapshot = snapshot if snapshot is not None else take_snapshot(options)
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per queue that has messages in the snapshot."""
-        return [make_range(queue, *span) for queue, span in sorted(self.snapshot.items())]
+        """Return the tasks: each queue is whole in one, unless `min_partitions` is given."""
+        ranges = [(queue, *span) for queue, span in sorted(self.snapshot.items())]
+        if self.options.min_partitions is not None:
+            return [make_task([part]) for part in split(ranges, self.options.min_partitions)]
+        return [make_task(task) for task in pack(ranges, task_count(ranges, self.options.tasks))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the messages of a queue's range, ascending by offset."""
-        return read_range(self.options, partition)
+        """Read the messages of a task, queue by queue, ascending by offset."""
+        return read_task(self.options, partition)
 
 
 _QUEUE_FIELDS: dict[str, Callable[[MessageQueue], Any]] = {

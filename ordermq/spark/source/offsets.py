@@ -21,9 +21,17 @@ from ordermq.spark.options import Boundary, Edge, SourceOptions, parse_queue, qu
 from ordermq.spark.session import queues_of
 
 _log = logging.getLogger("ordermq.spark")
-# No topic name is empty, so no queue can have this name. Checkpoints have it: never change it.
+# No topic name is empty, so no queue can have these names. Checkpoints have them: never change
+# them.
 _RUN_ID: Final = "@lease"
+_TASKS: Final = "@tasks"
+_VERSION: Final = "@version"  # only where a version before 2 could not read the offset
+_NEWEST_VERSION: Final = 2
+# With more queues than this the offsets of a broker are one text: those of 1,000 queues would be
+# 26 KB, which Spark writes twice per batch and passes to Python at each call.
+_MOST_BY_NAME: Final = 64
 Offsets = dict[MessageQueue, int]
+OffsetJson = dict[str, int | str]  # as Spark stores it
 Ranges = dict[MessageQueue, tuple[int, int]]  # first offset, and end, exclusive
 
 
@@ -37,21 +45,30 @@ class StreamOffset:
     Args:
         queues: the next offset to read of each queue.
         run_id: of the run that wrote it, `@lease` in the checkpoint; None when it holds no locks.
+        tasks: of the batch that ends here, `@tasks`; None: each queue is read by one of its own.
     """
 
     queues: Offsets
     run_id: int | None = None
+    tasks: int | None = None
 
     @classmethod
-    def of(cls, members: Mapping[str, Any]) -> StreamOffset:
+    def of(cls, members: Any) -> StreamOffset:
         """Read what `to_json` made.
 
-        Raises: StateError: the checkpoint is not one of this source.
+        Raises: StateError: the checkpoint is not one of this source, or of a later version.
         """
         try:
-            queues = {parse_queue(key): int(at) for key, at in members.items() if key != _RUN_ID}
-            run_id = members.get(_RUN_ID)
-            return cls(queues, None if run_id is None else int(run_id))
+            named = dict(members)
+            _check_version(named.pop(_VERSION, None))
+            run_id, tasks = named.pop(_RUN_ID, None), named.pop(_TASKS, None)
+            queues: Offsets = {}
+            for key, at in named.items():
+                if isinstance(at, str):
+                    queues |= _queues_of_text(key, at)
+                else:
+                    queues[parse_queue(key)] = int(at)
+            return cls(queues, _int_or_none(run_id), _int_or_none(tasks))
         except (ValueError, TypeError) as error:
             raise StateError(
                 "the checkpoint holds no offset of this source: give this query a "
@@ -59,14 +76,66 @@ class StreamOffset:
                 f"{error}"
             ) from error
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> OffsetJson:
         """Return what Spark stores: the same text for the same offsets."""
         # Spark compares offsets as JSON texts and starts a batch where two differ. Sorted keys and
         # plain ints (not NumPy's) give one text per offset.
-        members = {queue_text(queue): int(at) for queue, at in self.queues.items()}
+        is_compact = len(self.queues) > _MOST_BY_NAME
+        members: OffsetJson = {}
+        if is_compact:
+            members |= _compact(self.queues)
+        else:
+            members |= {queue_text(queue): int(at) for queue, at in self.queues.items()}
         if self.run_id is not None:
             members[_RUN_ID] = self.run_id
+        if self.tasks is not None:
+            members[_TASKS] = self.tasks
+        if is_compact or self.tasks is not None:
+            members[_VERSION] = _NEWEST_VERSION
         return dict(sorted(members.items()))
+
+
+def _check_version(version: Any) -> None:
+    if version not in (None, _NEWEST_VERSION):
+        raise StateError(
+            f"the checkpoint has version {version}, this ordermq reads up to {_NEWEST_VERSION}: "
+            "continue with the later ordermq that wrote it, or give this query a new "
+            "checkpointLocation"
+        )
+
+
+def _int_or_none(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _compact(queues: Offsets) -> dict[str, str]:
+    """Return the offsets of each topic and broker as a text: the lowest, and what to add to it."""
+    by_broker: dict[tuple[str, str], dict[int, int]] = {}
+    for queue, at in queues.items():
+        by_broker.setdefault((queue.topic, queue.broker_name), {})[queue.queue_id] = int(at)
+    return {
+        f"{topic}@{broker}": _text_of_offsets(offsets)
+        for (topic, broker), offsets in by_broker.items()
+    }
+
+
+def _text_of_offsets(offsets: Mapping[int, int]) -> str:
+    # By queue id from 0 on; nothing between two commas where a queue is missing.
+    lowest = min(offsets.values())
+    more = (str(offsets[n] - lowest) if n in offsets else "" for n in range(max(offsets) + 1))
+    return f"{lowest}+{','.join(more)}"
+
+
+def _queues_of_text(name: str, text: str) -> Offsets:
+    topic, _, broker = name.partition("@")
+    lowest, plus, more = text.partition("+")
+    if not topic or not broker or not plus:
+        raise ValueError(f"{name!r}: {text[:40]!r} are no offsets of a broker's queues")
+    return {
+        MessageQueue(topic, broker, number): int(lowest) + int(each)
+        for number, each in enumerate(more.split(","))
+        if each
+    }
 
 
 def advance(start: Offsets, latest: Mapping[MessageQueue, int], limit: int | None) -> Offsets:

@@ -23,8 +23,9 @@ from pyspark.sql.streaming.datasource import (
 
 from ordermq.errors import ConfigError
 from ordermq.spark.options import Boundary, Edge, SourceOptions
-from ordermq.spark.source.offsets import StreamOffset
-from ordermq.spark.source.queue_reader import make_range, read_range
+from ordermq.spark.source.offsets import OffsetJson, StreamOffset
+from ordermq.spark.source.packing import pack
+from ordermq.spark.source.read_task import make_task, read_task
 from ordermq.spark.source.stream_driver import StreamDriver
 
 
@@ -36,6 +37,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConfigError(
                 "options ending_offsets and ending_timestamp are for batch reads: remove them, "
                 "or use spark.read"
+            )
+        if options.min_partitions is not None:
+            raise ConfigError(
+                "option min_partitions is for batch reads: remove it, or give tasks instead, "
+                "which keeps the order of each queue"
             )
         self.options = options
         # Not opened here: Spark makes readers which it only pickles, and they must not connect,
@@ -53,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # On the driver. The names are Spark's.
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> OffsetJson:
         """Return the offset at which a query without a checkpoint begins."""
         return self._driver().initial().to_json()
 
@@ -66,23 +72,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the query end with the messages that exist now."""
         self._driver().freeze_end()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
         """Return the end of the next batch; `start` itself if there is nothing to read."""
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = self._driver().next_end(StreamOffset.of(start), max_rows)
         return start if end is None else end.to_json()
 
-    def reportLatestOffset(self) -> dict[str, int]:
+    def reportLatestOffset(self) -> OffsetJson:
         """Return the ends of the queues, for the query's progress."""
         return self._driver().queue_ends().to_json()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return one partition per queue that has messages in the batch."""
-        driver = self._driver()
-        ranges = driver.begin_batch(StreamOffset.of(start), StreamOffset.of(end))
-        return [make_range(*one, driver.run_id) for one in ranges]
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
+        """Return the tasks of the batch, each queue whole in one."""
+        driver, until = self._driver(), StreamOffset.of(end)
+        ranges = driver.begin_batch(StreamOffset.of(start), until)
+        return [make_task(task, driver.run_id) for task in pack(ranges, until.tasks)]
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: OffsetJson) -> None:
         """Commit the offsets of a finished batch for the group, for tools that show lag."""
         self._driver().finish(StreamOffset.of(end))
 
@@ -94,8 +100,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On executors.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the messages of a queue's range, ascending by offset."""
-        return read_range(self.options, partition)
+        """Read the messages of a task, queue by queue, ascending by offset."""
+        return read_task(self.options, partition)
 
 
 def install_sigterm_handler() -> None:

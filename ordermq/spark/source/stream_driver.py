@@ -25,6 +25,7 @@ from ordermq.spark.source.offsets import (
     find_truncation,
     resolve_boundary,
 )
+from ordermq.spark.source.packing import Range, task_count
 
 _log = logging.getLogger("ordermq.spark")
 # The checkpoint is the truth, so the commit of an unordered run at its end may be given up.
@@ -91,15 +92,19 @@ class StreamDriver(ProcessBound):
         # in the checkpoint, so that a batch which runs again reads the same messages.
         added = self._begin_new(sorted(set(latest).difference(start.queues)))
         end = advance(start.queues, latest, limit) | added
-        return None if end == start.queues else StreamOffset(end, self.run_id)
+        if end == start.queues:
+            return None
+        ranges = _ranges(start.queues, end)
+        tasks = task_count(ranges, self._options.tasks)
+        # In the checkpoint, so that a batch which runs again has the same tasks, also on another
+        # machine: rows without a queue are stamped with the number of their task.
+        return StreamOffset(end, self.run_id, tasks if tasks < len(ranges) else None)
 
     def queue_ends(self) -> StreamOffset:
         """Return the ends of the queues, for Spark's progress."""
         return StreamOffset(self._latest.get())
 
-    def begin_batch(
-        self, start: StreamOffset, end: StreamOffset
-    ) -> list[tuple[MessageQueue, int, int]]:
+    def begin_batch(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """Return the ranges of a batch, which is in flight until `next_end(start=end)`."""
         self._hold(end.queues, end.run_id)
         for queue, at in start.queues.items():
@@ -110,11 +115,7 @@ class StreamDriver(ProcessBound):
                     "by hand, or belongs to another query"
                 )
         self._in_flight = end.queues
-        return [
-            (queue, start.queues[queue], at)
-            for queue, at in sorted(end.queues.items())
-            if start.queues.get(queue, at) < at
-        ]
+        return _ranges(start.queues, end.queues)
 
     def finish(self, end: StreamOffset) -> None:
         """Mark the batch that ends here as finished."""
@@ -193,3 +194,8 @@ class StreamDriver(ProcessBound):
         if not self._has_warned:
             self._has_warned = True
             _log.warning("%s", error)
+
+
+def _ranges(start: Offsets, end: Offsets) -> list[Range]:
+    """Return what lies between two offsets, without the queues that have nothing there."""
+    return [(q, start[q], at) for q, at in sorted(end.items()) if start.get(q, at) < at]

@@ -17,7 +17,13 @@ from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.row_order import ORIGIN_COLUMNS, OrderCheck, RowOrigins, check_columns
+from ordermq.spark.row_order import (
+    ORIGIN_COLUMNS,
+    OrderCheck,
+    RowOrigins,
+    check_columns,
+    check_not_split,
+)
 from ordermq.spark.schema import LEASE_COLUMN
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey
@@ -74,7 +80,7 @@ def apply_in_order(
 
     | key | plan | a call gets |
     |---|---|---|
-    | none, or the producer's sharding key | no shuffle: a queue is a partition | rows of one \
+    | none, or the producer's sharding key | no shuffle: a queue is whole in a task | rows of one \
 queue, offsets rising |
     | another, in batch | shuffle and sort by key, `order_by` | one key's rows |
     | another, in streaming | `groupBy(key).applyInArrow`, sorted inside: a key's rows of a \
@@ -119,10 +125,12 @@ micro-batch are in memory together | one key's rows |
         )
         rows_per_call = rows_a_call
     keys = [key] if isinstance(key, str) else list(key or ())
-    # A sharding key lives in one queue, and a queue is one partition: nothing to shuffle.
+    # A sharding key lives in one queue, and a queue is whole in one task: nothing to shuffle.
     shuffles = bool(keys) and keys != [SHARDING_KEY]
     # All checks before the plan: an error in a task comes late, in a stack trace of Spark.
     check_columns(frame, *keys, *(name for name in order_by if name not in ORIGIN_COLUMNS))
+    if not shuffles:
+        check_not_split(frame)
     check_speculation(frame.sparkSession, allow_speculation)
     _check_arguments(frame, on_failure, max_in_flight, rows_per_call, shuffles, barrier)
     target = struct_of(schema)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError
-from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns
+from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns, check_not_split
 from ordermq.spark.schema import STAMP_ROW, STAMP_SEQUENCE, STAMP_SOURCE
 
 # Columns with the stamp while rows are filtered; the leading underscore keeps them apart from
@@ -50,6 +50,7 @@ def drop_repeats(frame: DataFrame, *, stateful: bool = False) -> DataFrame:
     })  # fmt: skip
     has_key = _KEY in frame.columns
     if not stateful:
+        check_not_split(frame)
         return stamped.mapInArrow(_stage_function(has_key), target)
     # Imported here: it needs pandas and protobuf, which the plain stage does not.
     from ordermq.spark.stages.apply_with_state import apply_with_state

@@ -36,7 +36,40 @@ def test_offsets_are_plain_ints_whatever_they_were_made_of():
     assert json.dumps(told) == '{"t@b:0": 5}'
 
 
-@pytest.mark.parametrize("told", [{"0": 5}, {"t@b:0": None}, {"t@b": 1}, {"t@b:0": "x"}])
+def test_the_offsets_of_a_thousand_queues_are_a_short_text_and_come_back():
+    draw = random.Random(2)
+    queues = {MessageQueue("orders", broker, q): 700_000 + draw.randrange(1_000)
+              for broker in ("broker-a", "broker-b") for q in range(500)}  # fmt: skip
+    del queues[MessageQueue("orders", "broker-a", 17)]
+    offset = StreamOffset(queues, 7, 4)
+    text = json.dumps(offset.to_json())
+    assert len(text) < 4_200
+    assert len(json.dumps({f"{q.topic}@{q.broker_name}:{q.queue_id}": at
+                           for q, at in queues.items()})) > 6 * len(text)  # fmt: skip
+    assert StreamOffset.of(json.loads(text)) == offset
+    items = list(queues.items())
+    draw.shuffle(items)
+    assert json.dumps(StreamOffset(dict(items), 7, 4).to_json()) == text
+
+
+def test_the_version_before_reads_offsets_without_packed_tasks():
+    queues = {MessageQueue("t", "b", number): number for number in range(64)}
+    told = StreamOffset(queues, 7).to_json()
+    assert set(told) == {"@lease", *(f"t@b:{number}" for number in range(64))}
+    assert StreamOffset(queues, 7, 4).to_json() == told | {"@tasks": 4, "@version": 2}
+    assert StreamOffset(queues | {MessageQueue("t", "b", 64): 5}).to_json()["@version"] == 2
+
+
+def test_the_checkpoint_of_a_later_version_is_refused():
+    with pytest.raises(StateError, match=r"version 3.* reads up to 2.*later ordermq"):
+        StreamOffset.of({"@version": 3, "orders": "of another form"})
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"0": 5}, {"t@b:0": None}, {"t@b": 1}, {"t@b:0": "x"}, {"t@b": "5"}, {"b": "1+2"}, 5, [1],
+     None, {"t": {"0": 5}}, {"t@b": "1+x"}],
+)  # fmt: skip
 def test_the_checkpoint_of_another_source_is_refused(told):
     with pytest.raises(StateError, match="the checkpoint holds no offset of this source"):
         StreamOffset.of(told)

@@ -214,3 +214,25 @@ def test_stamps_rise_within_a_key_however_rows_are_cut_into_batches(
     for stamps in seen.values():
         assert all(one < other for one, other in pairwise(stamps))
     assert sum(len(stamps) for stamps in seen.values()) == len(rows)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 100])
+def test_packed_queues_are_stamped_as_one_queue_per_batch_is(rows):
+    whole = [(queue, at, f"k{queue}") for queue in (2, 0, 5) for at in range(10, 31)]
+    expected = []
+    for queue in (2, 0, 5):
+        batch = placed([each for each in whole if each[0] == queue])
+        expected += stamps_of(encoder_of(batch).encode(batch))
+    encoder, found = encoder_of(placed(whole)), []
+    for first in range(0, len(whole), rows):
+        found += stamps_of(encoder.encode(placed(whole[first : first + rows])))
+    assert sorted(found) == sorted(expected)
+    assert encoder.source_order is not None
+    assert encoder.source_order.queues == {"orders@b/2", "orders@b/0", "orders@b/5"}
+
+
+def test_a_queue_that_goes_back_behind_packed_queues_is_refused():
+    encoder = encoder_of(placed([]))
+    encoder.encode(placed([(0, 1, None), (0, 2, None), (1, 5, None)]))
+    with pytest.raises(OrderingError, match=r"offset 1 of orders@b/0"):
+        encoder.encode(placed([(1, 6, None), (0, 1, None)]))

@@ -1,0 +1,60 @@
+"""A task of the source: the ranges that it reads, as they travel from the driver to an executor."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from ordermq.errors import StateError
+from ordermq.spark.options import SourceOptions
+from ordermq.spark.session import freeze_imports, shared_session
+from ordermq.spark.source.packing import Range
+from ordermq.spark.source.queue_reader import QueueRange, read_ranges
+
+
+@dataclass(frozen=True)
+class ReadTask(InputPartition):
+    """The ranges that one task reads, one after the other.
+
+    Nothing else the driver knows reaches `read`.
+
+    Args:
+        lease: lease id of the run that holds the queues; None in a batch read, or without locks.
+    """
+
+    ranges: tuple[QueueRange, ...]
+    lease: int | None = None
+
+
+def make_task(ranges: Sequence[Range], lease: int | None = None) -> ReadTask:
+    """Make a task and try to pickle it.
+
+    Raises: StateError: it cannot be pickled.
+    """
+    made = ReadTask(
+        tuple(
+            QueueRange(queue.topic, queue.broker_name, queue.queue_id, start, end)
+            for queue, start, end in ranges
+        ),
+        lease,
+    )
+    # Spark reports a pickling failure of its own as a bare number, so it is tried here first.
+    try:
+        pickle.dumps(made)
+    except Exception as error:
+        raise StateError(f"{made} cannot be sent to executors: {error}") from error
+    return made
+
+
+def read_task(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Read one task's ranges; raises as `read_ranges`."""
+    # With no partitions at all, Spark calls `read` once with an empty partition of its own.
+    if not isinstance(partition, ReadTask):
+        return
+    session = shared_session(options.name_servers, options.remoting)
+    yield from read_ranges(session, options, partition.ranges, partition.lease)
+    freeze_imports()
