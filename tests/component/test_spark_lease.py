@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -35,6 +36,16 @@ class JumpingClock(SystemClock):
 
     def now_ms(self) -> int:
         return super().now_ms() + self.added_ms
+
+
+class HaltingClock(SystemClock):
+    """The machine's time, until a test lets it stand still."""
+
+    def __init__(self) -> None:
+        self.halted_ms: int | None = None
+
+    def now_ms(self) -> int:
+        return super().now_ms() if self.halted_ms is None else self.halted_ms
 
 
 @pytest.fixture
@@ -369,6 +380,155 @@ def test_idle_calls_are_answered_from_memory(broker, producer, run):
     assert broker.statistics.requests - asked < 2_000
     producer.send_many(numbered(8, start=100))
     eventually(lambda: driver.next_end(end, None) is not None, "the new messages are seen")
+
+
+def test_an_idle_stream_waits_for_messages_without_asking_and_is_woken_by_them(
+    broker, producer, run
+):
+    producer.send_many(numbered(100))
+    clock = HaltingClock()
+    driver = run(clock, ordered="false")
+    end = whole(driver, driver.initial())
+    assert driver.next_end(end, None) is None
+
+    def is_watched() -> bool:
+        assert driver.wait_for_messages()
+        return driver._latest._is_watched
+
+    eventually(is_watched, "every queue has a held pull")
+    eventually(lambda: broker.statistics.held_pulls == 8, "the broker holds them")
+    ends = [end.queues[queue] for queue in QUEUES]
+    eventually(lambda: committed(broker) == ends, "nothing else is asked of the broker")
+    clock.halted_ms = clock.now_ms()  # else each second there is a question
+    version, asked = driver.ends_version, broker.statistics.requests
+    for _ in range(5):
+        driver.wait_for_messages()
+        assert driver.next_end(end, None) is None
+    assert broker.statistics.requests == asked
+    assert driver.ends_version == version
+    producer.send(*numbered(1, start=100)[0][:1], queue=QUEUES[5])
+    eventually(lambda: driver._latest._arrived.is_set(), "the held pull is answered")
+    more = whole(driver, end)
+    assert more.queues == end.queues | {QUEUES[5]: end.queues[QUEUES[5]] + 1}
+    driver.close()
+    eventually(lambda: broker.statistics.held_pulls == 0, "no pull is held any more")
+
+
+def test_an_idle_stream_tries_to_lock_a_new_queue_until_it_is_free(broker, producer, run):
+    producer.send_many(numbered(100))
+    driver = run()
+    end = whole(driver, driver.initial())
+    all_but_one = StreamOffset({q: at for q, at in end.queues.items() if q != QUEUES[3]})
+    locks, holder_of_it = driver._locks, run(group="g")
+    assert locks is not None
+
+    async def give_one_away() -> None:
+        await locks._unlock(locks.session.api, {QUEUES[3]: locks._held.pop(QUEUES[3])})
+
+    driver.next_end(end, None)
+    locks.session.call(give_one_away())
+    assert holder_of_it._locks is not None
+    assert holder_of_it._locks.try_hold([QUEUES[3]])
+    for _ in range(3):
+        assert driver.next_end(all_but_one, None) is None
+    holder_of_it._locks.session.call(holder_of_it._locks.release(is_in_flight=False))
+    assert whole(driver, all_but_one).queues == all_but_one.queues | {QUEUES[3]: 0}
+
+
+def test_the_ends_of_all_queues_are_asked_for_by_one_request(broker, producer, run):
+    producer.send_many(numbered(100))
+    driver = run(ordered="false")
+    first = driver._latest.get_now()
+    asked = broker.statistics.requests
+    producer.send_many(numbered(16, start=100))
+    sent = broker.statistics.requests
+    assert sum(driver._latest.get_now().values()) == sum(first.values()) + 16 == 116
+    assert broker.statistics.requests - sent == 1
+    assert sent > asked
+
+
+def test_a_broker_that_refuses_statistics_is_asked_for_each_queue(broker, producer, run):
+    producer.send_many(numbered(100))
+    driver = run(ordered="false")
+
+    async def refused(address: str, topic: str) -> bytes:
+        raise BrokerError("request code not supported", response_code=3, address=address)
+
+    driver._session.api.topic_statistics = refused  # type: ignore[method-assign]
+    assert sum(whole(driver, driver.initial()).queues.values()) == 100
+    producer.send_many(numbered(5, start=100))
+    assert sum(driver._latest.get_now().values()) == 105
+
+
+def test_ends_that_statistics_tell_too_low_are_not_believed(broker, producer, run):
+    producer.send_many(numbered(100))  # as of a static topic: offsets of the broker's own log
+    driver = run(ordered="false")
+    honest = driver._session.api.topic_statistics
+
+    async def shifted(address: str, topic: str) -> bytes:
+        body = await honest(address, topic)
+        return re.sub(rb'"maxOffset":\d+', b'"maxOffset":1', body)
+
+    driver._session.api.topic_statistics = shifted  # type: ignore[method-assign]
+    start = driver.initial()
+    assert sum(whole(driver, start).queues.values()) == 100
+
+
+def test_the_checkpoint_of_another_topic_is_refused(broker, producer, run):
+    producer.send_many(numbered(100))
+    producer.send_many([(m.__class__("bills", m.body), k) for m, k in numbered(10)])
+    start = run(ordered="false").initial()
+    end = StreamOffset(dict.fromkeys(start.queues, 1))
+    for more in ({}, {"fail_on_data_loss": "false"}):
+        other = run(ordered="false", topic="bills", **more)
+        with pytest.raises(StateError, match=r"is of topic orders, and the query reads bills.*own"):
+            other.next_end(start, None)
+    other = run(ordered="false", topic="bills")
+    with pytest.raises(StateError, match="is of topic orders"):
+        other.begin_batch(start, end)
+    assert whole(run(ordered="false", topic="orders,bills"), start)
+
+
+def test_a_topic_that_is_left_out_is_an_error_or_read_no_more(broker, producer, run):
+    producer.send_many(numbered(100))
+    producer.send_many([(m.__class__("bills", m.body), k) for m, k in numbered(10)])
+    both = run(topic="orders,bills")
+    start = both.initial()
+    both.close()
+    with pytest.raises(StateError, match="add bills to option topic"):
+        run().next_end(start, None)
+    loose = run(fail_on_data_loss="false")
+    end = whole(loose, start)
+    assert {queue.topic for queue in end.queues} == {"orders"}
+    assert sum(last - first for _, first, last in loose.begin_batch(start, end)) == 100
+
+
+def test_queues_that_are_gone_are_an_error_or_a_warning(broker, producer, run, caplog):
+    producer.send_many(numbered(100))
+    fewer = MessageQueue("orders", "b", 11)  # the topic was made anew with fewer queues
+    elsewhere = MessageQueue("orders", "away", 0)
+    driver = run(ordered="false")
+    start = driver.initial()
+    with pytest.raises(DataLoss, match=r"1 queues of the stream are gone.*queue_id=11"):
+        driver.next_end(StreamOffset(start.queues | {fewer: 3}), None)
+    clock = JumpingClock()
+    patient = run(clock, ordered="false")
+    ends = whole(patient, start).queues
+    away = StreamOffset(ends | {elsewhere: 3})
+    for _ in range(3):
+        assert patient.next_end(away, None) is None  # it may only be restarting
+    clock.added_ms += 61_000
+    with pytest.raises(DataLoss, match=r"gone.*broker='away'"):
+        patient.next_end(away, None)
+    ends_now = run(ordered="false")
+    ends_now.freeze_end()
+    with pytest.raises(DataLoss, match=r"gone.*broker='away'"):
+        ends_now.next_end(away, None)
+    loose = run(ordered="false", fail_on_data_loss="false")
+    end = loose.next_end(StreamOffset(start.queues | {fewer: 3}), None)
+    assert end is not None
+    assert end.queues[fewer] == 3
+    assert "1 queues of the stream are gone" in caplog.text
 
 
 def test_a_queue_that_ends_before_the_checkpoint_is_data_loss(broker, producer, run):

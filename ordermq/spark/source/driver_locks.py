@@ -113,6 +113,12 @@ class DriverLocks(ProcessBound):
                     group=self._group,
                 )
 
+    def check_all(self) -> None:
+        """Make sure that every queue which was ever held is held now; raises as `check`."""
+        now_ms = self.session.clock.now_ms()
+        if self._lost or not all(lease.is_valid(now_ms) for lease in list(self._held.values())):
+            self.check(list(self._held))
+
     def hold(self, queues: Collection[MessageQueue], previous_run_id: int | None) -> None:
         """Hold these queues, waiting for the members that have them.
 

@@ -1,21 +1,19 @@
 """The offsets of a read: where it begins, where the queues end, how far the next batch goes.
 
 `StreamOffset` and `advance` are pure. `resolve_boundary` and `resolve_snapshot` ask the brokers
-once. `LatestOffsets` keeps the ends of a running stream's queues in memory.
+once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ordermq.client.session import ClientSession
-from ordermq.errors import ConfigError, DataLoss, OrderMQError, StateError
+from ordermq.errors import ConfigError, DataLoss, StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import Boundary, Edge, SourceOptions, parse_queue, queue_text
 from ordermq.spark.session import queues_of
@@ -292,97 +290,3 @@ async def _checked(
         )
     _log.warning("%s: %d messages expired before they were read", where, earliest - offset)
     return earliest
-
-
-# The ends of a running stream's queues.
-
-REFRESH_MS: Final = 25  # an answer older than this starts a refresh in the background
-_STALE_MS: Final = 100  # an older one is not returned: the caller waits for the refresh
-
-
-class LatestOffsets:
-    """The ends of all queues of some topics, new queues included.
-
-    An idle query asks 92 times per second. It is answered from memory; a request is sent only if
-    what is in memory is too old. Nobody asks while a long batch runs, so no request is sent.
-    """
-
-    def __init__(self, session: ClientSession, topics: Sequence[str]) -> None:
-        self._session = session
-        self._topics = topics
-        self._routed_ms: int | None = None
-        # Spark's thread reads, the I/O thread writes. Only one refresh may be under way, or two
-        # answers that overtake each other would make a queue's end go back.
-        self._lock = threading.Lock()
-        self._known: Offsets = {}
-        self._asked_ms: int | None = None  # send time of the request that was answered last
-        self._refresh: Future[None] | None = None
-        self._last_warning = ""
-
-    def get(self) -> Offsets:
-        """Return the ends, asked at most 100 ms ago.
-
-        Raises: RemotingError, RouteError: no broker has answered, ever.
-        """
-        now_ms = self._session.clock.now_ms()
-        with self._lock:
-            age_ms = None if self._asked_ms is None else now_ms - self._asked_ms
-            if self._refresh is not None and self._refresh.done():
-                self._refresh = None
-            if self._refresh is None and (age_ms is None or age_ms > REFRESH_MS):
-                self._refresh = self._session.submit(self._ask())
-            refresh = self._refresh
-        if refresh is not None and (age_ms is None or age_ms > _STALE_MS):
-            refresh.result()
-        return dict(self._known)
-
-    def get_now(self) -> Offsets:
-        """Ask the brokers and return the ends.
-
-        Raises: as `get`.
-        """
-        self._session.call(self._ask())
-        return dict(self._known)
-
-    async def _ask(self) -> None:
-        asked_ms = self._session.clock.now_ms()
-        try:
-            queues = await self._queues(asked_ms)
-        except OrderMQError as error:
-            self._warn_once(error)
-            if not self._known:
-                raise
-            queues = sorted(self._known)
-        answers = await asyncio.gather(
-            *(self._end_of(queue) for queue in queues), return_exceptions=True
-        )
-        for queue, answer in zip(queues, answers, strict=True):
-            if isinstance(answer, OrderMQError):
-                # One broker may be away for a while. Its queues keep their last known end, and
-                # those of the other brokers go on.
-                self._session.report_failure(queue.broker_name, "query of the end", answer)
-                if not self._known:
-                    raise answer
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                self._known[queue] = answer
-        self._asked_ms = asked_ms
-
-    async def _queues(self, now_ms: int) -> list[MessageQueue]:
-        if self._routed_ms is None:
-            self._routed_ms = now_ms
-        elif now_ms - self._routed_ms > self._session.config.route_interval_ms:
-            self._routed_ms = now_ms
-            await self._session.routes.refresh_all()  # a topic may have more queues by now
-        return await queues_of(self._session, self._topics)
-
-    async def _end_of(self, queue: MessageQueue) -> int:
-        address = self._session.routes.master_of(queue.broker_name)
-        return await self._session.api.max_offset(address, queue)
-
-    def _warn_once(self, error: OrderMQError) -> None:
-        # Once per outage: 92 requests per second would log as many lines.
-        if str(error) != self._last_warning:
-            self._last_warning = str(error)
-            _log.warning("routes not refreshed, using the known queues: %s", error)

@@ -47,9 +47,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Not opened here: Spark makes readers which it only pickles, and they must not connect,
         # take locks or start threads.
         self._opened: StreamDriver | None = None
+        # As Spark gave it last, and as it was read: it asks many times per second with the same.
+        self._start: tuple[OffsetJson, StreamOffset] | None = None
+        self._ends: tuple[int, OffsetJson] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_opened": None}
+        return {"options": self.options, "_opened": None, "_start": None, "_ends": None}
 
     def _driver(self) -> StreamDriver:
         if self._opened is None:
@@ -75,12 +78,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
         """Return the end of the next batch; `start` itself if there is nothing to read."""
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self._driver().next_end(StreamOffset.of(start), max_rows)
+        driver = self._driver()
+        if self._start is None or self._start[0] != start:
+            self._start = start, StreamOffset.of(start)
+        since = self._start[1]
+        end = driver.next_end(since, max_rows)
+        # Spark asks again after 10 ms where nothing is to read, which costs it and this process a
+        # part of a core. So the answer takes its time, unless messages arrive.
+        if end is None and driver.wait_for_messages():
+            end = driver.next_end(since, max_rows)
         return start if end is None else end.to_json()
 
     def reportLatestOffset(self) -> OffsetJson:
         """Return the ends of the queues, for the query's progress."""
-        return self._driver().queue_ends().to_json()
+        version = self._driver().ends_version
+        if self._ends is None or self._ends[0] != version:
+            self._ends = version, self._driver().queue_ends().to_json()
+        return self._ends[1]
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         """Return the tasks of the batch, each queue whole in one."""

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 from ordermq.client.session import ClientSession
 from ordermq.clock import Clock
-from ordermq.errors import OrderMQError, StateError
+from ordermq.errors import DataLoss, OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions, queue_text
 from ordermq.spark.session import learn_routes, new_run_id, queues_of
 from ordermq.spark.source.driver_locks import DriverLocks
+from ordermq.spark.source.latest_offsets import LatestOffsets
 from ordermq.spark.source.offsets import (
-    LatestOffsets,
     Offsets,
     StreamOffset,
     advance,
@@ -30,6 +30,7 @@ from ordermq.spark.source.packing import Range, task_count
 _log = logging.getLogger("ordermq.spark")
 # The checkpoint is the truth, so the commit of an unordered run at its end may be given up.
 _COMMIT_WAIT_S = 10.0
+_FIRST_PAUSE_MS = 5  # of an idle stream, then twice as long each time
 
 
 class StreamDriver(ProcessBound):
@@ -48,12 +49,17 @@ class StreamDriver(ProcessBound):
             self._session = self._locks.session
         else:
             self._session = ClientSession(options.name_servers, options.remoting, clock=clock)
-        self._latest = LatestOffsets(self._session, options.topics)
+        self._latest = LatestOffsets(self._session, options.topics, options.read_group)
+        self._began_ms = self._session.clock.now_ms()
+        # The offset at which nothing was to read, and the version of the ends it was compared
+        # with: an idle stream asks many times per second, and may have a thousand queues.
+        self._idle_at: tuple[StreamOffset, int] | None = None
+        self._pause_ms = 0
         self._frozen_end: Offsets | None = None  # of Trigger.AvailableNow
         self._initial: StreamOffset | None = None
         self._in_flight: Offsets | None = None  # the end of a batch handed out, not yet finished
         self._finished: Offsets = {}
-        self._has_warned = False
+        self._warned: set[str] = set()
         self._is_closed = False
 
     @property
@@ -80,25 +86,65 @@ class StreamDriver(ProcessBound):
         self._frozen_end = self._latest.get_now()
 
     def next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
-        """Return the end of the next batch; None if there is nothing to read."""
-        self._hold(start.queues, start.run_id)
+        """Return the end of the next batch; None if there is nothing to read.
+
+        Raises: StateError: the checkpoint is of other topics. DataLoss: a queue ends before the
+            stream's offset, or is gone. LockLost, LockRefused: see `DriverLocks.hold`.
+        """
+        if self._is_still_idle(start):
+            return None
+        self._check_topics(start.queues)
+        own = {queue: at for queue, at in start.queues.items() if self._is_read(queue)}
+        self._hold(own, start.run_id)
         # Everything before `start` is finished: Spark asks for the next batch after the sink has
         # committed the last one. Spark's own `commit` comes only when a further batch is planned,
         # so the last batch of a run would never be committed by it.
         self._finish(start.queues)
+        # Before the ends: they may change between the two, and must then be compared again.
+        version = self._latest.version
         latest = self._latest.get() if self._frozen_end is None else self._frozen_end
-        self._check_not_truncated(start.queues, latest)
+        self._check_not_truncated(own, latest)
+        are_all_there = self._check_not_gone(own)
         # A new queue enters with its beginning and no messages. The start of each batch must be
         # in the checkpoint, so that a batch which runs again reads the same messages.
-        added = self._begin_new(sorted(set(latest).difference(start.queues)))
-        end = advance(start.queues, latest, limit) | added
+        new = sorted(set(latest).difference(own, self._latest.gone))
+        end = advance(own, latest, limit) | self._begin_new(new)
         if end == start.queues:
+            # A new queue which another member holds is tried again, a missing one waited for.
+            if self._frozen_end is None and are_all_there and not new:
+                self._idle_at = start, version
             return None
+        self._idle_at, self._pause_ms = None, 0
         ranges = _ranges(start.queues, end)
         tasks = task_count(ranges, self._options.tasks)
         # In the checkpoint, so that a batch which runs again has the same tasks, also on another
         # machine: rows without a queue are stamped with the number of their task.
         return StreamOffset(end, self.run_id, tasks if tasks < len(ranges) else None)
+
+    def _is_still_idle(self, start: StreamOffset) -> bool:
+        # By identity: comparing a thousand queues costs more than all the rest.
+        if self._idle_at is None or self._idle_at[0] is not start:
+            return False
+        if self._locks is not None:
+            self._locks.check_all()
+        self._latest.refresh()
+        return self._latest.version == self._idle_at[1] and not self._latest.gone
+
+    def wait_for_messages(self) -> bool:
+        """Wait a moment for messages, longer the longer there were none.
+
+        Returns: False at once where the stream ends at fixed offsets.
+        """
+        if self._frozen_end is not None:
+            return False
+        self._pause_ms = max(2 * self._pause_ms, _FIRST_PAUSE_MS)
+        self._latest.wait(self._pause_ms)
+        return True
+
+    @property
+    def ends_version(self) -> int:
+        """A number that is another one when `queue_ends` returns something else."""
+        return self._latest.version
 
     def queue_ends(self) -> StreamOffset:
         """Return the ends of the queues, for Spark's progress."""
@@ -106,9 +152,10 @@ class StreamDriver(ProcessBound):
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """Return the ranges of a batch, which is in flight until `next_end(start=end)`."""
+        self._check_topics(end.queues)
         self._hold(end.queues, end.run_id)
         for queue, at in start.queues.items():
-            if end.queues.get(queue, -1) < at:
+            if end.queues.get(queue, -1 if self._is_read(queue) else at) < at:
                 raise StateError(
                     f"the checkpoint has {queue_text(queue)} at {at}, then at "
                     f"{end.queues.get(queue)}: start with a new checkpoint. This one was changed "
@@ -127,6 +174,7 @@ class StreamDriver(ProcessBound):
             if self._is_closed:
                 return
             self._is_closed = True
+            self._latest.close()
             if self._locks is not None:
                 self._close_ordered(self._locks)
             else:
@@ -157,7 +205,7 @@ class StreamDriver(ProcessBound):
     def _finish(self, end: Offsets) -> None:
         if self._in_flight is not None and end == self._in_flight:
             self._in_flight = None
-        if end != self._finished:
+        if end is not self._finished and end != self._finished:
             self._finished = end
             # Not awaited: the checkpoint is the truth, and the group's offset only follows it.
             if self._options.group:
@@ -189,11 +237,65 @@ class StreamDriver(ProcessBound):
         error = find_truncation(start, latest)
         if error is None:
             return
+        self._fail_or_warn(error)
+
+    def _fail_or_warn(self, error: OrderMQError) -> None:
         if self._options.fail_on_data_loss:
             raise error
-        if not self._has_warned:
-            self._has_warned = True
+        kind = str(error)
+        if kind not in self._warned:
+            self._warned.add(kind)
             _log.warning("%s", error)
+
+    def _is_read(self, queue: MessageQueue) -> bool:
+        return queue.topic in self._options.topics
+
+    def _check_topics(self, offsets: Offsets) -> None:
+        """Refuse the checkpoint of another topic; of a topic that is read no more, or warn."""
+        known = {queue.topic for queue in offsets}
+        missing = sorted(known.difference(self._options.topics))
+        if not missing:
+            return
+        error = StateError(
+            f"the checkpoint is of topic {', '.join(sorted(known))}, and the query reads "
+            f"{', '.join(self._options.topics)}: give the query a checkpointLocation of its own, "
+            f"or add {', '.join(missing)} to option topic. With fail_on_data_loss=false a topic "
+            "that is left out of several is read no more"
+        )
+        if len(missing) == len(known):
+            raise error
+        self._fail_or_warn(error)
+
+    def _check_not_gone(self, start: Offsets) -> bool:
+        """Return whether the routes have all queues; raise, or warn, where one is gone."""
+        routed, gone = self._latest.routed, self._latest.gone
+        if routed is None or routed.issuperset(start):
+            return True
+        # A broker that restarts is in no route for a while. Not so a queue whose broker still has
+        # others of the topic, nor in a run that ends with what there is now.
+        present = {(queue.topic, queue.broker_name) for queue in routed}
+        now_ms, grace_ms = self._session.clock.now_ms(), self._session.config.forget_broker_after_ms
+        lost = [
+            queue
+            for queue in sorted(set(start) - routed)
+            if self._frozen_end is not None
+            or (queue.topic, queue.broker_name) in present
+            or now_ms - gone.get(queue, self._began_ms) > grace_ms
+        ]
+        if lost:
+            first = lost[0]
+            self._fail_or_warn(
+                DataLoss(
+                    f"{len(lost)} queues of the stream are gone, in no route any more: bring their "
+                    "broker or topic back, or set fail_on_data_loss=false to continue without "
+                    "them. What they had from the stream's offset on was not read",
+                    topic=first.topic,
+                    broker=first.broker_name,
+                    queue_id=first.queue_id,
+                    offset=start[first],
+                )
+            )
+        return False
 
 
 def _ranges(start: Offsets, end: Offsets) -> list[Range]:
