@@ -44,9 +44,11 @@ class DefaultSource(DataSource):
         """Return the columns that the options select, and take the snapshot of a batch read."""
         from ordermq.spark.options import SourceOptions
         from ordermq.spark.schema import spark_ddl
+        from ordermq.spark.shown_errors import text_first
         from ordermq.spark.source.batch import try_snapshot
 
-        options = SourceOptions.of(self.options)
+        with text_first():
+            options = SourceOptions.of(self.options)
         # Here and not in `reader`: Spark asks for the schema once per DataFrame, but makes a
         # reader per action, and all actions must read the same messages.
         self.snapshot = try_snapshot(options)
@@ -59,15 +61,18 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         from ordermq.spark.options import SourceOptions
+        from ordermq.spark.shown_errors import text_first
         from ordermq.spark.source.batch import batch_reader
 
-        return batch_reader(SourceOptions.of(self.options), self.snapshot)
+        with text_first():
+            return batch_reader(SourceOptions.of(self.options), self.snapshot)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; it opens nothing before Spark's first call."""
         from ordermq.spark.options import SourceOptions
         from ordermq.spark.source.stream import StreamReader
 
+        # With its traceback: PySpark fails once more after an error here, and would show only that.
         return StreamReader(SourceOptions.of(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -7,9 +7,11 @@
 | Which options are there, and how are they checked? | options.py |
 | Which columns does the source have? | schema.py |
 | How does a process talk to brokers? Which task does it run? | session.py |
+| What does Spark show of an error? | shown_errors.py |
 | How is the order of rows checked? | row_order.py |
 | How does a batch, or a micro-batch, get its offsets? | source/offsets.py |
-| Which queues does a task read? | source/packing.py, source/read_task.py |
+| Where do the queues of a running stream end? | source/latest_offsets.py |
+| Which queues does a task read? | source/task_ranges.py, source/read_task.py |
 | How does a task read its rows? | source/queue_reader.py |
 | When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |
 | What does the driver of a stream do: offsets, commits, locks? | source/stream_driver.py |
@@ -28,8 +30,8 @@
 | How is a message found that was written twice? | sink/row_stamps.py, stages/deduplication.py |
 | How do all rows of a target queue get into one task? | sink/target_queues.py |
 
-source, sink and stages import options, schema, session and row_order, and not each other. Spark
-finds the format by the package `pyspark_ordermq`.
+source, sink and stages import options, schema, session, row_order and shown_errors, and not each
+other. Spark finds the format by the package `pyspark_ordermq`.
 """
 
 from __future__ import annotations

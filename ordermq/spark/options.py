@@ -30,6 +30,7 @@ _E = TypeVar("_E", bound=StrEnum)
 READ_GROUP: Final = "ordermq-spark"  # a pull request must name a group: this one by default
 SINK_GROUP: Final = "ordermq-spark-sink"
 _DAY_MS: Final = 86_400_000
+_LEAST_TIMESTAMP_MS: Final = 100_000_000_000
 
 # Keys that Spark passes on although they mean nothing to a format. The first two are of sinks,
 # the others of CREATE TABLE; refusing them would refuse every such query.
@@ -116,10 +117,45 @@ def _unknown(key: str, table: Mapping[str, Setting]) -> list[str]:
         return []
     if key.lower() == "path":
         return ["a path, as in load('...'), is not supported: use option topic"]
+    instead = _kafkas_option(key)
+    if instead is not None:
+        return [f"option {key!r} is of Kafka's connector: {instead}"]
     # Spark itself ignores unknown options, so a typo would be a silent default.
     near = difflib.get_close_matches(_normalized(key), table, n=1)
     hint = f"; did you mean {table[near[0]].name}?" if near else ""
     return [f"no option {key!r}{hint}"]
+
+
+# Options of Kafka's connector, in `_normalized` form, which are not also ours, and what to give
+# instead. A user who comes from there writes them by habit; the nearest of our names misleads.
+_KAFKAS: Final = {
+    "kafka.bootstrap.servers": "here name_servers, host:port of RocketMQ's name servers",
+    "subscribe": "here topic, several joined by a comma",
+    "subscribepattern": "here topic, several joined by a comma; there is no pattern",
+    "assign": "here topic; starting_offsets, ending_offsets and pushdown select queues",
+    "maxoffsetspertrigger": "here max_rows",
+    "minoffsetspertrigger": "there is no minimum; a longer trigger interval gathers more",
+    "maxtriggerdelay": "there is no minimum that it would limit",
+    "minpartitions": "here min_partitions, for batch reads; or tasks, which keeps the order",
+    "maxrecordsperpartition": "here max_rows, or tasks",
+    "startingoffsetsbytimestamp": "here starting_timestamp, one for all queues",
+    "endingoffsetsbytimestamp": "here ending_timestamp, one for all queues",
+    "includeheaders": "here the column properties, which is always there",
+    "groupidprefix": "here group",
+    "kafka.group.id": "here group",
+    "fetchoffset.numretries": "here read_timeout_ms",
+    "fetchoffset.retryintervalms": "here read_timeout_ms",
+    "kafkaconsumer.polltimeoutms": "here read_timeout_ms",
+    "key": "keys are a column, sharding_key; the sink's option is key_column",
+    "value": "the value is a column, body; the sink's option is body_column",
+}
+
+
+def _kafkas_option(key: str) -> str | None:
+    known = _KAFKAS.get(_normalized(key))
+    if known is None and key.lower().startswith("kafka."):
+        return "the client's settings have names of their own here, without a prefix"
+    return known
 
 
 # Readers of values; each raises ValueError.
@@ -307,6 +343,9 @@ def _read_end(value: str) -> Boundary:
 
 def _read_timestamp(value: str) -> Boundary:
     if value.isdecimal():
+        # In ms this is 1973, in seconds all times of this century: a topic is not that old.
+        if 0 < int(value) < _LEAST_TIMESTAMP_MS:
+            raise ValueError
         return Boundary(Edge.LATEST, timestamp_ms=int(value))
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
@@ -410,7 +449,7 @@ SOURCE: Final = (
     Setting(
         "starting_timestamp",
         _read_timestamp,
-        "ms since 1970, or ISO 8601",
+        "ms since 1970 (not seconds), or ISO 8601",
         None,
         "begin with the first message stored at this time or later, instead of starting_offsets",
     ),
@@ -424,7 +463,7 @@ SOURCE: Final = (
     Setting(
         "ending_timestamp",
         _read_timestamp,
-        "ms since 1970, or ISO 8601",
+        "ms since 1970 (not seconds), or ISO 8601",
         None,
         "batch only: stop before the first message stored at this time or later",
     ),
@@ -572,6 +611,7 @@ class SourceOptions:
         wanted = [name for name in ("name_servers", "topic") if not values[name]]
         if wanted:
             raise _missing(*wanted)
+        _check_account(values)
         _check_source(values)
         if values["ordered"] is None:
             values["ordered"] = bool(values["group"])
@@ -601,6 +641,13 @@ class SourceOptions:
     def batch_start(self) -> Boundary:
         """Return where a batch read begins."""
         return self.start or Boundary(Edge.EARLIEST)
+
+
+def _check_account(values: Mapping[str, Any]) -> None:
+    # The dataclass checks it, too, and names itself; the user has given options.
+    for given, missing in (("access_key", "secret_key"), ("secret_key", "access_key")):
+        if values[given] and not values[missing]:
+            raise ConfigError(f"option {given} is given, {missing} is missing: give both")
 
 
 def _check_source(values: Mapping[str, Any]) -> None:
@@ -733,6 +780,7 @@ class SinkOptions:
                 "the sink needs option topic, or option topic_column, exactly one of the two. The "
                 "source's column `topic` is where a row comes from, not where it goes"
             )
+        _check_account(values)
         # Only columns that the user named must exist, and the body's: a DataFrame without
         # `sharding_key` is written without keys.
         normalized = {_normalized(name) for name in given}

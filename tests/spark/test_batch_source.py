@@ -75,7 +75,10 @@ def test_offsets_select_a_range_of_each_queue(read, producer, broker):
     assert {o for q, o in found if q == 0} == set(range(10, 20))
     assert {o for q, o in found if q == 1} == set()
     assert {p for p in found if p[0] > 1} == {p for p in whole if p[0] > 1}
-    assert read(starting_offsets="latest").count() == 0
+    with pytest.raises(AnalysisException, match="'latest' reads nothing in a batch"):
+        read(starting_offsets="latest").count()
+    with pytest.raises(AnalysisException, match=r"starting_timestamp is 2.*in the future"):
+        read(starting_timestamp="2999-01-01T00:00:00").count()
 
 
 def test_timestamps_select_start_and_end(read, producer):

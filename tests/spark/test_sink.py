@@ -182,6 +182,15 @@ def test_rows_without_origin_columns_are_written_with_tags_and_keys(
     assert len(stamps) == 400
 
 
+def test_a_key_in_several_tasks_is_refused_without_origin_columns_too(
+    spark: SparkSession, target: dict[str, str]
+) -> None:
+    rows = frame(spark).select("sharding_key", "body").repartition(4)
+    with pytest.raises(Exception, match="is in several tasks of one batch"):
+        write(rows, target)
+    write(rows, target, order="none")
+
+
 @pytest.mark.parametrize(
     ("mode", "said"), [("overwrite", "cannot be overwritten"), ("error", "SAVE_MODE")]
 )

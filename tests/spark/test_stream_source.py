@@ -141,6 +141,17 @@ def test_messages_that_expire_before_a_stream_reads_them_fail_it_or_are_skipped(
     assert min(row.offset for row in rows if row.queue_id == 2) == 40
 
 
+def test_the_checkpoint_of_another_topic_is_refused_and_the_reason_comes_first(stream, producer):
+    send(producer, 10)
+    send(producer, 10, topic="bills")
+    stream.run()
+    with pytest.raises(StreamingQueryException, match="is of topic orders") as caught:
+        stream.run(topic="bills")
+    assert "give the query a checkpointLocation of its own" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert len(stream.rows()) == 10
+
+
 def test_batch_only_options_are_refused_by_a_stream(stream, producer):
     send(producer, 1)
     with pytest.raises(StreamingQueryException, match="are for batch reads"):

@@ -133,8 +133,9 @@ class RowEncoder:
         row = int(text.split("row ")[1].split(":")[0])
         values = batch.slice(row, 1).to_pylist()[0]
         body = values[self._options.body_column]
+        lack = "null" if body is None else "empty"
         reason = (
-            "its body is empty"
+            f"its body is {lack}, column {self._options.body_column!r}"
             if not body
             else (
                 "a key, tag or property contains U+0001 or U+0002, or its properties exceed "
@@ -144,8 +145,8 @@ class RowEncoder:
         # Bodies stay out of errors: these end in logs.
         shown = {name: value for name, value in values.items() if name != "body"}
         return ConfigError(
-            f"no broker accepts a row: {reason}. Filter or change such rows before the write; "
-            f"the row has {shown}"
+            f"no broker accepts row {self._rows + row} of the task: {reason}. Filter or change "
+            f"such rows before the write; the row has {shown}"
         )
 
     # The columns.

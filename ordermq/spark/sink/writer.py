@@ -26,6 +26,7 @@ from ordermq.errors import ConfigError, OrderingError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import Order, SinkOptions
 from ordermq.spark.session import running_task
+from ordermq.spark.shown_errors import text_first
 from ordermq.spark.sink.block_sender import BlockSender, block_sender
 from ordermq.spark.sink.row_encoder import RowEncoder
 
@@ -64,6 +65,7 @@ class SinkWriter:
         options = self._options
         return block_sender(options.name_servers, options.config, options.group, options.selector)
 
+    @text_first()
     def write(self, iterator: Iterator[Any]) -> Sent:
         """Send the rows of one task; return when the broker has acknowledged them all."""
         task = running_task("sink")
@@ -96,6 +98,7 @@ class SinkWriter:
             frozenset(encoder.keys) if encoder.keys is not None else None,
         )
 
+    @text_first()
     def check(self, sent: Sequence[Sent | None]) -> None:
         """Check what the tasks together did to the order.
 
@@ -130,14 +133,16 @@ def _refuse_split_keys(sent: Sequence[Sent], has_keys: bool) -> None:
     # no key is in two tasks.
     tasks = Counter(queue for one in sent for queue in one.sources)
     split = sorted(queue for queue, count in tasks.items() if count > 1)
-    if not split:
+    # Without origin columns nothing tells where rows come from, and only keys can be compared.
+    if not split and (tasks or not has_keys):
         return
     keys = Counter(key for one in sent for key in one.keys or ())
     repeated = sorted(key for key, count in keys.items() if count > 1)
     if has_keys and not repeated:
         if any(one.keys is None for one in sent):
             _log.warning(
-                "%s: rows are in several tasks, with too many keys to check their order", split[0]
+                "%s: rows are in several tasks, with too many keys to check their order",
+                split[0] if split else "sink",
             )
         return
     what = f"key {repeated[0]!r} is" if repeated else f"rows of {split[0]} are"
@@ -191,6 +196,7 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
     return StreamWriter(_sink_options(given, schema, overwrite), schema.names)
 
 
+@text_first()
 def _sink_options(given: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
     if overwrite:
         raise ConfigError(

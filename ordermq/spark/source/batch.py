@@ -25,8 +25,8 @@ from ordermq.errors import OrderMQError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.source.offsets import Ranges, resolve_snapshot
-from ordermq.spark.source.packing import pack, split, task_count
 from ordermq.spark.source.read_task import make_task, read_task
+from ordermq.spark.source.task_ranges import pack, split, task_count
 
 _log = logging.getLogger("ordermq.spark")
 

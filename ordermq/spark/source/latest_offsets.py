@@ -138,8 +138,8 @@ class LatestOffsets:
         if now_ms >= self._hold_again_ms and len(self._held) < len(self._known):
             for queue, end in self._known.items():
                 if queue not in self._held and queue not in self.gone:
-                    task = asyncio.get_running_loop().create_task(self._hold(queue, end))
-                    self._held[queue] = task
+                    work = self._hold(queue, end)
+                    self._held[queue] = self._session.runtime.spawn(work, "held pull")
         self._is_watched = len(self._held) >= len(self._known) - len(self.gone)
 
     async def _hold(self, queue: MessageQueue, end: int) -> None:

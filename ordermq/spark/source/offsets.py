@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from ordermq.client.session import ClientSession
@@ -199,12 +200,32 @@ async def resolve_snapshot(session: ClientSession, options: SourceOptions) -> Ra
 
     Raises: as `resolve_boundary`.
     """
+    start = options.batch_start()
+    if start == Boundary(Edge.LATEST):
+        raise ConfigError(
+            "option starting_offsets='latest' reads nothing in a batch, which ends there, too: "
+            "give earliest, offsets or starting_timestamp, or use spark.readStream"
+        )
+    check_past(start, session.clock.wall_ms())
     queues = await queues_of(session, options.topics)
-    starts = await resolve_boundary(session, options, options.batch_start(), queues)
+    starts = await resolve_boundary(session, options, start, queues)
     ends = await resolve_boundary(session, options, options.end, queues)
     if options.max_rows is not None:
         ends = advance(starts, ends, options.max_rows)
     return {queue: (at, ends[queue]) for queue, at in starts.items() if at < ends[queue]}
+
+
+def check_past(start: Boundary, now_ms: int) -> None:
+    """Refuse a start in the future: it would be the present end of each queue.
+
+    Raises: ConfigError: names the time.
+    """
+    if start.timestamp_ms is not None and start.timestamp_ms > now_ms:
+        moment = datetime.fromtimestamp(start.timestamp_ms / 1_000, UTC).isoformat()
+        raise ConfigError(
+            f"option starting_timestamp is {moment}, in the future: give ms since 1970 or ISO 8601 "
+            "of a time that has passed; a time without a zone is UTC"
+        )
 
 
 async def resolve_boundary(

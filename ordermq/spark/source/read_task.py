@@ -12,8 +12,9 @@ from pyspark.sql.datasource import InputPartition
 from ordermq.errors import StateError
 from ordermq.spark.options import SourceOptions
 from ordermq.spark.session import freeze_imports, shared_session
-from ordermq.spark.source.packing import Range
+from ordermq.spark.shown_errors import text_first
 from ordermq.spark.source.queue_reader import QueueRange, read_ranges
+from ordermq.spark.source.task_ranges import Range
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def read_task(options: SourceOptions, partition: InputPartition) -> Iterator[pa.
     # With no partitions at all, Spark calls `read` once with an empty partition of its own.
     if not isinstance(partition, ReadTask):
         return
-    session = shared_session(options.name_servers, options.remoting)
-    yield from read_ranges(session, options, partition.ranges, partition.lease)
+    with text_first():
+        session = shared_session(options.name_servers, options.remoting)
+        yield from read_ranges(session, options, partition.ranges, partition.lease)
     freeze_imports()

@@ -23,10 +23,11 @@ from pyspark.sql.streaming.datasource import (
 
 from ordermq.errors import ConfigError
 from ordermq.spark.options import Boundary, Edge, SourceOptions
+from ordermq.spark.shown_errors import text_first
 from ordermq.spark.source.offsets import OffsetJson, StreamOffset
-from ordermq.spark.source.packing import pack
 from ordermq.spark.source.read_task import make_task, read_task
 from ordermq.spark.source.stream_driver import StreamDriver
+from ordermq.spark.source.task_ranges import pack
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,6 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # On the driver. The names are Spark's.
 
+    @text_first()
     def initialOffset(self) -> OffsetJson:
         """Return the offset at which a query without a checkpoint begins."""
         return self._driver().initial().to_json()
@@ -71,10 +73,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_rows = self.options.max_rows
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
+    @text_first()
     def prepareForTriggerAvailableNow(self) -> None:
         """Let the query end with the messages that exist now."""
         self._driver().freeze_end()
 
+    @text_first()
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
         """Return the end of the next batch; `start` itself if there is nothing to read."""
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -89,6 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = driver.next_end(since, max_rows)
         return start if end is None else end.to_json()
 
+    @text_first()
     def reportLatestOffset(self) -> OffsetJson:
         """Return the ends of the queues, for the query's progress."""
         version = self._driver().ends_version
@@ -96,12 +101,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._ends = version, self._driver().queue_ends().to_json()
         return self._ends[1]
 
+    @text_first()
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         """Return the tasks of the batch, each queue whole in one."""
         driver, until = self._driver(), StreamOffset.of(end)
         ranges = driver.begin_batch(StreamOffset.of(start), until)
         return [make_task(task, driver.run_id) for task in pack(ranges, until.tasks)]
 
+    @text_first()
     def commit(self, end: OffsetJson) -> None:
         """Commit the offsets of a finished batch for the group, for tools that show lag."""
         self._driver().finish(StreamOffset.of(end))

@@ -21,11 +21,12 @@ from ordermq.spark.source.offsets import (
     Offsets,
     StreamOffset,
     advance,
+    check_past,
     earliest_offsets,
     find_truncation,
     resolve_boundary,
 )
-from ordermq.spark.source.packing import Range, task_count
+from ordermq.spark.source.task_ranges import Range, task_count
 
 _log = logging.getLogger("ordermq.spark")
 # The checkpoint is the truth, so the commit of an unordered run at its end may be given up.
@@ -71,6 +72,7 @@ class StreamDriver(ProcessBound):
         """Return the offset at which a query without a checkpoint begins."""
         # Kept, because Spark asks twice and must get the same answer.
         if self._initial is None:
+            check_past(self._options.stream_start(), self._session.clock.wall_ms())
             queues = self._session.call(queues_of(self._session, self._options.topics))
             # Locked first: until then another member may move the group's offset on.
             self._hold(queues, None)

@@ -105,7 +105,14 @@ WRONG = [
     ({"max_row": "1"}, "no option 'max_row'; did you mean max_rows?"),
     ({"zzzzz": "1"}, "no option 'zzzzz'$"),
     ({"tls_ca_file": "x"}, "tls_ca_file is given without tls=True"),
-    ({"access_key": "x"}, "secret_key is missing"),
+    ({"access_key": "x"}, "option access_key is given, secret_key is missing: give both"),
+    ({"starting_timestamp": "1700000000"}, r"'1700000000': expected ms since 1970 \(not seconds"),
+    ({"maxOffsetsPerTrigger": "5"}, "of Kafka's connector: here max_rows"),
+    ({"subscribe": "orders"}, "of Kafka's connector: here topic"),
+    ({"kafka.bootstrap.servers": "h:1"}, "of Kafka's connector: here name_servers"),
+    ({"kafka.security.protocol": "SSL"}, "settings have names of their own here"),
+    ({"minPartitions": "5", "tasks": "2"}, "tasks and min_partitions: give only one"),
+    ({"key": "k"}, "keys are a column, sharding_key"),
     ({"connect_timeout_ms": "0"}, "RemotingConfig.connect_timeout_ms=0: expected 1.."),
 ]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.source.packing import pack, split, task_count
+from ordermq.spark.source.task_ranges import pack, split, task_count
 
 ranges = st.lists(
     st.tuples(st.integers(0, 10_000), st.integers(1, 5_000)), min_size=1, max_size=60
