@@ -75,7 +75,10 @@ def test_a_task_reads_its_queues_whole_and_one_after_the_other(producer, batches
     sizes = {0: 250, 1: 1, 3: 600, 4: 30, 5: 90, 6: 400, 7: 3}
     fill(producer, sizes, lambda n: b"%d" % n)
     ranges = [(queue, 0, count) for queue, count in sizes.items()]
+    few = list(batches(ranges))
+    assert len(few) == 1  # small ones are joined
     table = pa.Table.from_batches(batches(ranges, arrow_batch_rows="64"))
+    assert pa.Table.from_batches(few).combine_chunks().equals(table.combine_chunks())
     assert places(table) == [(q, n) for q, count in sizes.items() for n in range(count)]
     assert [int(body) for body in table["body"].to_pylist()] == [n for _, n in places(table)]
 

@@ -37,6 +37,7 @@ _CHUNK_BYTES = 32 << 20
 # round trip each. Only this much of each, because all of it is in memory, too.
 _QUEUES_AHEAD = 4
 _FIRST_CHUNK_BYTES = 4 << 20
+_JOINED_BYTES = 4 << 20  # of small record batches in one
 # Pulls of one queue under way at once: with a round trip of 1 ms and 32 messages an answer, one
 # after the other reads 32,000 rows/s at most. Bounded by what their answers need, too.
 _PULLS_AHEAD = 16
@@ -71,12 +72,42 @@ def read_ranges(
     ranges: Sequence[QueueRange],
     lease: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read ranges of queues one after the other.
+    """Read ranges of queues one after the other, small ones together in a record batch.
 
     Args: lease: lease id of the run that holds the queues; None in a batch read, or without locks.
     Raises: DataLoss: messages of a range are missing. RemotingError, RouteError: a broker did not
         answer for `read_timeout_ms`.
     """
+    return _joined(_one_by_one(session, options, ranges, lease), options.arrow_batch_rows)
+
+
+def _joined(batches: Iterator[pa.RecordBatch], most_rows: int) -> Iterator[pa.RecordBatch]:
+    """Join small record batches: each costs Spark as much as some hundred rows."""
+    waiting: list[pa.RecordBatch] = []
+    rows, size = 0, 0
+    for batch in batches:
+        if waiting and (rows + batch.num_rows > most_rows or size > _JOINED_BYTES):
+            yield _one_of(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if waiting:
+        yield _one_of(waiting)
+
+
+def _one_of(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _one_by_one(
+    session: ClientSession,
+    options: SourceOptions,
+    ranges: Sequence[QueueRange],
+    lease: int | None,
+) -> Iterator[pa.RecordBatch]:
     readers = deque(QueueReader(session, options, each, lease) for each in ranges)
     begun: deque[QueueReader] = deque()
     try:
