@@ -9,6 +9,8 @@
 | sinks.py | the sink with a sender that discards, compared with an Arrow writer that counts |
 | __main__.py | runs these, alternated in one process (session.py, turns.py) |
 | growth.py | the same by queues, keys and batch sizes |
+| queues.py | 4 to 1,000 queues: CPU time of a read and of an idle stream |
+| link.py | one queue over a link with a delay |
 | driver.py | the driver half of a stream per micro-batch |
 | memory.py | millions of messages through one query: memory by rows read (processes.py) |
 | page.py, pictures.py | tables and pictures |

@@ -127,21 +127,23 @@ def main() -> None:
     asked = parser.parse_args()
     spark = session(package=asked.package)
     rows: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        with broker_process(Path(folder) / "data", durability="os") as (process, address):
-            for queues in asked.queues:
-                given = {"name_servers": address, "topic": f"orders{queues}"}
-                fill(address, given["topic"], queues, ROWS.get(queues, 100_000))
-                row: dict[str, Any] = {}
-                if asked.only != "idle":
-                    row["batch"] = measure_batch(spark, given, queues, asked.package is not None)
-                if asked.only != "batch":
-                    row["idle"] = measure_idle(
-                        spark, given, process.pid, Path(folder) / f"checkpoint{queues}"
-                    )
-                print(queues, row, flush=True)
-                rows[f"{queues} queues"] = row
-        spark.stop()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        broker_process(Path(folder) / "data", durability="os") as (process, address),
+    ):
+        for queues in asked.queues:
+            given = {"name_servers": address, "topic": f"orders{queues}"}
+            fill(address, given["topic"], queues, ROWS.get(queues, 100_000))
+            row: dict[str, Any] = {}
+            if asked.only != "idle":
+                row["batch"] = measure_batch(spark, given, queues, asked.package is not None)
+            if asked.only != "batch":
+                row["idle"] = measure_idle(
+                    spark, given, process.pid, Path(folder) / f"checkpoint{queues}"
+                )
+            print(queues, row, flush=True)
+            rows[f"{queues} queues"] = row
+    spark.stop()
     if not asked.only and not asked.package:
         workload = {"rows": ROWS, "rounds": ROUNDS, "idle_seconds": IDLE_S}
         result = {"command": "python -m bench.spark.queues", "workload": workload, **rows}
