@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -30,6 +31,16 @@ def test_names_are_unique_and_legal() -> None:
         assert re.fullmatch(r"(messaging|ordermq)(\.[a-z_]+)+", one.name)
         assert one.prometheus_name.endswith("_total") is (one.kind is Kind.COUNTER)
         assert one.meaning.endswith(".")
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    panels = json.loads((SCRIPT["PAGE"].parent / "grafana-dashboard.json").read_text())["panels"]
+    asked = " ".join(target["expr"] for panel in panels for target in panel["targets"])
+    histograms = {one.prometheus_name for one in EVERY if one.kind is Kind.HISTOGRAM}
+    known = {one.prometheus_name for one in EVERY} - histograms
+    parts = {f"{name}_{end}" for name in histograms for end in ("bucket", "sum", "count")}
+    assert set(re.findall(r"\b((?:messaging|ordermq)_\w+)\s*[{\[]", asked)) <= known | parts
+    assert known - set(re.findall(r"\w+", asked)) == {"ordermq_producer_events_total"}
 
 
 def test_what_the_conventions_name_has_their_name() -> None:
