@@ -16,6 +16,7 @@ _COMMANDS = {
         "consume",
         "Print and commit the messages of TOPIC as a member of GROUP.",
     ),
+    "run": ("run", "run", "Run a consumer in several processes, which share its group's queues."),
     "topics": ("topics", "topics", "List, describe, create and delete topics."),
     "groups": ("groups", "groups", "List consumer groups, and describe one."),
     "lag": ("lag", "lag", "Show how many messages GROUP is behind on each queue."),
