@@ -56,6 +56,7 @@ class PrometheusMetrics(Collector):
                 )
         # Found by their labels at each call: the library's own look-up takes longer than the rest.
         self._timed: dict[tuple[Instrument, Values], Histogram] = {}
+        self._counted: dict[tuple[Instrument, Values], Counter] = {}
         self._clients = WatchedClients(self)
         registry.register(self)
 
@@ -109,7 +110,12 @@ class PrometheusMetrics(Collector):
 
     def add(self, instrument: Instrument, count: int, labels: Values) -> None:
         """Count something."""
-        self._counters[instrument].labels(SYSTEM, *labels).inc(count)
+        place = instrument, labels
+        counted = self._counted.get(place)
+        if counted is None:
+            counted = self._counters[instrument].labels(SYSTEM, *labels)
+            self._counted[place] = counted
+        counted.inc(count)
 
 
 def _label_names(instrument: Instrument) -> list[str]:
