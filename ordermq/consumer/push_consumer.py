@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -66,6 +67,7 @@ _L = TypeVar("_L", bound=Listener)
 _C = TypeVar("_C", bound=ConcurrentListener)
 _CLOSE_TIMEOUT_S = 60.0
 _COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
+_SIGNAL_CHECK_S = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SIGNALS_LEFT_ALONE = (
     "group %s: run() is not on the main thread: SIGINT and SIGTERM are left alone; call stop() to "
@@ -525,7 +527,7 @@ class PushConsumer(Starting):
         try:
             if self._member is None or self._closed:
                 self.start()
-            self._stop_requests.get()
+            self._wait_for_stop()
             return self.close(timeout_s)
         except KeyboardInterrupt:
             _log.warning(
@@ -536,6 +538,14 @@ class PushConsumer(Starting):
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+    def _wait_for_stop(self) -> None:
+        # In slices: the kernel may deliver a signal on any thread, such as one that is just
+        # starting another. Then nothing interrupts this wait, and only between two slices does
+        # Python call the handler.
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._stop_requests.get(timeout=_SIGNAL_CHECK_S)
 
     def stop(self) -> None:
         """Make `run` close and return; from any thread or signal handler."""
