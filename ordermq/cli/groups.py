@@ -66,7 +66,9 @@ def describe_group(group: str, servers: Servers, as_json: bool) -> None:
     require_known(state)
     held = {
         member.client_id: [
-            str(queue) for queue, (name, _) in state.holdings.items() if name == member.client_id
+            str(queue)
+            for queue, (name, _) in sorted(state.holdings.items())
+            if name == member.client_id
         ]
         for member in state.members
     }

@@ -30,7 +30,7 @@ _LOOK_AGAIN_S = 0.5
 
 @click.group(epilog=EXIT_CODES)
 def parked() -> None:
-    """List, show and go on with keys that groups hold back in a parking topic.
+    """List, show and go on with keys that groups hold back.
 
     \b
     Example:
