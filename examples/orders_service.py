@@ -20,10 +20,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request, Response
-from sqlalchemy import Column, Integer, MetaData, String, Table, event, select
+from sqlalchemy import Column, Integer, MetaData, String, Table, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.schema import CreateTable
 
 from ordermq import AsyncBatch, AsyncConsumer, AsyncProducer, Message
 
@@ -33,7 +34,7 @@ STEPS = Table(
     MetaData(),
     Column("queue", String, primary_key=True),
     Column("offset", Integer, primary_key=True),
-    Column("order_id", String, nullable=False, index=True),
+    Column("order_id", String, nullable=False),
     Column("step", String, nullable=False),
     Column("deliveries", Integer, nullable=False, default=1),
 )
@@ -43,13 +44,7 @@ log = logging.getLogger("orders_service")
 def connect() -> AsyncEngine:
     """Make the connection pool that requests and the consumer share."""
     url = os.environ.get("DATABASE_URL", "sqlite+aiosqlite:///orders.db")
-    engine = create_async_engine(url, connect_args={"timeout": 30})
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def prepare(connection, _record):  # several processes write: readers must not wait for them
-        connection.execute("PRAGMA journal_mode = WAL")
-
-    return engine
+    return create_async_engine(url, connect_args={"timeout": 30})  # processes wait for each other
 
 
 async def write(engine: AsyncEngine, batch: AsyncBatch) -> None:
@@ -86,7 +81,8 @@ async def consume(engine: AsyncEngine, consumer: AsyncConsumer) -> None:
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     engine = connect()
     async with engine.begin() as connection:
-        await connection.run_sync(STEPS.metadata.create_all)
+        # Not `create_all`: that looks first, and another process may create it in between.
+        await connection.execute(CreateTable(STEPS, if_not_exists=True))
     async with (
         AsyncProducer("order-desk") as producer,
         AsyncConsumer(GROUP, TOPIC, consume_from_where="first_offset") as consumer,
