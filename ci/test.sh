@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run everything that a commit must pass, in a few minutes: lint, the documentation, the C core under
-# each compiler, under sanitizers and fuzzed, the parts that use the core with cffi and the reference,
-# all tests with Cython, then short runs on RocketMQ and Spark if Java is installed.
+# Run everything that a commit must pass, in a few minutes: lint, the documentation, one wheel, the C
+# core under each compiler, under sanitizers and fuzzed, the parts that use the core with cffi and the
+# reference, all tests with Cython, then short runs on RocketMQ and Spark if Java is installed.
 # Arguments go to the run with Cython.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
@@ -10,6 +10,7 @@ pytest="$venv/bin/python -m pytest -n 3"
 
 ci/lint.sh
 ci/docs.sh
+ci/wheel.sh
 ci/compilers.sh
 ci/sanitize.sh
 SECONDS_EACH=${FUZZ_SECONDS:-5} ci/fuzz.sh

@@ -1,5 +1,5 @@
 """Compare an sdist and a wheel with the files that git tracks: none missing, none added; the native
-modules are hardened (ci/hardening.py). Needs pyelftools.
+modules are hardened (ci/hardening.py), and neither is larger than its budget. Needs pyelftools.
 
 python ci/wheel_contents.py DIST.tar.gz DIST.whl
 """
@@ -25,6 +25,10 @@ MADE_WHEEL = re.compile(
     r"|licenses/LICENSE)"
 )
 NATIVE = re.compile(r"ordermq/core/(_cython|_cffi)\.[\w.-]*so")
+
+
+# A wheel is loaded into every container that uses it: growth is to be decided, not to happen.
+BUDGET_BYTES = {"sdist": 1_000_000, "wheel": 4_000_000}
 
 
 def tracked(*rooms: str) -> set[str]:
@@ -55,6 +59,12 @@ def wheel_faults(path: str) -> list[str]:
     return faults
 
 
+def size_faults(what: str, path: str) -> list[str]:
+    size, budget = Path(path).stat().st_size, BUDGET_BYTES[what]
+    print(f"ordermq: {what} of {size:,} bytes, at most {budget:,}")
+    return [f"{what}: {size:,} bytes, more than {budget:,}"] if size > budget else []
+
+
 def differences(what: str, found: set[str], wanted: set[str], made: re.Pattern[str]) -> list[str]:
     more = {name for name in found - wanted if not made.fullmatch(name)}
     return [f"{what}: {name} is missing" for name in sorted(wanted - found)] + [
@@ -65,7 +75,9 @@ def differences(what: str, found: set[str], wanted: set[str], made: re.Pattern[s
 def main() -> int:
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    faults = sdist_faults(sys.argv[1]) + wheel_faults(sys.argv[2])
+    sdist, wheel = sys.argv[1:]
+    faults = sdist_faults(sdist) + size_faults("sdist", sdist)
+    faults += wheel_faults(wheel) + size_faults("wheel", wheel)
     for fault in faults:
         print(f"ordermq: {fault}", file=sys.stderr)
     if not faults:
