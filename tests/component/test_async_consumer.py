@@ -140,15 +140,21 @@ def test_a_backlog_leaves_the_loop_to_its_other_tasks(
     async def main() -> None:
         consumer, turns = made(broker, consume_message_batch_max_size=1), 0
 
+        async def turn() -> None:
+            nonlocal turns
+            while len(turns_at_calls) < 100:
+                await asyncio.sleep(0)
+                turns += 1
+
+        turning = asyncio.create_task(turn())  # before the start: calls may come during it
+
         @consumer.orderly
         async def listen(messages: Any, context: Any) -> None:  # awaits nothing
             turns_at_calls.append(turns)
             time.sleep(0.002)  # longer than a run may keep the loop
 
         async with consumer:
-            while len(turns_at_calls) < 100:
-                await asyncio.sleep(0)
-                turns += 1
+            await turning
 
     run(main())
     assert len(set(turns_at_calls)) == 100, "another task had a turn between any two calls"
