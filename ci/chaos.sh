@@ -6,10 +6,21 @@
 #   ci/chaos.sh --messages 200000 --faults 12 --seed 7
 #   ci/chaos.sh --version 4.9.7          another version of RocketMQ (default 5.3.3)
 #   ci/chaos.sh --ours-only              without Java's members, as a control
-# Needs a JDK 17 and Maven.
+# Or break one thing at a time, on the embedded broker, RocketMQ 5.3.3 and 4.9.7, and print a line of
+# figures for each (docs/reliability.md). A problem makes it exit with an error.
+#   ci/chaos.sh --table --write          every row on every broker, into docs/reliability.md
+#   ci/chaos.sh --table --on embedded    one broker; needs no Java
+#   ci/chaos.sh --table --on 5.3.3 --row kill-broker
+#   ci/chaos.sh --table --list           the rows
+# Needs a JDK 17 and Maven for RocketMQ, and Debian's package faketime for the row wall-clock.
 set -euo pipefail
 version=5.3.3
+is_table=
 case ${1:-} in
+--table)
+    is_table=yes
+    shift
+    ;;
 -h | --help)
     sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
     exit 0
@@ -20,6 +31,9 @@ case ${1:-} in
     ;;
 esac
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
+if [ -n "$is_table" ]; then
+    exec "$venv/bin/python" -m tests.fault_table.run "$@"
+fi
 
 folder=$root/build/chaos-$$
 trap '[ -d "$folder" ] && ci/rocketmq.sh down any --folder "$folder"' EXIT

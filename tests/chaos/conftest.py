@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,28 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Child:
-    """A child process with its standard output line by line; always ended."""
+    """A child process with its standard output line by line; always ended.
 
-    def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
+    Args:
+        environment: variables besides those of this process.
+        errors: the file of its standard error; None: that of this process.
+    """
+
+    def __init__(
+        self,
+        *command: str,
+        environment: Mapping[str, str] | None = None,
+        errors: Path | None = None,
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                stdout=subprocess.PIPE,
+                stderr=None if errors is None else stack.enter_context(errors.open("ab")),
+                text=True,
+                cwd=ROOT,
+                env=os.environ | (environment or {}),
+            )
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline().strip()
 

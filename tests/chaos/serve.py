@@ -1,4 +1,4 @@
-"""A broker to be killed: python -m tests.chaos.serve DATABASE PORT LEASE_MS HISTORY."""
+"""A broker to be killed: python -m tests.chaos.serve DATABASE PORT LEASE_MS HISTORY [NAME]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ordermq.events import History
 
 
 def main() -> None:
-    path, port, lease_ms, history = sys.argv[1:5]
+    path, port, lease_ms, history, *names = sys.argv[1:]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with (
@@ -22,7 +22,10 @@ def main() -> None:
             path,
             port=int(port),
             config=BrokerConfig(
-                lock_max_live_ms=int(lease_ms), client_scan_interval_ms=500, durability="fsync"
+                broker_name=names[0] if names else "embedded",
+                lock_max_live_ms=int(lease_ms),
+                client_scan_interval_ms=500,
+                durability="fsync",
             ),
             history=recorder,
         ) as broker,

@@ -32,15 +32,16 @@ class NameServer:
         self, name: str, broker: EmbeddedBroker, topic: str, queues: int, *, writable: bool = True
     ) -> None:
         """Create a topic at a broker and list it; one that is not writable is only listed so."""
-        with WireClient(broker.port) as client:
-            ext = {
-                "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
-                "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
-                "order": "false",
-            }  # fmt: skip
-            assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+        self.register_address(name, broker.address, topic, queues, writable=writable)
+
+    def register_address(
+        self, name: str, address: str, topic: str, queues: int, *, writable: bool = True
+    ) -> None:
+        """Do the same with a broker of another process."""
+        with WireClient(int(address.rpartition(":")[2])) as client:
+            client.create_topic(topic, queues)
         data = QueueData(name, queues, queues, 6 if writable else PERM_READ)
-        self._routes.setdefault(topic, {})[name] = broker.address, data
+        self._routes.setdefault(topic, {})[name] = address, data
 
     def forget(self, name: str) -> None:
         """Drop a broker from all routes."""

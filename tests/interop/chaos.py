@@ -307,13 +307,19 @@ class Chaos:
         return outcome
 
     def _is_woken(self, event: dict[str, Any]) -> bool:
-        """True if a late start is that of a member frozen right between its check and its call.
+        return is_woken(event, self.woken)
 
-        No check can prevent that; what it did is not committed
-        (docs/internals/semantics.md#fencing).
-        """
-        pid = int(event["p"].split("@")[1].split("#")[0])
-        return any(0 <= event["t"] - at < WOKEN_NS for at in self.woken[pid])
+
+def is_woken(event: dict[str, Any], woken: dict[int, list[int]]) -> bool:
+    """True if a late start is that of a member frozen right between its check and its call.
+
+    No check can prevent that; what it did is not committed
+    (docs/internals/semantics.md#fencing).
+
+    Args: woken: process id -> boot times of its SIGCONTs.
+    """
+    pid = int(event["p"].split("@")[1].split("#")[0])
+    return any(0 <= event["t"] - at < WOKEN_NS for at in woken[pid])
 
 
 def events_of(histories: list[Path]) -> Iterator[dict[str, Any]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ class LineProcess:
     Args:
         folder: where its errors go.
         working_directory: where it runs; `folder` if None.
+        environment: variables besides those of this process.
         on_line: called with each line after the first, on a thread of its own; without it,
             `read` returns them.
     """
@@ -32,6 +34,7 @@ class LineProcess:
         folder: Path,
         *,
         working_directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         on_line: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._name = " ".join(command)
@@ -43,6 +46,7 @@ class LineProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=working_directory or folder,
+                env=os.environ | (environment or {}),
             )
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._on_line = on_line

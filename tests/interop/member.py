@@ -1,4 +1,5 @@
-"""A group member as a process: python -m tests.interop.member NAME_SERVERS GROUP TOPIC HISTORY.
+"""A group member as a process: python -m tests.interop.member NAME_SERVERS GROUP TOPIC HISTORY
+[SETTINGS as JSON].
 
 Prints what it got as JSON lines, as java/Member.java does; leaves when its standard input ends.
 """
@@ -8,15 +9,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ordermq import MessageView, PushConsumer
 from ordermq.consumer.listener import ConsumeContext
 from tests.interop.run import MEMBER_SETTINGS
 
 
-def main() -> None:
-    name_servers, group, topic, history = sys.argv[1:5]
+def main(prepare: Callable[[PushConsumer], None] = lambda consumer: None, **more: Any) -> None:
+    """Run it.
+
+    Args:
+        prepare: told of the consumer before its start.
+        more: settings that are no JSON.
+    """
+    name_servers, group, topic, history, *given = sys.argv[1:]
+    settings = MEMBER_SETTINGS | (json.loads(given[0]) if given else {}) | more
 
     def say(**members: object) -> None:
         os.write(1, json.dumps(members).encode() + b"\n")
@@ -33,9 +42,10 @@ def main() -> None:
                 body=bytes(message.body).decode("latin-1"),
             )
 
-    consumer = PushConsumer(group, name_servers=name_servers, history=history, **MEMBER_SETTINGS)
+    consumer = PushConsumer(group, name_servers=name_servers, history=history, **settings)
     consumer.subscribe(topic)
     consumer.orderly(listen)
+    prepare(consumer)
     with consumer:
         say(ready=consumer.client_id)
         sys.stdin.read()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,17 +191,27 @@ class Run:
         self.histories.append(history)
         return consumer
 
-    def member_process(self, name: str) -> LineProcess:
-        """Start a member as a process, which may be killed."""
+    def member_process(
+        self,
+        name: str,
+        module: str = "tests.interop.member",
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> LineProcess:
+        """Start a member as a process, which may be killed.
+
+        Args: settings: that are JSON, besides MEMBER_SETTINGS.
+        """
         history = self.folder / f"{name}.jsonl"
         self.histories.append(history)
         process = LineProcess(
             [
-                sys.executable, "-m", "tests.interop.member", self.cluster.name_servers,
-                self.group, self.topic, str(history),
+                sys.executable, "-m", module, self.cluster.name_servers,
+                self.group, self.topic, str(history), json.dumps(settings),
             ],
             self.folder,
             working_directory=ROOT,
+            environment=environment,
             on_line=lambda line: self.deliver(name, line),
         )  # fmt: skip
         self._processes.append(process)

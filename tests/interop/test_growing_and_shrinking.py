@@ -3,23 +3,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ordermq import Message
-from ordermq.errors import OrderingError
 from ordermq.model.message_queue import MessageQueue
 from tests.interop.cluster import Cluster, eventually
+from tests.interop.ordered_flow import OrderedFlow
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import Run
 
 pytestmark = [pytest.mark.restarts, pytest.mark.timeout(600)]  # Java looks at routes every 30 s
 WIPE_WRITE_PERM_OF_BROKER = 205  # of a name server: mqadmin wipeWritePerm
-QUEUES, KEYS = 4, 64  # enough keys that every queue gets some
+QUEUES = 4
 FORGET_MS = 5_000
 
 
@@ -41,45 +39,6 @@ def run(growing: Cluster, tmp_path: Path) -> Iterator[Run]:
     running = Run(growing, tmp_path, "growing")
     yield running
     running.close()
-
-
-class OrderedFlow:
-    """Sends without end. Where the queues change it does as the error says: waits until everything
-    is consumed, then goes on with a new producer."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.changes = 0
-        self.failures: list[BaseException] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-
-    def __enter__(self) -> OrderedFlow:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        run = self.run
-        try:
-            while not self._stop.wait(0.001):
-                key = f"k{run.sent % KEYS}"
-                message = Message(run.topic, str(run.sent).encode())
-                try:
-                    receipt = run.producer.send(message, sharding_key=key)
-                except OrderingError:
-                    run.wait_for_all()
-                    run.renew_producer()
-                    self.changes += 1
-                else:
-                    run.sent += 1
-                    run.stored(receipt.message_queue, receipt.queue_offset, key)
-        except BaseException as error:
-            self.failures.append(error)
-            raise
 
 
 def queues_of(run: Run, *brokers: str) -> set[MessageQueue]:

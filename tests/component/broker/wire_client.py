@@ -151,6 +151,14 @@ class WireClient:
 
     # Requests
 
+    def create_topic(self, topic: str, queues: int) -> None:
+        ext = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+            "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+        }  # fmt: skip
+        assert self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, ext).code == 0
+
     def start_send(
         self,
         topic: str,

@@ -1,0 +1,592 @@
+"""The rows of the fault table: each breaks one thing, again and again, under load."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ordermq.errors import BrokerError
+from tests.component.name_server import NameServer
+from tests.fault_table.network import (
+    TO_CLIENT,
+    TO_SERVER,
+    Network,
+    flip_in_lengths,
+    flip_in_record,
+)
+from tests.fault_table.scene import Scene
+from tests.fault_table.servers import EMBEDDED, QUEUES, Embedded, Servers
+from tests.interop.cluster import eventually
+from tests.interop.ordered_flow import OrderedFlow
+
+Play = Callable[[Servers, Path], contextlib.AbstractContextManager[Scene]]
+HERE = Path(__file__).parent
+FAKETIME = Path("/usr/lib", f"{os.uname().machine}-linux-gnu", "faketime", "libfaketimeMT.so.1")
+WIPE_WRITE_PERM_OF_BROKER = 205  # of a name server: mqadmin wipeWritePerm
+MORE_QUEUES = 4  # of a broker that is added
+MIB = 1 << 20
+
+
+class Missing(Exception):
+    """A row lacks something that it needs."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Attributes:
+        play: yields its scene when the faults are over; what is left is to judge.
+        anywhere: also on RocketMQ.
+    """
+
+    name: str
+    fault: str
+    play: Play
+    anywhere: bool
+
+
+ROWS: dict[str, Row] = {}
+
+
+def row(fault: str, *, anywhere: bool = True) -> Callable[[Callable[..., Iterator[Scene]]], Play]:
+    """Add a row to the table, named as its function."""
+
+    def add(play: Callable[..., Iterator[Scene]]) -> Play:
+        name = play.__name__.replace("_", "-")
+        ROWS[name] = Row(name, fault, contextlib.contextmanager(play), anywhere)
+        return ROWS[name].play
+
+    return add
+
+
+@contextlib.contextmanager
+def scene_on(servers: Servers, folder: Path, **more: object) -> Iterator[Scene]:
+    """A topic, its group of two members, and messages that flow."""
+    scene = Scene(servers, folder, **more)  # type: ignore[arg-type]
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+@contextlib.contextmanager
+def direct(servers: Servers, folder: Path, **more: object) -> Iterator[Scene]:
+    """A scene with its topic and two members."""
+    with scene_on(servers, folder, **more) as scene:
+        servers.put_topic(scene.run.topic)
+        scene.join(2)
+        yield scene
+
+
+@contextlib.contextmanager
+def behind_network(servers: Servers, folder: Path, seed: int = 1) -> Iterator[Scene]:
+    """A scene whose clients reach the servers through a network."""
+    network = Network(servers.addresses, seed)
+    try:
+        with direct(servers, folder, network=network) as scene:
+            yield scene
+    finally:
+        network.close()
+
+
+def pause(seconds: float) -> None:
+    """Let a fault last."""
+    threading.Event().wait(seconds)
+
+
+# Processes that are killed and frozen.
+
+
+@row("a member is killed with -9; another joins")
+def kill_member(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with direct(servers, folder) as scene:
+        with scene.run.flow():
+            for _ in range(scene.times):
+                scene.let_flow()
+                scene.members.pop(scene.one()).kill()
+                scene.faults += 1
+                scene.join()
+                scene.wait_for_every_queue()
+        yield scene
+
+
+@row("a member is stopped (SIGSTOP) for longer than its locks live, and goes on")
+def freeze_member(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with direct(servers, folder) as scene:
+        with scene.run.flow():
+            for _ in range(scene.times):
+                scene.let_flow()
+                name = scene.one()
+                # One more member: else the share of the frozen one, which is still in the group,
+                # would wait for it.
+                scene.freeze(scene.members[name], 1.5 * servers.lease_s, scene.join)
+                scene.wait_for_every_queue()
+                scene.members.pop(name).leave()
+        yield scene
+
+
+@row("Ctrl-C twice at a member, 0 to 300 ms apart; another joins")
+def interrupt_member(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with direct(servers, folder) as scene:
+        with scene.run.flow():
+            for _ in range(scene.times):
+                scene.let_flow()
+                victim = scene.members.pop(scene.one())
+                victim.process.send_signal(signal.SIGINT)
+                pause(scene.draw.uniform(0, 0.3))
+                victim.process.send_signal(signal.SIGINT)
+                scene.faults += 1
+                eventually(lambda: not victim.is_running, "it ends")  # noqa: B023
+                scene.join()
+                scene.wait_for_every_queue()
+        yield scene
+
+
+@row("a producer is killed with -9; another goes on")
+def kill_producer(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with direct(servers, folder) as scene:
+        for _ in range(scene.times):
+            victim = scene.sender()
+            scene.let_flow()
+            victim.kill()
+            scene.faults += 1
+        last = scene.sender()
+        scene.let_flow()
+        last.leave()
+        yield scene
+
+
+@row("a producer is stopped (SIGSTOP) for 3 s, with requests on their way, and goes on")
+def freeze_producer(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with direct(servers, folder) as scene:
+        sender = scene.sender()
+        for _ in range(scene.times):
+            scene.let_flow()
+            scene.freeze(sender, 3.0, lambda: None)
+        scene.let_flow()
+        sender.leave()
+        yield scene
+
+
+@row("a producer forks children that use its connections and are refused, then their own")
+def fork(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with direct(servers, folder) as scene:
+        sender = scene.sender(forks=4)
+        eventually(lambda: len(scene.run.forks) >= 5 * scene.times, "children")
+        sender.leave()
+        scene.faults = len(scene.run.forks)
+        assert set(scene.run.forks) == {0}, f"ends of children: {scene.run.forks}"
+        yield scene
+
+
+@row("the broker is killed with -9 and started again")
+def kill_broker(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with direct(servers, folder) as scene:
+        with scene.run.flow():
+            for _ in range(scene.times):
+                scene.let_flow()
+                servers.kill_broker(scene.run)
+                scene.faults += 1
+                servers.start_broker(scene.run)
+                scene.wait_for_every_queue()
+        yield scene
+
+
+@row("the broker is stopped (SIGSTOP) for longer than its locks live, and goes on")
+def freeze_broker(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with direct(servers, folder) as scene:
+        with scene.run.flow():
+            for _ in range(scene.times):
+                scene.let_flow()
+                servers.signal_broker(signal.SIGSTOP)
+                pause(1.5 * servers.lease_s)
+                servers.signal_broker(signal.SIGCONT)
+                scene.faults += 1
+                scene.wait_for_every_queue()
+        yield scene
+
+
+# The network.
+
+
+@row("connections are reset in the middle of a frame, in either direction")
+def cut(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with behind_network(servers, folder) as scene:
+        assert scene.network is not None
+        with scene.run.flow():
+            for _ in range(5 * scene.times):
+                scene.let_flow(100)
+                scene.network.cut(2)
+                scene.let_flow(100)
+        yield scene
+
+
+@row("half-open: what clients send stays in a middlebox, which delivers it 6 s late")
+def silent_to_server(servers: Servers, folder: Path) -> Iterator[Scene]:
+    yield from silent(servers, folder, TO_SERVER)
+
+
+@row("half-open: what servers answer stays in a middlebox, which delivers it 6 s late")
+def silent_to_client(servers: Servers, folder: Path) -> Iterator[Scene]:
+    yield from silent(servers, folder, TO_CLIENT)
+
+
+def silent(servers: Servers, folder: Path, direction: str) -> Iterator[Scene]:
+    """One direction of all connections goes silent, again and again."""
+    with behind_network(servers, folder) as scene:
+        assert scene.network is not None
+        with scene.run.flow():
+            for _ in range(scene.times):
+                scene.let_flow()
+                with scene.network.silent(direction):
+                    pause(6.0)
+                scene.wait_for_every_queue()
+        yield scene
+
+
+@row("each frame is held back for 0 to 100 ms, one after the other")
+def delay(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with behind_network(servers, folder) as scene:
+        assert scene.network is not None
+        with scene.run.flow():
+            scene.let_flow()
+            with scene.network.delayed(0.1):
+                scene.let_flow(100 * scene.times)
+            scene.wait_for_every_queue()
+        yield scene
+
+
+@row("a bit flips in the records of every fifth answer to a pull")
+def damaged_records(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with behind_network(servers, folder) as scene:
+        assert scene.network is not None
+        with scene.run.flow():
+            scene.let_flow()
+            with scene.network.damaged(0.2, flip_in_record):
+                eventually(lambda: scene.network.faults >= 20 * scene.times, "damaged answers")
+            scene.wait_for_every_queue()
+        yield scene
+
+
+@row("a bit flips in the lengths of a hundredth of the frames to clients")
+def damaged_lengths(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with behind_network(servers, folder) as scene:
+        assert scene.network is not None
+        with scene.run.flow():
+            scene.let_flow()
+            with scene.network.damaged(0.01, flip_in_lengths):
+                eventually(lambda: scene.network.faults >= 3 * scene.times, "damaged frames")
+            # A length that is wrong and possible swallows what follows, for a minute at most.
+            scene.wait_for_every_queue(deadline_s=150.0)
+        yield scene
+
+
+# Servers that come and go.
+
+
+@row("one of two name servers goes, then both, then both come back")
+def name_servers(servers: Servers, folder: Path) -> Iterator[Scene]:
+    cluster = getattr(servers, "cluster", None)
+    if cluster is not None:
+        with direct(servers, folder) as scene:
+            with scene.run.flow():
+                for _ in range(scene.times):
+                    scene.let_flow()
+                    cluster.kill("name-server")
+                    scene.faults += 1
+                    scene.join()  # it cannot start before there is one
+                    cluster.start("name-server")
+                    scene.wait_for_every_queue()
+            yield scene
+        return
+    with contextlib.ExitStack() as stack:
+        two = [NameServer(), NameServer()]
+        stack.callback(lambda: [each.close() for each in two])
+        told = ";".join(each.address for each in two)
+        scene = stack.enter_context(scene_on(servers, folder, name_servers=told))
+
+        def register(each: NameServer) -> None:
+            each.register_address(servers.name, servers.name_servers, scene.run.topic, QUEUES)
+
+        for each in two:
+            register(each)
+        scene.join(2)
+        with scene.run.flow():
+            for round_ in range(scene.times):
+                away = [0, 1] if round_ % 2 else [round_ // 2 % 2]
+                ports = [int(each.address.rpartition(":")[2]) for each in two]
+                scene.let_flow()
+                for number in away:
+                    two[number].close()
+                    scene.faults += 1
+                pause(2.0)
+                scene.let_flow()
+                for number in away:
+                    two[number] = NameServer(ports[number])
+                    register(two[number])
+                scene.join()
+                scene.wait_for_every_queue()
+        yield scene
+
+
+@row("a broker is added under load; another stops taking messages, is read empty and removed")
+def brokers_change(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with contextlib.ExitStack() as stack:
+        cluster = getattr(servers, "cluster", None)
+        if cluster is not None:
+            scene = stack.enter_context(direct(servers, folder))
+            topic = scene.run.topic
+
+            def add() -> None:
+                cluster.put_topic(topic, {"broker-a": QUEUES, "broker-b": MORE_QUEUES})
+
+            def drain() -> None:
+                told = {"brokerName": "broker-b"}
+                answer = cluster.ask("name-server", WIPE_WRITE_PERM_OF_BROKER, told)
+                assert answer.code == 0, answer.remark
+
+            def remove() -> None:
+                cluster.stop("broker-b")
+                stack.callback(cluster.start, "broker-b")
+
+        else:
+            names = NameServer()
+            stack.callback(names.close)
+            (folder / "other").mkdir()
+            other = Embedded(folder / "other", "other")
+            stack.callback(other.close)
+            scene = stack.enter_context(scene_on(servers, folder, name_servers=names.address))
+            topic = scene.run.topic
+            scene.add_histories(other)
+            names.register_address(servers.name, servers.name_servers, topic, QUEUES)
+            scene.join(2)
+
+            def add() -> None:
+                names.register_address("other", other.name_servers, topic, MORE_QUEUES)
+
+            def drain() -> None:
+                names.register_address(
+                    "other", other.name_servers, topic, MORE_QUEUES, writable=False
+                )
+
+            def remove() -> None:
+                names.forget("other")
+                other.close()
+
+        scene.run.producer_settings["route_interval_ms"] = 500
+        with OrderedFlow(scene.run) as flow:
+            scene.let_flow()
+            add()
+            eventually(lambda: flow.changes == 1 or flow.failures, "a producer with new queues")
+            scene.wait_for_every_queue(QUEUES + MORE_QUEUES)
+            drain()
+            eventually(lambda: flow.changes == 2 or flow.failures, "a producer with fewer queues")
+            remove()
+            scene.wait_for_every_queue()
+            scene.faults = 2
+        assert not flow.failures, flow.failures
+        yield scene
+
+
+# Clocks and observers.
+
+
+@row("the wall clock of every member jumps by up to an hour at each look; the host seems to sleep")
+def clock_jumps(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with scene_on(servers, folder) as scene:
+        servers.put_topic(scene.run.topic)
+        scene.join(2, "tests.fault_table.odd_member", {"ORDERMQ_ODD": "clock"})
+        with scene.run.flow():
+            for _ in range(scene.times):
+                scene.let_flow(500)
+                scene.members.pop(scene.one()).kill()
+                scene.faults += 1
+                scene.join(1, "tests.fault_table.odd_member", {"ORDERMQ_ODD": "clock"})
+                scene.wait_for_every_queue()
+        yield scene
+
+
+@row("the system's wall clock jumps by hours, for members and embedded broker (faketime)")
+def wall_clock(servers: Servers, folder: Path) -> Iterator[Scene]:
+    if not FAKETIME.exists():
+        raise Missing("faketime is not installed (Debian: apt install faketime)")
+    told = folder / "time"
+
+    def set_clock(hours: int) -> None:
+        # Replaced at once: the library exits on a file without a time.
+        fresh = told.with_suffix(".new")
+        fresh.write_text(f"{hours * 3_600:+d}\n")
+        fresh.replace(told)
+
+    set_clock(0)
+    environment = {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(told),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # no jump of a wall clock moves that one
+    }
+    with contextlib.ExitStack() as stack:
+        if servers.name == EMBEDDED:
+            (folder / "faked").mkdir()
+            faked = Embedded(folder / "faked", environment=environment)
+            stack.callback(faked.close)
+            servers = faked
+        scene = stack.enter_context(scene_on(servers, folder))
+        servers.put_topic(scene.run.topic)
+        scene.join(2, environment=environment)
+        with scene.run.flow():
+            for hours in (1, -1, 48, 0)[: scene.times + 1]:
+                scene.let_flow()
+                set_clock(hours)
+                scene.faults += 1
+                scene.members.pop(scene.one()).leave()
+                scene.join(environment=environment)
+                scene.wait_for_every_queue()
+        yield scene
+
+
+@row("hooks of every member raise before and after each call")
+def hooks(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with scene_on(servers, folder) as scene:
+        servers.put_topic(scene.run.topic)
+        scene.join(2, "tests.fault_table.odd_member", {"ORDERMQ_ODD": "hooks"})
+        with scene.run.flow():
+            scene.let_flow(300 * scene.times)
+        scene.faults += len(scene.run.deliveries)
+        yield scene
+
+
+# Disk, power and connections of the embedded broker.
+
+
+def built(source: str, folder: Path) -> Path:
+    """Compile a library that is preloaded."""
+    library = folder / f"{Path(source).stem}.so"
+    command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(HERE / source), "-ldl"]
+    subprocess.run([*command, "-lpthread"], check=True)
+    return library
+
+
+@contextlib.contextmanager
+def own_broker(folder: Path, **environment: str) -> Iterator[Embedded]:
+    """An embedded broker with an environment of its own."""
+    (folder / "own").mkdir()
+    servers = Embedded(folder / "own", environment=environment)
+    try:
+        yield servers
+    finally:
+        servers.close()
+
+
+@row("the broker's disk is full for 2 s", anywhere=False)
+def disk_full(servers: Servers, folder: Path) -> Iterator[Scene]:
+    assert isinstance(servers, Embedded)
+    # Its own history is on the full disk, too, so the audit gets the producer's receipts.
+    with direct(servers, folder, is_told=False) as scene:
+        with stubborn_flow(scene):
+            for _ in range(scene.times):
+                scene.let_flow()
+                limit(servers.pid, 0)
+                scene.faults += 1
+                pause(2.0)
+                limit(servers.pid, resource.RLIM_INFINITY)
+                scene.wait_for_every_queue()
+        yield scene
+
+
+@contextlib.contextmanager
+def stubborn_flow(scene: Scene) -> Iterator[None]:
+    """Send again what a broker refuses, during the block."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(0.01):
+            with contextlib.suppress(BrokerError):  # nothing of the request was kept
+                scene.run.send(16)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def limit(pid: int, size: int) -> None:
+    """Let no file of a process grow beyond this size."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@row("every sync of the broker's disk takes 200 ms longer", anywhere=False)
+def slow_disk(servers: Servers, folder: Path) -> Iterator[Scene]:
+    library = built("slow_sync.c", folder)
+    with (
+        own_broker(folder, LD_PRELOAD=str(library), SLOW_SYNC_US="200000") as slow,
+        direct(slow, folder) as scene,
+    ):
+        with scene.run.flow():
+            scene.let_flow(300 * scene.times)
+            scene.faults += 1
+        yield scene
+
+
+@row("power loss: the broker starts again from what was synced, and nothing else", anywhere=False)
+def power_loss(servers: Servers, folder: Path) -> Iterator[Scene]:
+    library = built("../component/broker/power_loss.c", folder)
+    disks = iter(folder / f"disk-{number}" for number in range(1_000))
+    disk = next(disks)
+    disk.mkdir()
+    with (
+        own_broker(folder, LD_PRELOAD=str(library), POWER_LOSS_DIR=str(disk)) as broken,
+        direct(broken, folder) as scene,
+    ):
+        with scene.run.flow(0.05):
+            for _ in range(scene.times):
+                scene.let_flow()
+                broken.kill_broker(scene.run)
+                scene.faults += 1
+                newest = max(
+                    (path for path in disk.iterdir() if path.name.isdigit()), key=number_of
+                )
+                for path in broken.database.parent.glob("broker.db*"):
+                    path.unlink()
+                disk = next(disks)
+                disk.mkdir()
+                for path in newest.iterdir():
+                    shutil.copy(path, broken.database.parent)
+                    shutil.copy(path, disk)  # synced already, by the process before
+                assert broken.environment is not None
+                broken.environment = {**broken.environment, "POWER_LOSS_DIR": str(disk)}
+                broken.start_broker(scene.run)
+                scene.wait_for_every_queue()
+        yield scene
+
+
+def number_of(path: Path) -> int:
+    return int(path.name)
+
+
+@row("900 connections stay open, half of them with an unfinished frame of 15 MiB", anywhere=False)
+def connections(servers: Servers, folder: Path) -> Iterator[Scene]:
+    host, port = servers.name_servers.split(":")
+    with contextlib.ExitStack() as stack, direct(servers, folder) as scene:
+        with scene.run.flow():
+            scene.let_flow()
+            for number in range(900):
+                opened = stack.enter_context(socket.create_connection((host, int(port))))
+                if number % 2:
+                    opened.sendall((15 * MIB).to_bytes(4) + bytes(1000))
+                scene.faults += 1
+            scene.let_flow(300 * scene.times)
+        yield scene

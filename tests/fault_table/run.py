@@ -1,0 +1,139 @@
+"""The fault table of docs/reliability.md: ci/chaos.sh --table runs this."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fault_table.rows import ROWS, Missing, Row
+from tests.fault_table.scene import Figures
+from tests.fault_table.servers import EMBEDDED, Embedded, Servers, rocketmq
+from tests.interop.cluster import ROOT
+
+PAGE = ROOT / "docs" / "reliability.md"
+BROKERS = (EMBEDDED, "5.3.3", "4.9.7")
+COLUMNS = (
+    "row", "messages", "faults", "lost", "repeated", "overlaps", "order breaks", "longest silence",
+    "time",
+)  # fmt: skip
+HEAD = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+
+
+@contextlib.contextmanager
+def servers_of(broker: str) -> Iterator[Servers | None]:
+    """RocketMQ is shared by all rows; an embedded broker is started for each."""
+    if broker == EMBEDDED:
+        yield None
+        return
+    with rocketmq(broker) as shared:
+        yield shared
+
+
+def play(row: Row, shared: Servers | None, keep: Path) -> Figures:
+    """Run a row; its folder stays under `keep` if it found a problem."""
+    folder = keep / row.name
+    folder.mkdir(parents=True)
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        servers = shared
+        if servers is None:
+            embedded = servers = Embedded(folder)
+            stack.callback(embedded.close)
+        try:
+            scene = stack.enter_context(row.play(servers, folder))
+            figures = scene.judged()
+        except Missing:
+            raise
+        except (Exception, pytest.fail.Exception) as error:
+            notes = getattr(error, "__notes__", [])
+            figures = Figures(problems=["\n".join([f"{type(error).__name__}: {error}", *notes])])
+    figures.seconds = time.monotonic() - began
+    if not figures.problems:
+        shutil.rmtree(folder)
+    return figures
+
+
+def line(row: Row, figures: Figures) -> str:
+    """Return a line of the table."""
+    repeats = ", ".join(f"{n} {cause}" for cause, n in sorted(figures.repeats.items())) or "0"
+    cells = (
+        row.name, f"{figures.messages:,}", f"{figures.faults:,}", figures.lost, repeats,
+        figures.overlaps, figures.order_breaks, f"{figures.silence_s:.1f} s",
+        f"{figures.seconds:.0f} s",
+    )  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def placed(page: str, place: str, lines: list[str]) -> str:
+    """Return the page with these lines in one of its places."""
+    began, ended = f"<!-- {place} -->\n", "<!-- end -->"
+    pattern = re.compile(f"{re.escape(began)}.*?{re.escape(ended)}", re.DOTALL)
+    if not pattern.search(page):
+        raise SystemExit(f"docs/reliability.md has no place {began.strip()}")
+    return pattern.sub(lambda _: "".join([began, *(f"{each}\n" for each in lines), ended]), page)
+
+
+def described() -> list[str]:
+    """Return a line for each row, with its fault."""
+    return [
+        f"| {row.name} | {row.fault}{'' if row.anywhere else '; not on RocketMQ'} |"
+        for row in ROWS.values()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="ci/chaos.sh --table")
+    parser.add_argument("--on", choices=BROKERS, help="one broker only")
+    parser.add_argument(
+        "--row", action="append", choices=ROWS, help="one row only; repeat for more"
+    )
+    parser.add_argument("--list", action="store_true", help="name the rows")
+    parser.add_argument(
+        "--write", action="store_true", help="write what was run to docs/reliability.md"
+    )
+    asked = parser.parse_args()
+    if asked.list:
+        for row in ROWS.values():
+            print(f"{row.name:20} {row.fault}{'' if row.anywhere else ' (embedded broker)'}")
+        return
+    # A line for each try to reach a broker that is dead on purpose.
+    logging.getLogger("ordermq").setLevel(logging.CRITICAL)
+    kept = Path(tempfile.mkdtemp(prefix="fault-table-"))
+    problems = 0
+    for broker in [asked.on] if asked.on else BROKERS:
+        rows = [row for row in ROWS.values() if broker == EMBEDDED or row.anywhere]
+        rows = [row for row in rows if not asked.row or row.name in asked.row]
+        lines = []
+        with servers_of(broker) as shared:
+            for row in rows:
+                try:
+                    figures = play(row, shared, kept / broker)
+                except Missing as missing:
+                    print(f"{broker}: {row.name}: SKIPPED: {missing}", flush=True)
+                    lines.append(f"| {row.name} | not run: {missing} {'| ' * 8}|")
+                    continue
+                lines.append(line(row, figures))
+                print(f"{broker}: {lines[-1]}", flush=True)
+                for problem in figures.problems:
+                    problems += 1
+                    print(f"    PROBLEM: {problem}", file=sys.stderr, flush=True)
+        if asked.write:
+            page = placed(PAGE.read_text(), "rows", described())
+            PAGE.write_text(placed(page, f"faults on {broker}", [*HEAD, *lines]))
+    if problems:
+        sys.exit(f"ordermq: {problems} problems; what the processes told is in {kept}")
+    shutil.rmtree(kept)
+
+
+if __name__ == "__main__":
+    main()
