@@ -19,6 +19,7 @@ from ordermq.config import (
     LitePullConfig,
     MessageModel,
     PullConfig,
+    PullPathKind,
     RebalanceConfig,
     RemotingConfig,
     SendConfig,
@@ -109,6 +110,7 @@ class ConsumerSettings(RemotingSettings, total=False):
     broker_suspend_ms: int
     pull_timeout_ms: int
     deduplicate: int
+    pull_path: PullPathKind | Literal["python", "native"]
     lock_max_live_ms: int
     lock_interval_ms: int
     lease_margin_ms: int
