@@ -14,9 +14,12 @@ ci/wheel.sh
 ci/compilers.sh
 ci/sanitize.sh
 SECONDS_EACH=${FUZZ_SECONDS:-5} ci/fuzz.sh
+# Whole programs, which take long and differ in no core.
+programs=$(printf -- '--ignore=tests/component/test_%s.py ' cli_run dashboard examples orders_service)
 for core in cffi reference; do
     echo "ordermq: the parts that use the core, on $core"
-    ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer tests/component
+    ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer \
+        tests/component $programs
 done
 echo "ordermq: consumers by the pull engine, on cython"
 ORDERMQ_CORE=cython ORDERMQ_PULLS=native $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
