@@ -19,6 +19,7 @@ LOGGERS = (
     "ordermq.producer",
     "ordermq.remoting",
     "ordermq.rocketmq",
+    "ordermq.run",
     "ordermq.spark",
 )
 
