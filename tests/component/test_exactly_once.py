@@ -22,6 +22,7 @@ from ordermq import (
 )
 from ordermq.broker import EmbeddedBroker
 from ordermq.consumer.listener import ConsumeContext
+from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError, StoreError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.sql import SqlOffsetStore
@@ -343,7 +344,12 @@ def test_a_message_is_not_consumed_directly_where_its_effect_would_count_twice(
     ledger.wait_for(1)
     member = consumer._member
     assert member is not None
-    [assigned] = [item for item in member._rebalancer.assigned() if item.done_offset]
+
+    def consumed() -> list[AssignedQueue]:
+        return [item for item in member._rebalancer.assigned() if item.done_offset]
+
+    eventually(lambda: len(consumed()) == 1, "the call is counted as done")
+    [assigned] = consumed()
     with pytest.raises(StateError, match="would be there twice"):
         member.client.call(member._receiver.consume_directly(assigned, assigned))  # type: ignore[arg-type]
 
