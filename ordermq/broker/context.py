@@ -149,7 +149,12 @@ class BrokerContext:
     ) -> None:
         """Answer a request whose write failed; the broker continues."""
         self.statistics.writes_failed += 1
-        connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=str(error))
+        # A broker that is closing stored nothing and will be back: clients send again, as to one of
+        # RocketMQ's that is shutting down. Any other failure is told to them at once.
+        code = ResponseCode.SYSTEM_ERROR
+        if not self.store.is_writing:
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+        connection.reply(request, code, remark=str(error))
 
 
 def required_field(request: Command, name: str) -> str:

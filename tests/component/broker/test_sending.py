@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 
 import pytest
@@ -35,6 +36,26 @@ def test_a_record_carries_the_checksum_of_its_body(client: WireClient) -> None:
     client.send("orders", b"hello")
     record = client.pull("orders", 0).body
     assert int.from_bytes(record[8:12], "big") == zlib.crc32(b"hello") & 0x7FFFFFFF
+
+
+def test_a_broker_that_is_closing_says_that_it_stored_nothing_and_may_be_asked_again(
+    client: WireClient, broker: EmbeddedBroker
+) -> None:
+    assert client.send("orders", b"x").code == 0
+    server, loop = broker._server, broker._loop
+    assert server is not None
+    assert loop is not None
+    stopped = threading.Event()
+
+    def stop() -> None:
+        server._context.store.stop_writing()
+        stopped.set()
+
+    loop.call_soon_threadsafe(stop)
+    assert stopped.wait(20)
+    answer = client.send("orders", b"y")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert answer.remark == "the broker is closing and accepts no more writes"
 
 
 def test_offsets_of_a_queue_count_from_zero_without_a_gap(client: WireClient) -> None:
