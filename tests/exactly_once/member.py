@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -40,6 +41,8 @@ def main() -> None:
             batch.append((message.queue_offset, message.sharding_key or "", nth, cents))
         count(context.transaction(), str(context.message_queue), batch)
 
+    # From here on: the runner may end a member as soon as it has this line.
+    signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     print(consumer.client_id, flush=True)
     raise SystemExit(0 if consumer.run() else 1)
 

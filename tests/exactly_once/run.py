@@ -125,6 +125,7 @@ class Member:
                 stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT,
             )  # fmt: skip
         self.frozen_until = 0.0
+        self._handles_signals = False
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -132,6 +133,11 @@ class Member:
     def end(self, timeout_s: float) -> int:
         if self.frozen_until:
             self.signal(signal.SIGCONT)
+        if not self._handles_signals:
+            # One that was frozen at its start may only be importing.
+            assert self.process.stdout is not None
+            self.process.stdout.readline()
+            self._handles_signals = True
         self.signal(signal.SIGTERM)
         try:
             return self.process.wait(timeout_s)
