@@ -265,9 +265,12 @@ class Shutdown:
             raise
 
     def hurry(self) -> None:
-        """End the wait of an end that has begun; any thread."""
-        if self._task is not None:
-            self._hurry(self._task)
+        """End the wait of the end; any thread.
+
+        An end that has not begun begins now, because the thread that is about to begin it would
+        wait for as long as it was told before.
+        """
+        self._hurry(self._begun(0.0))
 
     async def unless_hurried(self, work: Awaitable[object], timeout_s: float | None = None) -> bool:
         """Do a part of the end; False if it took too long, or nobody waits any more."""

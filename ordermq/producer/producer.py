@@ -216,8 +216,9 @@ class Producer(Starting):
             self._client.close()
 
     def hurry_close(self) -> None:
-        """End the wait of a `close` under way: what waits fails; any thread."""
+        """End the wait of a `close` that was called: what waits fails; any thread."""
         if self._shutdown is not None:
+            self._closed = True
             self._shutdown.hurry()
 
     # Sending.

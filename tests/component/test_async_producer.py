@@ -160,6 +160,17 @@ def test_a_silent_server_holds_up_a_flush_and_a_cancelled_close_no_longer_than_a
         run(main(address))
 
 
+def test_a_close_that_is_hurried_before_its_thread_has_begun_it_does_not_wait() -> None:
+    with stalled() as address:
+        producer = Producer("p", name_servers=address, request_timeout_ms=60_000)
+        producer.start()
+        waiting = producer.send_nowait(Message("orders", b"y"), sharding_key="k")
+        producer.hurry_close()
+        producer.close(600)
+        with pytest.raises(StateError, match=r"not running|stopped sending"):
+            waiting.result(20)
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_forked_child_needs_a_producer_of_its_own(broker: EmbeddedBroker) -> None:
     async def main() -> None:
