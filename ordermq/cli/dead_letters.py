@@ -23,7 +23,7 @@ from ordermq.cli.output import (
     yes_option,
 )
 from ordermq.cli.peek import show_messages
-from ordermq.cli.place import PLACE_HELP, parse_place
+from ordermq.cli.place import count_option, from_option
 from ordermq.model.names import dead_letter_topic
 
 
@@ -62,22 +62,8 @@ def list_letters(servers: Servers, as_json: bool) -> None:
 
 @dlq.command("show", epilog=EXIT_CODES)
 @click.argument("group")
-@click.option(
-    "--from",
-    "place",
-    type=parse_place,
-    metavar="PLACE",
-    default="last",
-    show_default=True,
-    help=f"{PLACE_HELP}; last: the newest.",
-)
-@click.option(
-    "--count",
-    type=click.IntRange(1, 10_000),
-    default=10,
-    show_default=True,
-    help="Number of messages.",
-)
+@from_option
+@count_option("Number of messages.")
 @client_options
 @json_option
 def show_letters(group: str, place: Place, count: int, servers: Servers, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from ordermq.cli.output import (
     print_json_list,
     print_table,
 )
-from ordermq.cli.place import PLACE_HELP, parse_place
+from ordermq.cli.place import count_option, from_option, queues_option
 from ordermq.model.message import MessageView
 
 _MOST_BODY = 60  # characters of a body in a table; --json has all of it
@@ -26,29 +26,9 @@ _MOST_BODY = 60  # characters of a body in a table; --json has all of it
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("topic")
-@click.option(
-    "--from",
-    "place",
-    type=parse_place,
-    metavar="PLACE",
-    default="last",
-    show_default=True,
-    help=f"{PLACE_HELP}; last: the newest.",
-)
-@click.option(
-    "--count",
-    type=click.IntRange(1, 10_000),
-    default=10,
-    show_default=True,
-    help="Number of messages, of all queues together.",
-)
-@click.option(
-    "--queue",
-    "queues",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Number of a queue; may be repeated. Default: all queues.",
-)
+@from_option
+@count_option("Number of messages, of all queues together.")
+@queues_option
 @client_options
 @json_option
 def peek(

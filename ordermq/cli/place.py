@@ -1,15 +1,18 @@
-"""Places in a queue as users write them: first, last, an offset, a time, an age."""
+"""Places in a queue as users write them: first, last, an offset, a time, an age; their options."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import click
 
 from ordermq.admin.topics import Place
 
 PLACE_HELP = "first, last, an offset, a time (2026-11-22T09:30) or an age (15m, 2h, 1d)"
+_F = TypeVar("_F", bound=Callable[..., Any])
 _AGE = re.compile(r"(\d+)\s*([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -26,6 +29,35 @@ def parse_place(text: str | Place) -> Place:
         return datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise click.BadParameter(f"{text!r}: expected {PLACE_HELP}.") from None
+
+
+from_option = click.option(
+    "--from",
+    "place",
+    type=parse_place,
+    metavar="PLACE",
+    default="last",
+    show_default=True,
+    help=f"{PLACE_HELP}; last: the newest.",
+)
+queues_option = click.option(
+    "--queue",
+    "queues",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Number of a queue; may be repeated. Default: all queues.",
+)
+
+
+def count_option(meaning: str) -> Callable[[_F], _F]:
+    """Return the option for the number of messages to show."""
+    return click.option(
+        "--count",
+        type=click.IntRange(1, 10_000),
+        default=10,
+        show_default=True,
+        help=meaning,
+    )
 
 
 def spoken(place: Place) -> str:

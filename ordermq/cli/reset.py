@@ -17,7 +17,7 @@ from ordermq.cli.output import (
     print_table,
     yes_option,
 )
-from ordermq.cli.place import PLACE_HELP, parse_place, spoken
+from ordermq.cli.place import PLACE_HELP, parse_place, queues_option, spoken
 
 
 @click.command(epilog=EXIT_CODES)
@@ -31,13 +31,7 @@ from ordermq.cli.place import PLACE_HELP, parse_place, spoken
     required=True,
     help=f"{PLACE_HELP}.",
 )
-@click.option(
-    "--queue",
-    "queues",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Number of a queue; may be repeated. Default: all queues.",
-)
+@queues_option
 @yes_option
 @client_options
 @json_option
