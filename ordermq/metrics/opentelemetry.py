@@ -11,8 +11,6 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
 
 import ordermq
-from ordermq.consumer.lite_pull_consumer import LitePullConsumer
-from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.metrics.instruments import (
     BOUNDARIES,
     READ,
@@ -23,12 +21,11 @@ from ordermq.metrics.instruments import (
     Kind,
 )
 from ordermq.metrics.readings import Readings, Values, WatchedClients
-from ordermq.producer.producer import Producer
 
 _KEPT_S = 1.0
 
 
-class OpenTelemetryMetrics:
+class OpenTelemetryMetrics(WatchedClients):
     """The metrics of producers and consumers of this process (docs/metrics.md).
 
     Args:
@@ -42,11 +39,11 @@ class OpenTelemetryMetrics:
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         meter = metrics.get_meter("ordermq", ordermq.__version__, meter_provider)
         self._clock_s = clock_s
-        self._clients = WatchedClients(self)
         # An SDK asks for each instrument by itself, one after the other: they share a reading.
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._readings: Readings = {}
         self._read_s = -_KEPT_S
         self._histograms: dict[Instrument, Histogram] = {}
@@ -68,24 +65,6 @@ class OpenTelemetryMetrics:
                 instrument.name, [self._reader(instrument)], instrument.unit, instrument.meaning
             )
 
-    def watch_consumer(self, consumer: PushConsumer) -> None:
-        """Export the metrics of `consumer`, with the times of its calls; before it starts.
-
-        Raises: StateError: it was started.
-        """
-        self._clients.watch_consumer(consumer)
-
-    def watch_poller(self, consumer: LitePullConsumer) -> None:
-        """Export the metrics of `consumer`; before or after its start."""
-        self._clients.watch_poller(consumer)
-
-    def watch_producer(self, producer: Producer) -> None:
-        """Export the metrics of `producer`, with the times of its sends; before it starts.
-
-        Raises: StateError: it was started.
-        """
-        self._clients.watch_producer(producer)
-
     def _reader(self, instrument: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(options: CallbackOptions) -> Iterable[Observation]:
             return [
@@ -96,10 +75,10 @@ class OpenTelemetryMetrics:
         return read
 
     def _latest(self) -> Readings:
-        with self._lock:
+        with self._reading:
             now_s = self._clock_s()
             if now_s - self._read_s >= _KEPT_S:
-                self._readings, self._read_s = self._clients.read(), now_s
+                self._readings, self._read_s = self.read(), now_s
             return self._readings
 
     # Sink

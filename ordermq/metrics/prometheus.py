@@ -9,8 +9,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ordermq.consumer.lite_pull_consumer import LitePullConsumer
-from ordermq.consumer.push_consumer import PushConsumer
 from ordermq.metrics.instruments import (
     BOUNDARIES,
     READ,
@@ -22,12 +20,11 @@ from ordermq.metrics.instruments import (
     label_of_prometheus,
 )
 from ordermq.metrics.readings import Values, WatchedClients
-from ordermq.producer.producer import Producer
 
 _FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
 
 
-class PrometheusMetrics(Collector):
+class PrometheusMetrics(WatchedClients, Collector):
     """The metrics of producers and consumers of this process (docs/metrics.md).
 
     States are read when Prometheus asks. Durations are recorded as they happen, which is what a
@@ -38,6 +35,7 @@ class PrometheusMetrics(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        super().__init__()
         self._histograms: dict[Instrument, Histogram] = {}
         self._counters: dict[Instrument, Counter] = {}
         for instrument in RECORDED:
@@ -57,26 +55,7 @@ class PrometheusMetrics(Collector):
         # Found by their labels at each call: the library's own look-up takes longer than the rest.
         self._timed: dict[tuple[Instrument, Values], Histogram] = {}
         self._counted: dict[tuple[Instrument, Values], Counter] = {}
-        self._clients = WatchedClients(self)
         registry.register(self)
-
-    def watch_consumer(self, consumer: PushConsumer) -> None:
-        """Collect the metrics of `consumer`, with the times of its calls; before it starts.
-
-        Raises: StateError: it was started.
-        """
-        self._clients.watch_consumer(consumer)
-
-    def watch_poller(self, consumer: LitePullConsumer) -> None:
-        """Collect the metrics of `consumer`; before or after its start."""
-        self._clients.watch_poller(consumer)
-
-    def watch_producer(self, producer: Producer) -> None:
-        """Collect the metrics of `producer`, with the times of its sends; before it starts.
-
-        Raises: StateError: it was started.
-        """
-        self._clients.watch_producer(producer)
 
     # Collector
 
@@ -86,7 +65,7 @@ class PrometheusMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read every watched client now."""
-        readings = self._clients.read()
+        readings = self.read()
         for instrument in READ:
             if not (found := readings.get(instrument)):
                 continue

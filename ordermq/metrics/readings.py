@@ -37,14 +37,10 @@ class Sink(Protocol):
         """Count something."""
 
 
-class WatchedClients:
-    """The producers and consumers of a process that a collector reads.
+class WatchedClients(Sink):
+    """The producers and consumers of a process that are read; base of what exports them."""
 
-    Args: sink: receives what their hooks record.
-    """
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self) -> None:
         self._lock = threading.Lock()  # of the sets: a scrape may come at any moment
         # Weakly: a program that makes clients again and again keeps none of the closed ones.
         self._consumers: WeakSet[_Consumer] = WeakSet()
@@ -55,11 +51,11 @@ class WatchedClients:
 
         Raises: StateError: it was started.
         """
-        consumer.add_hook(ListenerTimes(self._sink))
+        consumer.add_hook(ListenerTimes(self))
         self._watch(consumer)
 
     def watch_poller(self, consumer: LitePullConsumer) -> None:
-        """Read `consumer` at each scrape."""
+        """Read `consumer` at each scrape; before or after its start."""
         self._watch(consumer)
 
     def watch_producer(self, producer: Producer) -> None:
@@ -67,15 +63,15 @@ class WatchedClients:
 
         Raises: StateError: it was started.
         """
-        producer.add_hook(SendTimes(self._sink))
+        producer.add_hook(SendTimes(self))
         with self._lock:
             self._producers.add(producer)
 
     def _watch(self, consumer: _Consumer) -> None:
-        sink, group = self._sink, consumer.group
+        group = consumer.group
 
         def observe(operation: str, queue: MessageQueue, spent_ms: int) -> None:
-            sink.record(of.OPERATIONS, spent_ms / 1_000, (operation, queue.topic, group, ""))
+            self.record(of.OPERATIONS, spent_ms / 1_000, (operation, queue.topic, group, ""))
 
         consumer.statistics.observe(observe)
         with self._lock:
