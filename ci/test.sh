@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run everything that a commit must pass, in a few minutes: lint, the documentation, one wheel, the C
-# core under each compiler, under sanitizers and fuzzed, the parts that use the core with cffi and the
+# core under each compiler, under sanitizers and fuzzed, consumers and producers with cffi and the
 # reference, all tests with Cython, then short runs on RocketMQ and Spark if Java is installed.
 # Arguments go to the run with Cython.
 set -euo pipefail
@@ -14,12 +14,13 @@ ci/wheel.sh
 ci/compilers.sh
 ci/sanitize.sh
 SECONDS_EACH=${FUZZ_SECONDS:-5} ci/fuzz.sh
-# Whole programs, which take long and differ in no core.
-programs=$(printf -- '--ignore=tests/component/test_%s.py ' cli_run dashboard examples orders_service)
+# Consumers and producers through each core; ci/engines.sh runs all that uses it.
+engines=$(printf 'tests/component/test_%s.py ' orderly_consumer concurrent_consumer key_ordered_consumer \
+    hand_off failing_messages parked_keys queue_control lite_pull_consumer ordered_polling producer \
+    transaction_producer damaged_answers bad_input_client)
 for core in cffi reference; do
-    echo "ordermq: the parts that use the core, on $core"
-    ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer \
-        tests/component $programs
+    echo "ordermq: messages through the core, on $core"
+    ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer $engines
 done
 echo "ordermq: consumers by the pull engine, on cython"
 ORDERMQ_CORE=cython ORDERMQ_PULLS=native $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
