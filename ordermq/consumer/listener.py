@@ -372,7 +372,8 @@ class ConsumeReturn(Enum):
 
 @dataclass(slots=True)
 class ConsumeCall:
-    """One listener call, as hooks see it; the fields after `attempt` are for `after` only."""
+    """One listener call, as hooks see it; the fields from `result` to `spent_ms` are for `after`
+    only."""
 
     group: str
     message_queue: MessageQueue
@@ -384,6 +385,8 @@ class ConsumeCall:
     done: int = 0  # messages that are done, from the first on; as counted for the commit
     spent_ms: int = 0
     notes: dict[str, Any] = field(default_factory=dict)  # from a hook's `before` to its `after`
+    # Of RocketMQ 4, which group and topics leave out; "" for none. Java's hooks are told it, too.
+    namespace: str = ""
 
     @property
     def is_success(self) -> bool:
@@ -410,6 +413,7 @@ _AnyListener = Callable[[Sequence[MessageView], Any], Any]
 def wrapped(
     listener: _AnyListener,
     group: str,
+    namespace: str,
     clock: Clock,
     config: ConsumeConfig,
     statistics: ConsumerStatistics,
@@ -421,7 +425,7 @@ def wrapped(
     if not hooks and not filters:
         return listener
     results = results._replace(is_strict=config.strict_results)
-    around = _Around(group, clock, config, statistics, hooks, filters, results)
+    around = _Around(group, namespace, clock, config, statistics, hooks, filters, results)
 
     # Two wrappers that differ in one `await`: a plain listener cannot be driven by the async
     # one without an event loop per thread.
@@ -475,6 +479,7 @@ class _Around:
     """The steps of a wrapped call."""
 
     group: str
+    namespace: str
     clock: Clock
     config: ConsumeConfig
     statistics: ConsumerStatistics
@@ -498,7 +503,13 @@ class _Around:
             yield require_plain_result("filter", keep, keep(message))
 
     def begin(self, messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeCall:
-        call = ConsumeCall(self.group, context.message_queue, messages, context.attempt)
+        call = ConsumeCall(
+            self.group,
+            context.message_queue,
+            messages,
+            context.attempt,
+            namespace=self.namespace,
+        )
         for hook in self.hooks:
             self._run(hook.before, call)
         call.spent_ms = -self.clock.now_ms()  # after the hooks: their time is not the listener's

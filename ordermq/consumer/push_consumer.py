@@ -343,6 +343,7 @@ class PushConsumer(Starting):
             # Within the hooks: they are told whether the transaction was committed, too.
             self._in_transactions(listener),
             self.group,
+            self.config.remoting.namespace,
             self._clock,
             self.config.consume,
             self.statistics,

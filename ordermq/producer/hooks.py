@@ -29,7 +29,8 @@ SendCheck = Callable[[Message], object]  # an exception it raises refuses the me
 
 @dataclass(slots=True)
 class SendCall:
-    """One message being sent, as hooks see it; fields after `is_half` are set for `after` only.
+    """One message being sent, as hooks see it; `receipt`, `exception`, `region`, `is_trace_on` and
+    `spent_ms` are set for `after` only.
 
     A one-way message that needed no answer has neither receipt nor exception.
     """
@@ -47,6 +48,8 @@ class SendCall:
     spent_ms: int = 0  # from the call to the outcome
     notes: dict[str, Any] = field(default_factory=dict)  # from a hook's `before` to its `after`
     added_properties: dict[str, str] = field(default_factory=dict)  # by `before`; sent with it
+    # Of RocketMQ 4, which group and topics leave out; "" for none. Java's hooks are told it, too.
+    namespace: str = ""
 
 
 class SendHook(Protocol):
@@ -65,8 +68,9 @@ class SendHook(Protocol):
 class SendHooks:
     """The hooks of one producer."""
 
-    def __init__(self, group: str, clock: Clock) -> None:
+    def __init__(self, group: str, clock: Clock, namespace: str = "") -> None:
         self._group = group
+        self._namespace = namespace
         self._clock = clock
         self.hooks: list[SendHook] = []
         self.errors = 0  # exceptions that hooks raised
@@ -91,6 +95,7 @@ class SendHooks:
                 at_ms=self._clock.wall_ms(),
                 # Negative until `_after` adds the time of the outcome.
                 spent_ms=-self._clock.now_ms(),
+                namespace=self._namespace,
             )
             for message, unique_id, text in zip(messages, unique_ids, texts, strict=True)
         ]

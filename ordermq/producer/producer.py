@@ -111,7 +111,7 @@ class Producer(Starting):
         self._senders_in_flight: set[QueueSender] = set()  # also those of replies
         self._failed_keys = FailedKeys()
         self._accumulator: Accumulator | None = None
-        self._hooks = SendHooks(self.group, self._clock)
+        self._hooks = SendHooks(self.group, self._clock, self.config.remoting.namespace)
         self._preparation = MessagePreparation(self.config.send, self._hooks)
         self._registration: BrokerRegistration | None = None
         self._requests: Requests | None = None

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from ordermq import ConsumeCall, ConsumeResult, ConsumeReturn, Message, Producer, PushConsumer
+from ordermq import (
+    ConsumeCall,
+    ConsumeResult,
+    ConsumeReturn,
+    Message,
+    Producer,
+    PushConsumer,
+    SendCall,
+)
 from ordermq.broker import EmbeddedBroker
 from ordermq.errors import StateError
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
@@ -228,6 +236,36 @@ def test_hooks_are_told_what_is_sent_back(
     assert first.is_success == (done == 8)
     wanted = ConsumeReturn.SUCCESS if done == 8 else ConsumeReturn.FAILED
     assert first.outcome is wanted
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+def test_hooks_are_told_the_namespace_that_names_leave_out(
+    broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen, namespace: str
+) -> None:
+    told: list[tuple[str, str, str, str]] = []
+
+    class Told:
+        def before(self, call: Any) -> None:
+            told.append(self.names("before", call))
+
+        def after(self, call: Any) -> None:
+            told.append(self.names("after", call))
+
+        def names(self, step: str, call: SendCall | ConsumeCall) -> tuple[str, str, str, str]:
+            topic = call.message.topic if isinstance(call, SendCall) else call.message_queue.topic
+            return step, call.namespace, call.group, topic
+
+    producer = Producer("p", name_servers=broker.name_servers, namespace=namespace)
+    producer.add_hook(Told())
+    with producer:
+        producer.send(Message("orders", b"x"), sharding_key="k")
+    consumer = make_consumer(seen.take, namespace=namespace)
+    consumer.add_hook(Told())
+    with consumer:
+        seen.wait_for_count(1)
+    assert told == [
+        (step, namespace, group, "orders") for group in "pg" for step in ("before", "after")
+    ]
 
 
 def test_throughput_of_pulls_and_calls_is_counted_by_topic(
