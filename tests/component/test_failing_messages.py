@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ordermq import (
+    Admin,
     ConsumeCall,
     ConsumeResult,
     ConsumeReturn,
@@ -157,6 +158,41 @@ def test_a_limit_alone_acts_and_each_message_has_exactly_its_attempts(
     with grave:
         dead.wait_for_count(1)
     assert dead.bodies_of("k1") == [b"17"]
+
+
+@KINDS
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_call_that_fails_after_its_lease_has_ended_moves_nothing_to_the_dead_letters(
+    producer: Producer,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    broker: EmbeddedBroker,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    by_key: bool,
+) -> None:
+    send_all(producer, numbered(1))
+    calls: list[int] = []
+
+    def listen(messages: Any, context: Any) -> None:
+        calls.append(context.attempt)
+        if len(calls) == 1:
+            context.give_up("a test's own reason")
+            raise ValueError("a test's own failure")
+        seen.take(messages, context)
+
+    with make_consumer(
+        of_kind(listen, kind), order_by_key=by_key, max_attempts=1, lock_retry_ms=20
+    ) as consumer:
+        seen.wait_for_count(1)  # by the next owner of the queue, which is the same member here
+        eventually(lambda: committed(broker) == 1, "it is committed")
+        assert consumer.statistics["dead_letters"] == 0
+    assert calls == [0, 0]
+    assert "offset 0 not moved to the dead-letter topic" in caplog.text
+    with Admin(broker.name_servers) as admin:
+        assert dead_letter_topic("g") not in [
+            each.name for each in admin.topics(with_internal=True)
+        ]
 
 
 def test_settings_that_could_not_act_are_refused_where_they_are_given() -> None:

@@ -217,6 +217,36 @@ def test_a_message_stays_where_it_is_until_its_copy_is_stored(
     assert bodies(seen, "k4") == []
 
 
+def test_a_member_that_lost_its_lease_parks_nothing_beside_the_next_owner(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send_all(producer, numbered(60))
+    stored = parked_keys.ParkedKeys._store
+    was_lost: list[bool] = []
+
+    async def store(self: Any, message: Any, key: bytes) -> None:
+        held = consumer._live().control.find(message.message_queue)
+        was_lost.append(held.is_revoked())
+        await stored(self, message, key)
+        if len(was_lost) == 1:
+            held.lose_lease("a test's own reason")
+
+    monkeypatch.setattr(parked_keys.ParkedKeys, "_store", store)
+    poisoned = Poisoned(seen, 4)
+    with make_consumer(poisoned, lock_retry_ms=20, **SETTINGS) as consumer:
+        eventually(lambda: committed(broker) == 60, "all is committed")
+        poisoned.poison.clear()
+        assert consumer.unpark("k4")
+        seen.wait_for(lambda _: b"54" in seen.bodies_of("k4"), "all of the key")
+    # One more: its DIVERT did not count, so the next owner has stored it again.
+    assert was_lost == [False] * 7
+    assert bodies(seen, "k4") == list(range(4, 60, 10))
+
+
 def test_a_tool_has_the_owner_go_on_with_a_key_in_order(
     producer: Producer, broker: EmbeddedBroker, make_consumer: MakeConsumer, seen: Seen
 ) -> None:

@@ -283,7 +283,8 @@ class FailureHandler:
     def move_to_dead_letters(
         self, assigned: AssignedQueue, claim: BatchClaim, message: MessageView
     ) -> Generator[OnIoThread, Any, bool]:
-        """Move a message to the dead-letter topic; False if it could not be stored for now."""
+        """Move a message to the dead-letter topic; False if it could not be stored for now, or
+        the lease of the claim is over."""
         is_moved, error = yield OnIoThread(self._dead_letter(assigned, claim, message))
         if error is not None and not isinstance(error, ListenerCancelled):
             raise error
@@ -294,6 +295,15 @@ class FailureHandler:
     ) -> bool:
         offset = message.queue_offset
         attempts = assigned.attempts[offset]
+        # A listener may have come back late: the next owner has the message, and may do it.
+        if not assigned.holds(claim, self._client.clock.now_ms()):
+            _log.warning(
+                "%s: offset %d not moved to the dead-letter topic: the lease ended while the "
+                "listener ran, and the next owner decides",
+                assigned.queue,
+                offset,
+            )
+            return False
         try:
             await send_dead_letter(self._client, self._group, message, attempts)
         except (RemotingError, RouteError) as error:

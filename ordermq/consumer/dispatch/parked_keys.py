@@ -98,6 +98,9 @@ class ParkedKeys:
         done = 0
         try:
             for message in claim.messages:
+                # A record beside the next owner would park what that has done by then.
+                if not assigned.holds(claim, self._now_ms()):
+                    break
                 await self._store(message, key)
                 self._recorder.record_messages(
                     EventType.DIVERT,
@@ -206,7 +209,9 @@ class ParkedKeys:
         done = 0
         try:
             for message in parked:
-                if assigned.is_revoked() or not await self._call(assigned, claim, message):
+                if assigned.is_revoked() or not assigned.holds(claim, self._now_ms()):
+                    break
+                if not await self._call(assigned, claim, message):
                     break
                 done += 1
             # The mark is what unparks: after a crash before it, these messages are redelivered.

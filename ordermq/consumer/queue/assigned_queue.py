@@ -490,6 +490,12 @@ class AssignedQueue:
         for offset in [each for each in self.attempts if each < self._done_offset]:
             del self.attempts[offset]
 
+    def holds(self, claim: BatchClaim, now_ms: int) -> bool:
+        """Return whether the lease of a claim still stands, so that what it does elsewhere, as
+        moving a message, is not done beside the next owner."""
+        with self._lock:
+            return claim.generation == self._generation and self._is_valid(now_ms)
+
     def rollback_held(self, claim: BatchClaim, before: int = 0) -> bool:
         """Manual ROLLBACK: redeliver everything uncommitted. False as in `end_batch`.
 
