@@ -445,7 +445,8 @@ class ConsumeLoop(ABC, Generic[Queue]):
         except BaseException:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
 
-    async def _run_async(self, assigned: Queue) -> None:
+    async def _run_async(self, assigned: Queue, begun: asyncio.Event) -> None:
+        begun.set()
         if self._is_closed:
             return  # begun by the user's loop, behind the close
         steps, listener, runtime = self._consume(assigned), self._listener, self._client.runtime

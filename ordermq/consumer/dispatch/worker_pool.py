@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -74,7 +75,7 @@ def pool_for(
     listener: Callable[..., object],
     size: int,
     run: Callable[[Queue], None],
-    run_async: Callable[[Queue], Coroutine[Any, Any, None]],
+    run_async: Callable[[Queue, asyncio.Event], Coroutine[Any, Any, None]],
     name: str,
     runtime: Runtime,
     user_code: UserCode,
@@ -343,17 +344,22 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
     """An event loop for `async def` listeners; one task per submitted queue.
 
     Args:
-        run: consumes one queue until it is empty, revoked or out of its time slice.
+        run: consumes one queue until it is empty, revoked or out of its time slice; sets its
+            second argument first.
         loop: a thread's own, or that of the user.
         limit: maximum number of tasks that run at once; None for any number.
     """
 
     def __init__(
-        self, run: Callable[[Queue], Coroutine[Any, Any, None]], loop: TaskLoop, limit: int | None
+        self,
+        run: Callable[[Queue, asyncio.Event], Coroutine[Any, Any, None]],
+        loop: TaskLoop,
+        limit: int | None,
     ) -> None:
         self._run = run
         self._loop = loop
         self._slots = None if limit is None else asyncio.Semaphore(limit)
+        self._is_closed = False
 
     def submit(self, assigned: Queue) -> None:
         self._loop.post(self._start, assigned)
@@ -383,17 +389,26 @@ class ListenerLoop(ProcessBound, Generic[Queue]):
 
     def close(self, timeout_s: float) -> bool:
         """Cancel the tasks, and end the thread of a loop of its own; always True."""
+        self._is_closed = True
         self._loop.release()
         return True
 
     def _start(self, assigned: Queue) -> None:
-        work = self._run(assigned) if self._slots is None else self._run_limited(assigned)
-        self._loop.spawn(work, str(assigned.queue))
+        begun = asyncio.Event()
+        run = self._run if self._slots is None else self._run_limited
+        task = self._loop.spawn(run(assigned, begun), str(assigned.queue))
+        task.add_done_callback(partial(self._ended, assigned, begun))
 
-    async def _run_limited(self, assigned: Queue) -> None:
+    def _ended(self, assigned: Queue, begun: asyncio.Event, task: asyncio.Task[None]) -> None:
+        # Cancelled by user code before its first step, so nothing of the run took place, not even
+        # its `except`: the queue would keep its dispatch flag, and nobody would come back to it.
+        if task.cancelled() and not begun.is_set() and not self._is_closed:
+            self.submit(assigned)
+
+    async def _run_limited(self, assigned: Queue, begun: asyncio.Event) -> None:
         assert self._slots is not None
         async with self._slots:
-            await self._run(assigned)
+            await self._run(assigned, begun)
 
 
 async def _outcome_of(call: Awaitable[object]) -> tuple[object, BaseException | None]:
