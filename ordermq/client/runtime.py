@@ -17,6 +17,10 @@ from ordermq.remoting.event_loop import new_event_loop
 
 _T = TypeVar("_T")
 _log = logging.getLogger("ordermq.client")
+# How long a wait of the main thread may be. The kernel may deliver a signal on any thread, such as
+# one that is just starting another. Then nothing interrupts the wait, and Python calls the handler
+# only after it.
+SIGNAL_CHECK_S = 0.5
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
 
 
@@ -256,6 +260,9 @@ class Shutdown:
             task = self._begun(timeout_s)
             if is_second and self._is_hurried_by_second:
                 self._hurry(task)
+            while not task.done():
+                with contextlib.suppress(TimeoutError):
+                    return task.result(SIGNAL_CHECK_S)
             return task.result()
         except BaseException:
             task = self._begun(0.0)

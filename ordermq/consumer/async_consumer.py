@@ -358,14 +358,10 @@ class AsyncConsumer(AsyncStarting):
             )
         self._stopped.set()
         self._use.leave()
-        is_in_order = await shielded(in_thread(consumer.close, timeout_s), self._hurry)
+        is_in_order = await shielded(in_thread(consumer.close, timeout_s), consumer.hurry_close)
         if loop.loop is asyncio.get_running_loop():
             await loop.ended(_CLEAN_UP_S)
         return is_in_order
-
-    def _hurry(self) -> None:
-        # A second `close` ends the wait of the first; nobody waits for this one.
-        threading.Thread(target=self._use.consumer.close, args=(0.0,), daemon=True).start()
 
     async def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
         """Start unless started, call the listener until SIGINT, SIGTERM or `stop`, then `close`.
@@ -408,7 +404,7 @@ class AsyncConsumer(AsyncStarting):
             _log.warning(
                 "group %s: second signal: leaving without waiting for listeners", self.group
             )
-            self._hurry()
+            self._use.consumer.hurry_close()
         else:
             self._stop()
 

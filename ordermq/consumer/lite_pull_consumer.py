@@ -24,8 +24,8 @@ from ordermq.client.name_server_api import parse_name_servers
 from ordermq.client.session import DEFAULT_INSTANCE, new_client_id
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock, require_wall_ms
-from ordermq.closing import Starting
 from ordermq.config import LitePullConsumerConfig, MessageModel
+from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
     MemberIdentity,
@@ -36,10 +36,9 @@ from ordermq.consumer.group.group_member import (
 )
 from ordermq.consumer.offsets.offset_store import OffsetStore, require_plain_store
 from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch, PolledQueue
-from ordermq.consumer.queue.statistics import ConsumerStatistics, HeldQueue, Lag
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import NoHistory
-from ordermq.health import ConsumerHealth
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
@@ -51,7 +50,7 @@ _T = TypeVar("_T")
 _CLOSE_TIMEOUT_S = 60.0
 
 
-class LitePullConsumer(Starting):
+class LitePullConsumer(GroupConsumer):
     """A member of a consumer group that asks for messages, batch by batch.
 
     Messages are fetched ahead, in the background. With `subscribe` the topic's queues are
@@ -321,34 +320,6 @@ class LitePullConsumer(Starting):
         if self._member is not None:
             self._run(self._live().assign(wanted, choices))
         self._assigned = wanted, choices
-
-    def health(self) -> ConsumerHealth:
-        """Return what this consumer can do at this moment, for a probe; any thread, never raises.
-
-        It answers within two seconds even if the I/O thread is blocked.
-        """
-        member = self._member
-        if member is None or self._is_closing:
-            reason = "the consumer is not running: it was closed, or not started"
-            return ConsumerHealth(is_alive=False, is_ready=False, reasons=(reason,))
-        return member.client.ask_health(member.health, ConsumerHealth)
-
-    def lag(self) -> dict[MessageQueue, Lag]:
-        """Return how far each held queue is behind, from what is done; not on the I/O thread.
-
-        A queue that is not being pulled, because its buffer is full, is asked for its end at its
-        broker, for at most five seconds. {} before the start and after the close.
-        """
-        member = self._member
-        return {} if member is None or self._is_closing else member.ask_lag()
-
-    def held_queues(self) -> list[HeldQueue]:
-        """Return each held queue with its buffer and its lease, sorted; any thread.
-
-        [] before the start and after the close.
-        """
-        member = self._member
-        return [] if member is None or self._is_closing else member.held_queues()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues assigned now, sorted; [] before the start and after the close."""

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
+from ordermq.client.runtime import SIGNAL_CHECK_S
 from ordermq.client.session import new_client_id
 from ordermq.client.trace import TraceDispatcher
 from ordermq.client.user_code import OwnThreads, UserCode
 from ordermq.clock import Clock, SystemClock, require_wall_ms
-from ordermq.closing import Starting
 from ordermq.config import ConsumerConfig, MessageModel
 from ordermq.consumer.dispatch.concurrent import ConcurrentDispatcher
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, ParkKey, policy_for
 from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
 from ordermq.consumer.dispatch.transactional_listener import transactional
+from ordermq.consumer.group.group_consumer import GroupConsumer
 from ordermq.consumer.group.group_member import (
     GroupMember,
     MemberIdentity,
@@ -50,10 +51,9 @@ from ordermq.consumer.offsets.offset_store import (
     TransactionalStore,
     require_plain_store,
 )
-from ordermq.consumer.queue.statistics import ConsumerStatistics, HeldQueue, Lag
+from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
-from ordermq.health import ConsumerHealth
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
@@ -67,7 +67,6 @@ _L = TypeVar("_L", bound=Listener)
 _C = TypeVar("_C", bound=ConcurrentListener)
 _CLOSE_TIMEOUT_S = 60.0
 _COMMIT_LOOP_MIN_MS = 100  # with commit_interval_ms=0 the loop only repeats failed commits
-_SIGNAL_CHECK_S = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SIGNALS_LEFT_ALONE = (
     "group %s: run() is not on the main thread: SIGINT and SIGTERM are left alone; call stop() to "
@@ -75,7 +74,7 @@ SIGNALS_LEFT_ALONE = (
 )
 
 
-class PushConsumer(Starting):
+class PushConsumer(GroupConsumer):
     """A member of a consumer group that is called with messages.
 
     In order, queue by queue (`orderly`), or many batches at once (`concurrently`); all members
@@ -171,7 +170,7 @@ class PushConsumer(Starting):
         self._listener: Listener | None = None
         self._concurrent_listener: ConcurrentListener | None = None
         self._member: GroupMember | None = None
-        self._closed = False
+        self._is_closing = False
         # Not an Event: `stop` is called from signal handlers, which may interrupt a thread that
         # holds the Event's lock. SimpleQueue.put is reentrant.
         self._stop_requests: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -223,7 +222,7 @@ class PushConsumer(Starting):
             BrokerError: while running, else at `start`: a broker does not filter by `sql`.
             RouteError: while running: no name server answers.
         """
-        if self._closed:
+        if self._is_closing:
             raise StateError("the consumer is closed", topic=topic, group=self.group)
         before = self._subscriptions.get(check_topic(topic))
         # Brokers keep the subscription with the greatest version: a second call within one
@@ -242,7 +241,7 @@ class PushConsumer(Starting):
 
         Raises: StateError: not subscribed, or closed.
         """
-        if self._closed or topic not in self._subscriptions:
+        if self._is_closing or topic not in self._subscriptions:
             raise StateError("this topic is not subscribed", topic=topic, group=self.group)
         if self._member is not None:
             self._member.client.call(self._member.unsubscribe(topic, waits_for_batches=True))
@@ -327,7 +326,7 @@ class PushConsumer(Starting):
         self._filters.append(keep)
 
     def _require_not_started(self, call: str) -> None:
-        if self._member is not None or self._closed:
+        if self._member is not None or self._is_closing:
             raise StateError(f"{call} before the consumer starts", group=self.group)
 
     def _in_transactions(self, listener: Any) -> Any:
@@ -369,7 +368,7 @@ class PushConsumer(Starting):
 
     def start_with(self, user_code: UserCode) -> None:
         """`start`, with the user's coroutines and callbacks run by `user_code`."""
-        if self._member is not None or self._closed:
+        if self._member is not None or self._is_closing:
             raise StateError(
                 "start() may be called only once; create a new PushConsumer", group=self.group
             )
@@ -493,7 +492,7 @@ class PushConsumer(Starting):
         """
         if self._member is None:
             return True
-        self._closed = True
+        self._is_closing = True
         # A `run` on the main thread returns, whoever closes.
         self.stop()
         try:
@@ -526,7 +525,7 @@ class PushConsumer(Starting):
         for number in numbers:
             signal.signal(number, ask_to_stop)
         try:
-            if self._member is None or self._closed:
+            if self._member is None or self._is_closing:
                 self.start()
             self._wait_for_stop()
             return self.close(timeout_s)
@@ -541,12 +540,9 @@ class PushConsumer(Starting):
                 signal.signal(number, handler)
 
     def _wait_for_stop(self) -> None:
-        # In slices: the kernel may deliver a signal on any thread, such as one that is just
-        # starting another. Then nothing interrupts this wait, and only between two slices does
-        # Python call the handler.
         while True:
             with contextlib.suppress(queue.Empty):
-                return self._stop_requests.get(timeout=_SIGNAL_CHECK_S)
+                return self._stop_requests.get(timeout=SIGNAL_CHECK_S)
 
     def stop(self) -> None:
         """Make `run` close and return; from any thread or signal handler."""
@@ -565,37 +561,9 @@ class PushConsumer(Starting):
     # While it runs.
 
     def _live(self) -> GroupMember:
-        if self._member is None or self._closed:
+        if self._member is None or self._is_closing:
             raise StateError("the consumer is not running", group=self.group)
         return self._member
-
-    def health(self) -> ConsumerHealth:
-        """Return what this consumer can do at this moment, for a probe; any thread, never raises.
-
-        It answers within two seconds even if the I/O thread is blocked.
-        """
-        member = self._member
-        if member is None or self._closed:
-            reason = "the consumer is not running: it was closed, or not started"
-            return ConsumerHealth(is_alive=False, is_ready=False, reasons=(reason,))
-        return member.client.ask_health(member.health, ConsumerHealth)
-
-    def lag(self) -> dict[MessageQueue, Lag]:
-        """Return how far each held queue is behind, from what is done; not on the I/O thread.
-
-        A queue that is not being pulled, because its buffer is full, is asked for its end at its
-        broker, for at most five seconds. {} before the start and after the close.
-        """
-        member = self._member
-        return {} if member is None or self._closed else member.ask_lag()
-
-    def held_queues(self) -> list[HeldQueue]:
-        """Return each held queue with its buffer and its lease, sorted; any thread.
-
-        [] before the start and after the close.
-        """
-        member = self._member
-        return [] if member is None or self._closed else member.held_queues()
 
     def assigned_queues(self) -> list[MessageQueue]:
         """Return the queues assigned now, sorted; [] before the start and after the close.
@@ -603,7 +571,7 @@ class PushConsumer(Starting):
         Without the retry topic of an orderly group, which has no messages: nothing is sent back.
         `held_queues` has it, too.
         """
-        if self._member is None or self._closed:
+        if self._member is None or self._is_closing:
             return []
         found = self._member.assigned_queues(with_draining=True)
         if self._listener is None or (retry := retry_topic(self.group)) in self._subscriptions:

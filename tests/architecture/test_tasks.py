@@ -30,7 +30,6 @@ KNOWN = {
     "client/runtime.py": "`spawn` itself; the thread goes on after any error",
     "client/user_code.py": "`_run_async`, which goes on; or whoever waits for a callback",
     "clock.py": "nobody: they only wait, and are cancelled",
-    "consumer/async_consumer.py": "the first `close`, which this one hurries",
     "consumer/dispatch/worker_pool.py": "the thread itself, which goes on",
     "consumer/lite_pull_consumer.py": "the caller of `commit`",
     "producer/request_reply.py": "nobody: a timer; and registrations, which log their failures",

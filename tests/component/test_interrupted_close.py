@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import linecache
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
-import ordermq
 from ordermq import (
     LitePullConsumer,
     Message,
@@ -26,10 +23,10 @@ from ordermq.admin.admin import Admin
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from tests.component.conftest import Seen, eventually
+from tests.component.interruption import InterruptedAt
 
 # An interrupt may come between making a coroutine and handing it over.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-HOUSE = str(Path(ordermq.__file__).parent)
 LEASE_MS = 600
 
 
@@ -39,40 +36,6 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-class InterruptedAt:
-    """Raises `error` in this thread, before the `at`-th line of ours that runs in the block.
-
-    Args: again: raise it once more, this many lines later; 0 for once.
-    """
-
-    def __init__(self, at: int, again: int = 0, error: type[BaseException] = KeyboardInterrupt):
-        self._at = {at, at + again}
-        self._error = error
-        self._lines = 0
-        self.raised = 0
-
-    def __enter__(self) -> InterruptedAt:
-        self._before = sys.gettrace()
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(HOUSE):
-            return None
-        # Python handles signals at calls and jumps only. So not at a `with`, whose line comes again
-        # between its block and `__exit__`, nor between the assignment and the `os.close` behind it.
-        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and not source.startswith(("with ", "os.close(")):
-            self._lines += 1
-            if self._lines in self._at:
-                self.raised += 1
-                raise self._error
-        return self._trace
 
 
 @pytest.fixture
@@ -219,17 +182,29 @@ def stuck(broker: EmbeddedBroker) -> Iterator[Stuck]:
     made.consumer.close(5.0)
 
 
+# The system gives a signal to any thread; Python calls its handler on the main one.
+RECEIVERS: dict[str, Callable[[], threading.Thread]] = {
+    "main thread": threading.main_thread,
+    "another thread": threading.current_thread,
+}
+
+
+def send_signal(number: signal.Signals, receiver: str) -> None:
+    ident = RECEIVERS[receiver]().ident
+    assert ident is not None
+    signal.pthread_kill(ident, number)
+
+
+@pytest.mark.parametrize("receiver", RECEIVERS)
 def test_no_lock_is_renewed_after_ctrl_c_in_close(
-    broker: EmbeddedBroker, stuck: Stuck, seen: Seen
+    broker: EmbeddedBroker, stuck: Stuck, seen: Seen, receiver: str
 ) -> None:
     stuck.consumer.start()
     assert stuck.begun.wait(20)
-    main = threading.main_thread().ident
-    assert main is not None
 
     def press() -> None:
         eventually(stuck.is_leaving, "it closes")
-        signal.pthread_kill(main, signal.SIGINT)
+        send_signal(signal.SIGINT, receiver)
 
     pressing = threading.Thread(target=press)
     pressing.start()
@@ -253,6 +228,31 @@ def test_close_remembers_its_outcome(stuck: Stuck) -> None:
     stuck.may_end.set()
     assert stuck.consumer.close() is False
     assert stuck.consumer.close(0.0) is False
+
+
+def test_a_close_that_is_hurried_before_it_begins_waits_for_no_listener(
+    broker: EmbeddedBroker, stuck: Stuck
+) -> None:
+    stuck.consumer.hurry_close()  # not started: nothing to hurry
+    stuck.consumer.start()
+    assert stuck.begun.wait(20)
+    stuck.consumer.hurry_close()
+    assert stuck.consumer.close(600.0) is False
+    eventually(lambda: not broker.statistics.connections, "it is disconnected")
+
+
+def test_a_close_that_is_hurried_waits_for_no_poller(broker: EmbeddedBroker) -> None:
+    with Producer("shop", name_servers=broker.name_servers) as producer:
+        producer.send(Message("orders", b"x"))
+    consumer = LitePullConsumer(
+        "g", name_servers=broker.name_servers, ordered=True, consume_from_where="first_offset"
+    )
+    consumer.subscribe("orders")
+    consumer.start()
+    with ThreadPoolExecutor(1) as poller:
+        assert poller.submit(consumer.poll, 20_000).result()
+        consumer.hurry_close()
+        assert consumer.close(600.0) is False
 
 
 def test_close_that_succeeded_says_so_again(
@@ -284,17 +284,15 @@ def test_a_listener_that_closes_its_consumer_while_it_closes_does_not_wait_for_i
     eventually(lambda: said == [False], "the listener's close returned")
 
 
+@pytest.mark.parametrize("receiver", RECEIVERS)
 def test_run_ends_at_a_second_signal_and_renews_nothing(
-    broker: EmbeddedBroker, stuck: Stuck
+    broker: EmbeddedBroker, stuck: Stuck, receiver: str
 ) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
     def press() -> None:
         assert stuck.begun.wait(20)
-        signal.pthread_kill(main, signal.SIGTERM)
+        send_signal(signal.SIGTERM, receiver)
         eventually(stuck.is_leaving, "it closes")
-        signal.pthread_kill(main, signal.SIGTERM)
+        send_signal(signal.SIGTERM, receiver)
 
     pressing = threading.Thread(target=press)
     pressing.start()

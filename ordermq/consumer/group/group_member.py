@@ -363,6 +363,10 @@ class GroupMember(ProcessBound):
             self._end(0.0)
             raise
 
+    def hurry_close(self) -> None:
+        """End the wait of a `close` that was called, or is about to be; any thread."""
+        self._shutdown.hurry()
+
     async def _hand_over(self, timeout_s: float) -> bool:
         """Give everything up and disconnect; False with batches still in progress."""
         self._leaving = True

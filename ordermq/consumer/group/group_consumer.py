@@ -1,0 +1,58 @@
+"""GroupConsumer: the state of a consumer around its `GroupMember`, and its hurried end."""
+
+from __future__ import annotations
+
+from ordermq.closing import Starting
+from ordermq.consumer.group.group_member import GroupMember
+from ordermq.consumer.queue.statistics import HeldQueue, Lag
+from ordermq.health import ConsumerHealth
+from ordermq.model.message_queue import MessageQueue
+
+
+class GroupConsumer(Starting):
+    """Base of the consumers that are members of a group, whatever receives their messages."""
+
+    _member: GroupMember | None = None  # from `start` on
+    _is_closing = False
+
+    def stop(self) -> None:
+        """Make whoever consumes come to an end; any thread."""
+        raise NotImplementedError
+
+    def hurry_close(self) -> None:
+        """End the wait of a `close` that was called, or is about to be; any thread."""
+        if (member := self._member) is not None:
+            self.stop()
+            self._is_closing = True
+            member.hurry_close()
+
+    def health(self) -> ConsumerHealth:
+        """Return what this consumer can do at this moment, for a probe; any thread, never raises.
+
+        It answers within two seconds even if the I/O thread is blocked.
+        """
+        member = self._running_member()
+        if member is None:
+            reason = "the consumer is not running: it was closed, or not started"
+            return ConsumerHealth(is_alive=False, is_ready=False, reasons=(reason,))
+        return member.client.ask_health(member.health, ConsumerHealth)
+
+    def lag(self) -> dict[MessageQueue, Lag]:
+        """Return how far each held queue is behind, from what is done; not on the I/O thread.
+
+        A queue that is not being pulled, because its buffer is full, is asked for its end at its
+        broker, for at most five seconds. {} before the start and after the close.
+        """
+        member = self._running_member()
+        return {} if member is None else member.ask_lag()
+
+    def held_queues(self) -> list[HeldQueue]:
+        """Return each held queue with its buffer and its lease, sorted; any thread.
+
+        [] before the start and after the close.
+        """
+        member = self._running_member()
+        return [] if member is None else member.held_queues()
+
+    def _running_member(self) -> GroupMember | None:
+        return None if self._is_closing else self._member
