@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import uvloop
 from ordermq import AsyncBatch, AsyncConsumer, DeadLetter, MessageQueue, Producer, PushConsumer
 from ordermq.audit import audit
 from ordermq.broker import EmbeddedBroker
+from ordermq.client.user_code import CallersLoop
 from ordermq.config import LitePullConsumerConfig
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError, UsedAfterFork
@@ -205,6 +206,47 @@ def test_a_cancelled_listener_has_not_failed_and_one_that_raises_it_has(
     run(main())
     assert attempts == [(0, 0)] * 4 + [(1, 0), (1, 1), (2, 0)]
     assert [offset for _, offset, _, _ in seen.deliveries] == [0, 2]
+
+
+@pytest.mark.parametrize("kind", ["orderly", "by key", "concurrently"])
+def test_a_task_that_is_cancelled_before_its_first_step_is_followed_by_another(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    seen: Seen,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    send_all(producer, numbered(1))
+    spawn, cancelled = CallersLoop.spawn, []
+
+    def spawn_and_cancel(
+        self: CallersLoop, work: Coroutine[Any, Any, Any], name: str
+    ) -> asyncio.Task[Any]:
+        task = spawn(self, work, name)
+        if "orders" in name and len(cancelled) < 3:
+            cancelled.append(task)
+            task.cancel()
+        return task
+
+    monkeypatch.setattr(CallersLoop, "spawn", spawn_and_cancel)
+
+    async def main() -> None:
+        consumer = made(broker, order_by_key=kind == "by key")
+        done = asyncio.Event()
+
+        async def listen(messages: Any, context: Any) -> None:
+            seen.take(messages, context)
+            done.set()
+
+        (consumer.concurrently if kind == "concurrently" else consumer.orderly)(listen)
+        async with consumer:
+            await done.wait()
+            assert consumer.statistics["leases_lost"] == 0
+
+    run(main())
+    assert len(cancelled) == 3
+    assert len(seen.deliveries) == 1
 
 
 def test_a_listener_that_outlasts_close_is_cancelled_before_close_returns(
@@ -452,6 +494,81 @@ def test_each_task_has_batches_of_its_own_and_close_waits_for_them(
     run(main())
     assert committed(broker) == len(seen.deliveries)
     assert seen.duplicates() == 0
+
+
+class CancelledAt:
+    """Runs a coroutine in this task, which is cancelled when it waits for the `at`-th time."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], at: int) -> None:
+        self._work = work
+        self._left = at
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            waits_for = self._work.send(None)
+            while True:
+                self._left -= 1
+                if self._left == 0:
+                    task.cancel()
+                try:
+                    yield waits_for
+                except BaseException as error:  # noqa: BLE001 - the work's
+                    waits_for = self._work.throw(error)
+                else:
+                    waits_for = self._work.send(None)
+        except StopIteration as end:
+            return end.value
+
+    @property
+    def was_cancelled(self) -> bool:
+        return self._left <= 0
+
+
+@pytest.mark.parametrize("use", ["listener", "iteration"])
+def test_a_cancellation_at_any_await_of_a_run_ends_it_all_the_same(
+    producer: Producer, broker: EmbeddedBroker, seen: Seen, run: Run, use: str
+) -> None:
+    send_all(producer, numbered(1))
+
+    async def listened(consumer: AsyncConsumer) -> None:
+        @consumer.orderly
+        async def listen(messages: Any, context: Any) -> None:
+            consumer.stop()
+
+        await consumer.run()
+
+    async def iterated(consumer: AsyncConsumer) -> None:
+        async with consumer:
+            async for batch in consumer:
+                await batch.commit()
+                break
+
+    async def main() -> None:
+        works = {"listener": listened, "iteration": iterated}
+        at, was_cancelled, before = 0, True, broker.statistics.connections
+        while was_cancelled:
+            at += 1
+            # A new group each time: it begins with the message.
+            consumer = AsyncConsumer(
+                f"g{at}", "orders", name_servers=broker.name_servers,
+                consume_from_where="first_offset",
+            )  # fmt: skip
+            work = CancelledAt(works[use](consumer), at)
+            task = asyncio.ensure_future(awaited(work))
+            await asyncio.wait([task])
+            was_cancelled = work.was_cancelled
+            assert task.cancelled() == was_cancelled, f"at await {at}"
+            await until(lambda: broker.statistics.connections == before, f"left at await {at}")
+            assert await consumer.close() in (True, False)
+        assert at > 2, "it waits for its start and for its close at least"
+
+    run(main())
+
+
+async def awaited(work: Awaitable[Any]) -> Any:
+    return await work
 
 
 def test_a_cancelled_close_waits_no_longer(
