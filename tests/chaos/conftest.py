@@ -23,6 +23,11 @@ LEASE_MS = 3_000
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def whole_lines(path: Path) -> list[str]:
+    """Lines of a file, without a last one that another process may be writing."""
+    return path.read_text().split("\n")[:-1]
+
+
 class Child:
     """A child process with its standard output line by line; always ended.
 
@@ -146,7 +151,7 @@ class Stage:
     def seen_by(self, name: str) -> list[tuple[int, int, str, int]]:
         path = self.folder / f"{name}.seen"
         rows = []
-        for line in path.read_text().splitlines() if path.exists() else ():
+        for line in whole_lines(path) if path.exists() else ():
             queue, offset, key, body = line.split()
             rows.append((int(queue), int(offset), key, int(body)))
         return rows

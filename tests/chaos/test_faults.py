@@ -10,7 +10,7 @@ import pytest
 
 from ordermq.audit import audit
 from ordermq.events import EventType
-from tests.chaos.conftest import Child, Stage
+from tests.chaos.conftest import Child, Stage, whole_lines
 
 
 def assert_nothing_lost(stage: Stage) -> None:
@@ -74,7 +74,7 @@ def committed_epochs(stage: Stage, child: Child) -> list[tuple[int, int, int]]:
 def grants(stage: Stage) -> list[tuple[int, int, int, str]]:
     """(t, queue, epoch, client) of every lock the broker granted on the topic."""
     found = []
-    for line in (stage.folder / "broker.jsonl").read_text().splitlines():
+    for line in whole_lines(stage.folder / "broker.jsonl"):
         event = json.loads(line)
         if event["type"] == EventType.LOCK_OK and event["topic"] == "orders":
             found.append((event["t"], event["queue"], event["epoch"], event["client"]))

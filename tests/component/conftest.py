@@ -16,7 +16,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.events import History
 
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 
 
 class Seen:
@@ -71,7 +71,7 @@ def seen() -> Seen:
 
 @pytest.fixture
 def broker_config() -> BrokerConfig:
-    return BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=6_000)
+    return BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=15_000)
 
 
 @pytest.fixture

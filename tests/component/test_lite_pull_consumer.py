@@ -620,13 +620,13 @@ def test_for_and_async_for_iterate_over_batches_and_end_when_nothing_comes(
 ) -> None:
     send(producer, 80)
     consumer = make(poll_batch_size=7)
-    first = [int(bytes(m.body)) for batch in consumer.batches(timeout_ms=100) for m in batch]
+    first = [int(bytes(m.body)) for batch in consumer.batches(timeout_ms=1_500) for m in batch]
     assert sorted(first) == list(range(80))
     send(producer, 80, start=80)
 
     async def iterate() -> list[int]:
         got = []
-        async for batch in consumer.batches(timeout_ms=100):
+        async for batch in consumer.batches(timeout_ms=1_500):
             got += [int(bytes(message.body)) for message in batch]
             await consumer.acommit()
         return got
@@ -699,7 +699,7 @@ def test_columns_come_without_an_object_a_message(producer: Producer, make: Make
         producer.send(message, queue=QUEUES[0])
     consumer = make(pull_batch_size=32)
     tables = []
-    for batch in consumer.batches(timeout_ms=200):
+    for batch in consumer.batches(timeout_ms=1_500):
         assert batch.to_arrow(["offset"]).column_names == ["offset"]
         tables.append(batch.to_arrow())
     assert sum(table.num_rows for table in tables) == 100

@@ -257,7 +257,7 @@ def test_each_task_is_a_poller(producer: Producer, broker: EmbeddedBroker, make:
     seen, in_hands = Seen(), set[MessageQueue]()
 
     async def work() -> None:
-        async for batch in consumer.batches(timeout_ms=300):
+        async for batch in consumer.batches(timeout_ms=2_000):
             assert batch.message_queue not in in_hands, "a queue is in one task's hands"
             in_hands.add(batch.message_queue)
             await asyncio.sleep(0.001)

@@ -323,7 +323,7 @@ def test_postgresql_ends_the_transaction_of_a_frozen_owner(postgresql: Any) -> N
         connection.execute(text("DROP TABLE IF EXISTS totals, ordermq_offsets"))
         connection.execute(text("CREATE TABLE totals (s INTEGER)"))
         connection.execute(text("INSERT INTO totals VALUES (0)"))
-    store = SqlOffsetStore(engine, idle_timeout_ms=200)
+    store = SqlOffsetStore(engine, idle_timeout_ms=1_500)
     store.open()
     store.take_over("g", QUEUE, 1)
     frozen = store.begin("g", QUEUE, 1, 0)
