@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from ordermq.consumer.queue.statistics import ConsumerStatistics, TopicRates
     from ordermq.errors import OrderMQError
     from ordermq.health import BrokerHealth, ClientHealth, ConsumerHealth
+    from ordermq.model.codec import Codec, FunctionCodec, JsonCodec, PydanticCodec
     from ordermq.model.message import Message, MessageView
     from ordermq.model.message_queue import MessageQueue
     from ordermq.model.status import (
@@ -87,6 +88,7 @@ __all__ = [
     "BrokerHealth",
     "ClientConfig",
     "ClientHealth",
+    "Codec",
     "ConcurrentContext",
     "ConcurrentListener",
     "ConsumeCall",
@@ -100,6 +102,8 @@ __all__ = [
     "ConsumerStatistics",
     "DeadLetter",
     "FailurePolicy",
+    "FunctionCodec",
+    "JsonCodec",
     "Listener",
     "ListenerAnswer",
     "LitePullConsumer",
@@ -122,6 +126,7 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "PydanticCodec",
     "QueueSelector",
     "Retry",
     "SendCall",
@@ -201,6 +206,12 @@ _HOMES = {
         "BrokerHealth",
         "ClientHealth",
         "ConsumerHealth",
+    ),
+    "model.codec": (
+        "Codec",
+        "FunctionCodec",
+        "JsonCodec",
+        "PydanticCodec",
     ),
     "model.message": (
         "Message",

@@ -27,6 +27,7 @@ from ordermq.consumer.queue.poll_buffer import PolledBatch
 from ordermq.consumer.queue.statistics import ConsumerStatistics, Lag
 from ordermq.errors import ConfigError, StateError
 from ordermq.health import ConsumerHealth
+from ordermq.model.codec import Codec
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import EVERYTHING
 
@@ -203,7 +204,7 @@ class AsyncConsumer(AsyncStarting):
         topics: to subscribe; `subscribe` for a part of a topic.
         config: all settings at once, for a listener or for iteration; else give them flat.
         on_failure, history: for a listener, as of `PushConsumer`.
-        offset_store: as of `PushConsumer`, or of `LitePullConsumer`.
+        offset_store, codec: as of `PushConsumer`, or of `LitePullConsumer`.
         on_assigned, on_revoked: plain or `async def`, called on the loop with a queue before its
             first pull, and after it was given up; not to close the consumer from.
         settings: those of `PushConsumer` for a listener, or of `LitePullConsumer` for iteration.
@@ -219,6 +220,7 @@ class AsyncConsumer(AsyncStarting):
         config: ConsumerConfig | LitePullConsumerConfig | None = None,
         on_failure: FailurePolicy | None = None,
         offset_store: OffsetStore | None = None,
+        codec: Codec | None = None,
         on_assigned: QueueCallback | None = None,
         on_revoked: QueueCallback | None = None,
         history: str | os.PathLike[str] | None = None,
@@ -231,6 +233,7 @@ class AsyncConsumer(AsyncStarting):
             "config": config,
             "on_failure": on_failure,
             "offset_store": offset_store,
+            "codec": codec,
             "on_assigned": on_assigned,
             "on_revoked": on_revoked,
             "history": history,

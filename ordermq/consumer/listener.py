@@ -24,6 +24,7 @@ from ordermq.consumer.queue.assigned_queue import AssignedQueue, BatchClaim
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.model import properties as props
+from ordermq.model.codec import Codec
 from ordermq.model.identifiers import unique_message_id
 from ordermq.model.message import MessageRun, MessageView
 from ordermq.model.message_queue import MessageQueue
@@ -470,6 +471,22 @@ def wrapped(
         finally:
             around.end(call, context)
         return around.result(call, messages, context)
+
+    return call_async if is_async(listener) else call_plain
+
+
+def decoding(listener: _AnyListener, codec: Codec) -> Any:
+    """Return the listener, for whose messages `value()` uses `codec`; plain or `async def` as it
+    was.
+    """
+
+    async def call_async(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        context.messages.decode_with(codec)
+        return await listener(messages, context)
+
+    def call_plain(messages: Sequence[MessageView], context: ConsumeContext) -> object:
+        context.messages.decode_with(codec)
+        return listener(messages, context)
 
     return call_async if is_async(listener) else call_plain
 

@@ -39,6 +39,7 @@ from ordermq.consumer.queue.poll_buffer import NOTHING, PollBuffer, PolledBatch,
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import NoHistory
+from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic
 from ordermq.model.subscription import EVERYTHING, Subscription
@@ -79,6 +80,7 @@ class LitePullConsumer(GroupConsumer):
         config: all settings at once; else give them flat, as `auto_commit=False`.
         offset_store: keeps the group's offsets instead of the brokers, whose offsets follow it;
             with `ordered=True`.
+        codec: makes the values of `message.value()`, as `JsonCodec()` (docs/codecs.md).
         on_assigned, on_revoked: called with a queue when it was assigned, before its first pull,
             and after it was given up; not to close the consumer from.
         clock: time, as an argument; for tests.
@@ -94,6 +96,7 @@ class LitePullConsumer(GroupConsumer):
         instance_name: str | None = None,
         config: LitePullConsumerConfig | None = None,
         offset_store: OffsetStore | None = None,
+        codec: Codec | None = None,
         on_assigned: QueueCallback | None = None,
         on_revoked: QueueCallback | None = None,
         clock: Clock | None = None,
@@ -113,6 +116,7 @@ class LitePullConsumer(GroupConsumer):
         if offset_store is not None:
             require_plain_store(offset_store)
         self._offset_store = offset_store
+        self._codec = None if codec is None else require_codec(codec, self.group)
         if self._is_broadcasting and instance_name is None:
             instance_name = DEFAULT_INSTANCE  # it finds its offsets again by its name
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
@@ -407,6 +411,8 @@ class LitePullConsumer(GroupConsumer):
             batch = buffer.take(poller, self.config.lite.poll_batch_size)
             if batch is not None:
                 self.statistics.add("polled", len(batch))
+                if self._codec is not None:
+                    batch.decode_with(self._codec)
                 return batch
             left_s = None if deadline is None else deadline - time.monotonic()
             if buffer.is_stopped or (left_s is not None and left_s <= 0):

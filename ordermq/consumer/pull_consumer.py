@@ -17,6 +17,7 @@ from ordermq.consumer.dispatch.failure_policy import send_back
 from ordermq.consumer.offsets.offset_committer import BrokerOffsets
 from ordermq.core.status import MAX_OFFSET
 from ordermq.errors import ConfigError, RemotingError, StateError
+from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message import MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, check_group, check_topic
@@ -142,6 +143,7 @@ class PullConsumer(Starting):
             or of the environment variable ORDERMQ_NAME_SERVERS.
         instance_name: fixed part of the client id; default unique.
         config: all settings at once; else give them flat, as `pull_timeout_ms=3000`.
+        codec: makes the values of `message.value()`, as `JsonCodec()` (docs/codecs.md).
         clock: time, as an argument; for tests.
         settings: any field of `PullConsumerConfig`'s groups.
     Raises: ConfigError: a name or setting no broker would take.
@@ -154,6 +156,7 @@ class PullConsumer(Starting):
         name_servers: str | Sequence[str] | None = None,
         instance_name: str | None = None,
         config: PullConsumerConfig | None = None,
+        codec: Codec | None = None,
         clock: Clock | None = None,
         **settings: Unpack[PullConsumerSettings],
     ) -> None:
@@ -161,6 +164,7 @@ class PullConsumer(Starting):
         self.group = check_group(self.config.group_or(group))
         self.name_servers = parse_name_servers(self.config.name_servers_or(name_servers))
         self.client_id = new_client_id(self.config.remoting, self.name_servers, instance_name)
+        self._codec = None if codec is None else require_codec(codec, self.group)
         self._clock = clock if clock is not None else SystemClock()
         self._client: ClientSession | None = None
         self._closed = False
@@ -408,6 +412,8 @@ class PullConsumer(Starting):
             suspend_ms=direct.broker_suspend_ms if is_waiting else 0,
         )
         source.suggest(result.suggested_broker_id)
+        if self._codec is not None:
+            result.messages.codec = self._codec
         return result
 
     def _live(self) -> ClientSession:

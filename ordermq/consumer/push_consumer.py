@@ -43,6 +43,7 @@ from ordermq.consumer.listener import (
     ListenerResults,
     MessageFilter,
     TraceConsumption,
+    decoding,
     require_listener,
     wrapped,
 )
@@ -54,6 +55,7 @@ from ordermq.consumer.offsets.offset_store import (
 from ordermq.consumer.queue.statistics import ConsumerStatistics
 from ordermq.errors import ConfigError, StateError
 from ordermq.events import History, NoHistory
+from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message_queue import MessageQueue, require_offset
 from ordermq.model.names import check_group, check_topic, retry_topic
 from ordermq.model.names import wrapped as with_namespace
@@ -95,6 +97,7 @@ class PushConsumer(GroupConsumer):
         offset_store: keeps the group's offsets instead of the brokers, whose offsets follow it;
             of an orderly group. With `ordermq.sql.SqlOffsetStore` each message takes effect in
             your database exactly once (docs/exactly-once.md).
+        codec: makes the values of `message.value()`, as `JsonCodec()` (docs/codecs.md).
         on_assigned, on_revoked: called with a queue before its first pull, and after it was given
             up.
         history: a file to record the run's events in, for `ordermq audit`.
@@ -112,6 +115,7 @@ class PushConsumer(GroupConsumer):
         config: ConsumerConfig | None = None,
         on_failure: FailurePolicy | None = None,
         offset_store: OffsetStore | None = None,
+        codec: Codec | None = None,
         on_assigned: Callable[[MessageQueue], None] | None = None,
         on_revoked: Callable[[MessageQueue], None] | None = None,
         history: str | os.PathLike[str] | None = None,
@@ -145,6 +149,7 @@ class PushConsumer(GroupConsumer):
         self._offset_store = offset_store
         if offset_store is not None:
             self._check_offset_store(offset_store)
+        self._codec = None if codec is None else require_codec(codec, self.group)
         # A broadcasting member finds its offset file by its client id, so its default name is
         # fixed, as in Java; every other member gets a unique one.
         self.client_id = new_client_id(
@@ -338,7 +343,7 @@ class PushConsumer(GroupConsumer):
         return transactional(listener, store, group, is_strict=is_strict)
 
     def _wrapped(self, listener: Any, results: ListenerResults) -> Any:
-        return wrapped(
+        around = wrapped(
             # Within the hooks: they are told whether the transaction was committed, too.
             self._in_transactions(listener),
             self.group,
@@ -350,6 +355,8 @@ class PushConsumer(GroupConsumer):
             self._filters,
             results,
         )
+        # Outermost: filters and hooks may want the values, too.
+        return around if self._codec is None else decoding(around, self._codec)
 
     def _require_no_listener(self) -> None:
         if self._listener is not None or self._concurrent_listener is not None:

@@ -5,18 +5,35 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import orjson
 
 from ordermq import core
 from ordermq.clock import require_wall_ms
 from ordermq.core.compression import MAX_DECOMPRESSED_BYTES
-from ordermq.errors import ConfigError, DecodeError, ProtocolError
+from ordermq.errors import ConfigError, DecodeError, ProtocolError, StateError
 from ordermq.model import properties as props
 from ordermq.model.identifiers import offset_message_id
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_sendable_topic, unwrapped
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from ordermq.model.codec import Codec
+
+    class MessageFields(TypedDict, total=False):
+        """Keywords of `Producer.message`: the fields of `Message` behind its body."""
+
+        tags: str | None
+        keys: Sequence[str]
+        properties: Mapping[str, str]
+        flag: int
+        delay_level: int
+        deliver_at_ms: int
+        delay_ms: int
+
 
 _BODIES = (bytes, bytearray, memoryview)  # a tuple, because `a | b` would be created on each call
 
@@ -286,7 +303,9 @@ class MessageBatch(core.MessageIndex, Sequence["MessageView"]):
         O(n) native at construction.
     """
 
-    __slots__ = ("attempts", "namespace", "queue")
+    __slots__ = ("attempts", "codec", "namespace", "queue")
+
+    codec: Codec  # set where messages of a client that has one are handed out, and unset elsewhere
 
     def __init__(
         self,
@@ -357,6 +376,11 @@ class MessageRun(core.MessageRun, Sequence["MessageView"]):
         """Split into runs of `size` messages, the last one perhaps shorter; creates no view."""
         return self.cut(MessageRun, size)
 
+    def decode_with(self, codec: Codec) -> None:
+        """Have `value()` of these messages use `codec`. O(segments)."""
+        for batch, _, _ in self.segments:
+            batch.codec = codec
+
 
 # Bound once: `super()` takes longer than reading the record.
 _stored_reconsume_times = core.MessageView.reconsume_times.__get__
@@ -413,6 +437,28 @@ class MessageView(core.MessageView):
             return orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
             raise self._undecodable(f"the body is no JSON: {error}") from error
+
+    def value(self) -> Any:
+        """Return the value that the codec of the client makes of the body; at each call anew.
+
+        Raises:
+            DecodeError: it makes none of it, and its own error is the cause; or the body cannot be
+                decompressed.
+            StateError: the client that received the message has no `codec`.
+        """
+        codec = getattr(self.index, "codec", None)
+        if codec is None:
+            raise StateError(
+                "message.value() needs a codec: give codec=JsonCodec(), or one of yours, to the "
+                "client that receives the message",
+                topic=self.message_queue.topic,
+            )
+        body = bytes(self.body)
+        try:
+            return codec.decode(body)
+        except Exception as error:
+            reason = f"the codec does not decode the {len(body)} bytes: {type(error).__name__}"
+            raise self._undecodable(reason) from error
 
     def _undecodable(self, reason: str) -> DecodeError:
         queue = self.message_queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ordermq.client.runtime import in_thread, shielded
 from ordermq.clock import Clock
@@ -13,6 +13,7 @@ from ordermq.closing import AsyncStarting
 from ordermq.config import ProducerConfig
 from ordermq.errors import ConfigError
 from ordermq.health import ClientHealth
+from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
@@ -22,6 +23,7 @@ from ordermq.producer.queue_selector import QueueSelector, ShardingKey
 
 if TYPE_CHECKING:
     from ordermq.config.settings import ProducerSettings
+    from ordermq.model.message import MessageFields
 
 _CLOSE_TIMEOUT_S = 30.0
 _FLUSH_TIMEOUT_S = 30.0
@@ -48,6 +50,7 @@ class AsyncProducer(AsyncStarting):
         selector: str | QueueSelector = "java",
         instance_name: str | None = None,
         config: ProducerConfig | None = None,
+        codec: Codec | None = None,
         clock: Clock | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
@@ -57,6 +60,7 @@ class AsyncProducer(AsyncStarting):
             selector=selector,
             instance_name=instance_name,
             config=config,
+            codec=codec,
             clock=clock,
             **settings,
         )
@@ -96,6 +100,10 @@ class AsyncProducer(AsyncStarting):
         self._producer.add_check(check)
 
     # Sending.
+
+    def message(self, topic: str, value: Any, **fields: Unpack[MessageFields]) -> Message:
+        """Return a message whose body is the codec's of `value`; as `Producer.message`."""
+        return self._producer.message(topic, value, **fields)
 
     async def send(
         self,

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ordermq.callables import require_plain
 from ordermq.client.name_server_api import parse_name_servers
@@ -22,6 +22,7 @@ from ordermq.config import ProducerConfig
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
 from ordermq.health import ClientHealth
+from ordermq.model.codec import Codec, require_codec
 from ordermq.model.message import Message, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_group, unwrapped
@@ -55,6 +56,7 @@ from ordermq.remoting.headers import RecallHeader
 
 if TYPE_CHECKING:
     from ordermq.config.settings import ProducerSettings
+    from ordermq.model.message import MessageFields
 
 _log = logging.getLogger("ordermq.producer")
 _FLUSH_TICK_MS = 5
@@ -74,6 +76,7 @@ class Producer(Starting):
         instance_name: a part of the client id, for admin tools; the id is unique with and
             without it.
         config: all settings at once; else give them flat, as `send_timeout_ms=500`.
+        codec: makes the bodies of `message`, as `JsonCodec()` (docs/codecs.md).
         clock: for tests.
     Raises: ConfigError: a name or setting no broker would accept.
 
@@ -90,6 +93,7 @@ class Producer(Starting):
         selector: str | QueueSelector = "java",
         instance_name: str | None = None,
         config: ProducerConfig | None = None,
+        codec: Codec | None = None,
         clock: Clock | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
@@ -100,6 +104,7 @@ class Producer(Starting):
             self.config.remoting, self.name_servers, instance_name, is_producer=True
         )
         compression.require(self.config.send.compress_type)
+        self._codec = None if codec is None else require_codec(codec, self.group)
         self._clock = clock if clock is not None else SystemClock()
         self._latency_faults = (
             LatencyFaults(self._clock) if self.config.send.send_latency_fault else None
@@ -222,6 +227,23 @@ class Producer(Starting):
             self._shutdown.hurry()
 
     # Sending.
+
+    def message(self, topic: str, value: Any, **fields: Unpack[MessageFields]) -> Message:
+        """Return a message whose body is the codec's of `value`, to be sent in any way.
+
+        Args:
+            fields: the others of `Message`, as `tags="paid"`.
+        Raises: StateError: the producer has no `codec`. ConfigError: as `Message`. What the codec
+            raises.
+        """
+        if self._codec is None:
+            raise StateError(
+                "producer.message() needs a codec: give codec=JsonCodec(), or one of yours, to "
+                "the producer",
+                topic=topic,
+                group=self.group,
+            )
+        return Message(topic, self._codec.encode(value), **fields)
 
     def send(
         self,
@@ -520,7 +542,7 @@ class Producer(Starting):
         """
         client = self._live_for_blocking()
         requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
-        return client.runtime.call(requests.reply_to(request))
+        return self._decoding(client.runtime.call(requests.reply_to(request)))
 
     async def arequest(
         self,
@@ -534,11 +556,16 @@ class Producer(Starting):
         client = self._live()
         requests, request = self._begin_request(message, timeout_ms, sharding_key, queue)
         try:
-            return await client.acall(requests.reply_to(request))
+            return self._decoding(await client.acall(requests.reply_to(request)))
         except asyncio.CancelledError as error:
             # `reply_to` may not have begun yet, and then cannot clean up itself.
             client.runtime.post(requests.give_up, request, error)
             raise
+
+    def _decoding(self, message: MessageView) -> MessageView:
+        if self._codec is not None:
+            message.index.codec = self._codec
+        return message
 
     def _begin_request(
         self, message: Message, timeout_ms: int, key: ShardingKey | None, queue: MessageQueue | None

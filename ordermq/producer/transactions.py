@@ -20,6 +20,7 @@ from ordermq.clock import Clock
 from ordermq.config import ProducerConfig
 from ordermq.errors import ConfigError, OrderMQError, ProtocolError
 from ordermq.model import properties as props
+from ordermq.model.codec import Codec
 from ordermq.model.message import Message, MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import unwrapped
@@ -76,7 +77,7 @@ class TransactionProducer(Producer):
         listener: runs and checks local transactions; or give the functions `execute`, `check`.
         topics: their brokers can ask from `start` on; else from the first send of a topic on.
             Name them, so that a restarted process answers for the one before it.
-        name_servers, selector, instance_name, config, clock, settings: as of `Producer`.
+        name_servers, selector, instance_name, config, codec, clock, settings: as of `Producer`.
     Raises: ConfigError: no `check`, or both a listener and functions.
 
     Only `send_in_transaction` sends half messages; all other methods are those of `Producer`.
@@ -94,6 +95,7 @@ class TransactionProducer(Producer):
         selector: str | QueueSelector = "java",
         instance_name: str | None = None,
         config: ProducerConfig | None = None,
+        codec: Codec | None = None,
         clock: Clock | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
@@ -103,6 +105,7 @@ class TransactionProducer(Producer):
             selector=selector,
             instance_name=instance_name,
             config=config,
+            codec=codec,
             clock=clock,
             **settings,
         )
@@ -296,7 +299,7 @@ class TransactionProducer(Producer):
             return request.reply(ResponseCode.SYSTEM_BUSY)
         try:
             header = CheckTransactionHeader.from_ext(request.ext)
-            message = _view(request.body, header, self.config.remoting.namespace)
+            message = self._decoding(_view(request.body, header, self.config.remoting.namespace))
         except ProtocolError as error:
             _log.warning("%s: check refused, message cannot be decoded: %s", address, error)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))

@@ -3,6 +3,7 @@
 from ordermq import (
     AsyncConsumer,
     AsyncProducer,
+    JsonCodec,
     LitePullConsumer,
     Producer,
     PullConsumer,
@@ -33,3 +34,13 @@ AsyncProducer("shop", name_servers="a:1", send_timout_ms=500)  # error
 AsyncConsumer("billing", "orders", name_servers="a:1", poll_batch_size=64)
 AsyncConsumer("billing", "orders", name_servers="a:1", consume_thread_count=64)
 AsyncConsumer("billing", "orders", name_servers="a:1", pol_batch_size=64)  # error
+Producer("shop", name_servers="a:1", codec=JsonCodec()).message("orders", [1], tags="paid")
+Producer("shop", name_servers="a:1", codec=JsonCodec()).message("orders", [1], tag="paid")  # error
+PushConsumer("billing", name_servers="a:1", codec=JsonCodec())
+PushConsumer("billing", name_servers="a:1", codek=JsonCodec())  # error
+LitePullConsumer("billing", name_servers="a:1", codec=JsonCodec)  # error
+PullConsumer("billing", name_servers="a:1", codec=repr)  # error
+AsyncProducer("shop", name_servers="a:1", codec=JsonCodec())
+AsyncProducer("shop", name_servers="a:1", coded=JsonCodec())  # error
+AsyncConsumer("billing", "orders", name_servers="a:1", codec=JsonCodec())
+AsyncConsumer("billing", "orders", name_servers="a:1", kodec=JsonCodec())  # error
