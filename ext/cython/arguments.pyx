@@ -1,8 +1,8 @@
 cdef extern from *:
     """
-    /* Read an exact int of one or two digits, as nearly all are, without a call: PyLong_AsLongLong
-     * was a fifth of a put of objects. Python 3.12 made the layout private, and offers the same for
-     * one digit. */
+    /* Read an exact int of one or two digits and no sign, as nearly all are, without a call:
+     * PyLong_AsLongLong was a fifth of a put of objects. Python 3.12 made the layout private, and
+     * offers the same for one digit, with its sign: what is unsigned here must not be negative. */
     static CYTHON_INLINE int omq_is_plain_int(PyObject *value, int64_t *result) {
         if (!PyLong_CheckExact(value)) {
             return 0;
@@ -14,7 +14,7 @@ cdef extern from *:
             return 0;
         }
         *result = PyUnstable_Long_CompactValue((PyLongObject *)value);
-        return 1;
+        return *result >= 0;
     #else
         const digit *digits = ((PyLongObject *)value)->ob_digit;
         Py_ssize_t size = Py_SIZE(value);
@@ -81,7 +81,7 @@ cdef inline bint is_token(object value, uint64_t *token) except -1:
 cdef inline uint64_t epoch_of(object epoch) except? 0:
     """Return an int as an epoch; UINT64_MAX, which no lock has, if it is none."""
     cdef uint64_t known
-    return known if epoch >= 0 and is_token(epoch, &known) else UINT64_MAX
+    return known if is_token(epoch, &known) else UINT64_MAX
 
 
 cdef size_t at_least_one(object n, object owner, str operation) except 0:

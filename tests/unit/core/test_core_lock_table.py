@@ -330,7 +330,7 @@ def test_a_group_of_thousands_shrinks_with_its_sweep(core):
     table._check()
 
 
-@pytest.mark.parametrize("epoch", [2**64 - 1, 2**64, 2**200, -1, -(2**200)])
+@pytest.mark.parametrize("epoch", [2**64 - 1, 2**64, 2**200, -1, 1 - 2**64, -(2**200)])
 def test_an_epoch_that_no_lock_can_have_is_none_of_its(core, epoch):
     table = core.LockTable(LEASE)
     assert table.try_lock(G, Q, ME, 0) == 1

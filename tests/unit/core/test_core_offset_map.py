@@ -48,8 +48,15 @@ def test_it_is_written_and_read_as_a_mapping(core):
     assert list(offsets) == [2**40]
 
 
+# One digit of Python's ints has 30 bits; each length is read on a path of its own.
+NEGATIVE = [-1, -2, -(2**29), -(2**31), -(2**60), -(2**63), -(2**64), 1 - 2**64]
+
+
 @pytest.mark.parametrize(
-    ("offset", "token"), [(-1, 0), (MAX_OFFSET + 1, 0), (2**90, 0), (0, -1), (0, 2**64)]
+    ("offset", "token"),
+    [(MAX_OFFSET + 1, 0), (2**90, 0), (0, 2**64)]
+    + [(number, 0) for number in NEGATIVE]
+    + [(0, number) for number in NEGATIVE],
 )
 def test_what_is_out_of_range_is_refused(core, offset, token):
     offsets = core.OffsetMap()

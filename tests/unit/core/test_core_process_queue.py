@@ -293,7 +293,9 @@ def test_an_offset_out_of_range_is_refused_and_nothing_is_put(core, offset):
     queue._check()
 
 
-@pytest.mark.parametrize("size", [-1, 2**31, 2**40])
+@pytest.mark.parametrize(
+    "size", [-1, -2, -(2**29), -(2**31), 1 - 2**32, -(2**32), 1 - 2**64, 2**31, 2**40]
+)
 def test_a_size_out_of_range_is_refused(core, size):
     queue = core.ProcessQueue()
     with pytest.raises(ValueError, match="range"):
