@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +32,7 @@ from tests.component.conftest import Seen, eventually, numbered
 from tests.component.docs_examples import DOCS, examples, run_example
 from tests.postgresql import PostgreSql
 
+EXAMPLE = DOCS.parent / "examples" / "exactly_once.py"
 MakeConsumer = Callable[..., PushConsumer]
 
 
@@ -422,3 +425,17 @@ def test_the_example_of_the_page_books_every_payment_once(tmp_path: Path) -> Non
     [code] = examples((DOCS / "exactly-once.md").read_text())
     done = run_example(code, tmp_path)
     assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", ["5050"])
+
+
+def test_the_program_of_the_examples_books_each_payment_once(engine: Engine) -> None:
+    url = engine.url.render_as_string(hide_password=False)
+    engine.dispose()
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), url],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    told = "2 calls failed after their writes; booked 5050 cents of 5050\n"
+    assert (done.returncode, done.stdout) == (0, told), done.stderr

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ordermq import Admin, Message, Producer
+from ordermq.broker import EmbeddedBroker
+from tests.component.conftest import eventually
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PRINTED = {
+    "first_steps.py": "o-17 placed\no-17 paid\no-17 shipped\n",
+    "two_processes.py": "owners of the 8 queues: 2\nowners of the 8 queues: 1\n"
+    "16 keys, each in order, nothing twice: True\n",
+    "metrics_page.py": "messaging_client_consumed_messages_total{"
+    'messaging_consumer_group_name="billing",messaging_destination_name="orders",'
+    'messaging_destination_partition_id="embedded/0",messaging_system="rocketmq"} 100.0\n',
     "dead_letters.py": "given up: ['malformed']\nsent again: 1\n"
     "billed: placed paid shipped malformed\n",
     "replay_by_time.py": "today 0\ntoday 1\ntoday 2\n",
@@ -17,9 +30,11 @@ PRINTED = {
     "outbox.py": "o-17 COMMIT\no-18 COMMIT\no-17 ROLLBACK\nconsumers see: o-17 o-18\n",
 }
 ELSEWHERE = {
+    "exactly_once.py": "tests/component/test_exactly_once.py",
     "flights_on_spark.py": "tests/spark",
     "orders_service.py": "tests/component/test_orders_service.py",
     "pandas_udf_on_spark.py": "tests/spark",
+    "run_processes.py": "below",
     "test_billing.py": "below",
     "write_once.py": "tests/component/test_fence_tokens.py",
 }
@@ -35,6 +50,14 @@ def test_every_example_is_run_by_some_test() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == PRINTED.keys() | ELSEWHERE.keys()
 
 
+def test_every_example_is_on_the_page_of_first_steps() -> None:
+    page = (EXAMPLES.parent / "docs" / "getting-started.md").read_text()
+    missing = [
+        each.name for each in EXAMPLES.glob("*.py") if f"../examples/{each.name})" not in page
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_should(name: str) -> None:
     done = run(str(EXAMPLES / name))
@@ -44,4 +67,33 @@ def test_an_example_prints_what_it_should(name: str) -> None:
 def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
     file = str(EXAMPLES / "test_billing.py")
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", file)
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_example_of_several_processes_bills_in_each(
+    broker: EmbeddedBroker, producer: Producer
+) -> None:
+    with Admin(name_servers=broker.name_servers) as admin:
+        admin.create_topic("orders", 8)
+    command = [sys.executable, "-m", "ordermq", "run", "run_processes:consumer", "--processes", "2"]
+    environment = {**os.environ, "ORDERMQ_NAME_SERVERS": broker.name_servers}
+    with subprocess.Popen(
+        command, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        with Admin(name_servers=broker.name_servers) as admin:
+
+            def owners() -> set[str]:
+                holdings = admin.group("billing", ["orders"]).holdings.values()
+                return {owner for owner, _ in holdings}
+
+            eventually(lambda: len(owners()) == 2, "both processes have queues", 60)
+        for number in range(40):
+            producer.send(Message("orders", b"paid"), sharding_key=f"o-{number}")
+        billed: set[str] = set()
+        # Each line is "[1] process 123 bills o-7 paid"; the test's time-out bounds the wait.
+        while len(billed) < 40 and (line := running.stdout.readline()):
+            billed |= set(re.findall(r"bills (o-\d+) paid", line))
+        running.send_signal(signal.SIGTERM)
+        running.stdout.read()
+    assert (running.returncode, len(billed)) == (0, 40)
