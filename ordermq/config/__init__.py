@@ -16,41 +16,45 @@ comment above each field says what it sets, and its range.
 `settings.py` has all of them again as keywords, for type checkers; ci/settings_types.py writes it.
 """
 
-from ordermq.config.broker import BrokerConfig, Durability
-from ordermq.config.checks import DAY_MS
-from ordermq.config.client import ClientConfig
-from ordermq.config.consumer import (
-    Allocation,
-    AllocationStrategy,
-    ConsumeConfig,
-    ConsumeFromWhere,
-    ConsumerConfig,
-    Keyless,
-    LeaseConfig,
-    MessageModel,
-    PullConfig,
-    PullPathKind,
-    RebalanceConfig,
-)
-from ordermq.config.producer import (
-    CompressionType,
-    ProducerConfig,
-    SendConfig,
-    TransactionConfig,
-)
-from ordermq.config.pull_consumers import (
-    DirectPullConfig,
-    LitePullConfig,
-    LitePullConsumerConfig,
-    PullConsumerConfig,
-)
-from ordermq.config.remoting import (
-    SERIALIZE_TYPE_VARIABLE,
-    RemotingConfig,
-    SerializeType,
-    TlsVerify,
-)
-from ordermq.config.trace import TraceConfig
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ordermq.config.broker import BrokerConfig, Durability
+    from ordermq.config.checks import DAY_MS
+    from ordermq.config.client import ClientConfig
+    from ordermq.config.consumer import (
+        Allocation,
+        AllocationStrategy,
+        ConsumeConfig,
+        ConsumeFromWhere,
+        ConsumerConfig,
+        Keyless,
+        LeaseConfig,
+        MessageModel,
+        PullConfig,
+        PullPathKind,
+        RebalanceConfig,
+    )
+    from ordermq.config.producer import (
+        CompressionType,
+        ProducerConfig,
+        SendConfig,
+        TransactionConfig,
+    )
+    from ordermq.config.pull_consumers import (
+        DirectPullConfig,
+        LitePullConfig,
+        LitePullConsumerConfig,
+        PullConsumerConfig,
+    )
+    from ordermq.config.remoting import (
+        SERIALIZE_TYPE_VARIABLE,
+        RemotingConfig,
+        SerializeType,
+        TlsVerify,
+    )
+    from ordermq.config.trace import TraceConfig
 
 __all__ = [
     "DAY_MS",
@@ -82,3 +86,62 @@ __all__ = [
     "TraceConfig",
     "TransactionConfig",
 ]
+
+# The same names by their file, for `__getattr__`: a producer needs no settings of consumers, and
+# each class takes as long to make as a hundred lines to load.
+_HOMES = {
+    "broker": (
+        "BrokerConfig",
+        "Durability",
+    ),
+    "checks": ("DAY_MS",),
+    "client": ("ClientConfig",),
+    "consumer": (
+        "Allocation",
+        "AllocationStrategy",
+        "ConsumeConfig",
+        "ConsumeFromWhere",
+        "ConsumerConfig",
+        "Keyless",
+        "LeaseConfig",
+        "MessageModel",
+        "PullConfig",
+        "PullPathKind",
+        "RebalanceConfig",
+    ),
+    "producer": (
+        "CompressionType",
+        "ProducerConfig",
+        "SendConfig",
+        "TransactionConfig",
+    ),
+    "pull_consumers": (
+        "DirectPullConfig",
+        "LitePullConfig",
+        "LitePullConsumerConfig",
+        "PullConsumerConfig",
+    ),
+    "remoting": (
+        "SERIALIZE_TYPE_VARIABLE",
+        "RemotingConfig",
+        "SerializeType",
+        "TlsVerify",
+    ),
+    "trace": ("TraceConfig",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
+
+    def __getattr__(name: str) -> object:
+        """Import what is asked for."""
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'ordermq.config' has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"ordermq.config.{home}"), name)
+        globals()[name] = found  # from now on it is found without this function
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -78,6 +77,8 @@ def require_server_name(config: object, name: str, characters: str) -> None:
 
 def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `; did you mean 'x'?` with the most similar known name, or nothing."""
+    import difflib  # only for a mistake: it takes longer to load than all of this package's checks
+
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import ssl
+from typing import TYPE_CHECKING
 
-from ordermq.config import BrokerConfig, RemotingConfig, TlsVerify
+from ordermq.config import RemotingConfig, TlsVerify
 from ordermq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ordermq.config import BrokerConfig
 
 SHUTDOWN_TIMEOUT_S = 1.0  # for the peer's close_notify; asyncio's 30 s would delay each close
 _HOSTNAME_MISMATCH = 62  # X509_V_ERR_HOSTNAME_MISMATCH of OpenSSL

@@ -20,7 +20,7 @@ _IN_A_SENTENCE = re.compile(r"`(\w+)` \((\d[\d ]*)\)")
 def defaults() -> dict[str, set[Any]]:
     """Return the defaults of each setting's name; a name may be a setting of several groups."""
     found: dict[str, set[Any]] = {}
-    for group in vars(config).values():
+    for group in (getattr(config, name) for name in config.__all__):
         if dataclasses.is_dataclass(group) and isinstance(group, type):
             for part in dataclasses.fields(group):
                 if isinstance(part.default, int):

@@ -62,6 +62,10 @@ def test_a_client_loads_neither_the_other_nor_what_it_rarely_needs(
     assert not rooms_of(loaded) & {"ordermq.broker", "ordermq.spark", "ordermq.cli", "ordermq.sql"}
     # For type checkers, and by far the slowest to define.
     assert not loaded & {"ordermq.core.interface", "ordermq.config.settings"}
+    # Settings of others, each a dozen classes that are made at import.
+    assert not loaded & {
+        f"ordermq.config.{kind}" for kind in ("broker", "pull_consumers", elsewhere)
+    }
 
 
 def test_every_name_is_there_and_of_one_home() -> None:

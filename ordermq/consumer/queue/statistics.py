@@ -7,7 +7,6 @@ Each part of a consumer is given both. Counters and throughput answer metrics an
 
 from __future__ import annotations
 
-import difflib
 import logging
 import threading
 from collections import Counter, deque
@@ -16,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Protocol
 
 from ordermq.clock import Clock, SystemClock
+from ordermq.config.checks import hint
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Blocked
 from ordermq.events import EventType, GuardedRecorder, Member, Recorder
 from ordermq.model.message import MessageView
@@ -316,9 +316,7 @@ class ConsumerStatistics:
             return state(self)
         # Without the lock: a single read, and a Counter answers 0 for a name never counted.
         if name not in COUNTERS:
-            near = difflib.get_close_matches(name, [*COUNTERS, *_STATES], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise KeyError(f"no counter {name!r}{hint}")
+            raise KeyError(f"no counter {name!r}{hint(name, [*COUNTERS, *_STATES])}")
         self._gather()
         return self._counts[name]
 
