@@ -13,9 +13,9 @@ import sys
 import time
 from typing import cast
 
+from ordermq.config.checks import split_address
 from ordermq.remoting.codes import PullFlag, RequestCode
 from ordermq.remoting.command import Command, encode
-from ordermq.remoting.connection import split_address
 from ordermq.remoting.event_loop import new_event_loop
 from ordermq.remoting.headers import PullHeader
 

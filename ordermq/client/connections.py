@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from ordermq.client.outages import Outages
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
+from ordermq.config.checks import split_address
 from ordermq.errors import ConnectFailed, StateError
 from ordermq.forking import ProcessBound
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import Connection, connect_failed, split_address
+from ordermq.remoting.connection import Connection, connect_failed
 from ordermq.remoting.dialer import Dialer
 from ordermq.remoting.tls import client_context
 

@@ -12,12 +12,11 @@ from typing import Any, Generic, TypeVar
 from ordermq.client.connections import Connections
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
-from ordermq.config.checks import require_bare_addresses
+from ordermq.config.checks import require_bare_addresses, split_address
 from ordermq.errors import BrokerError, ConfigError, OrderMQError, RemotingError, RouteError
 from ordermq.remoting.bodies import TopicRoute, cluster_names_from_body, masters_from_body
 from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import split_address
 from ordermq.remoting.headers import RouteHeader, TopicHeader
 from ordermq.remoting.race import staggered
 

@@ -11,10 +11,10 @@ from typing import Protocol, cast
 
 from ordermq.client.name_server_api import NameServerApi
 from ordermq.clock import Clock
+from ordermq.config.checks import split_address
 from ordermq.errors import ConfigError, OrderMQError, RouteError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import MAX_QUEUES, PERM_READ, PERM_WRITE, BrokerData, TopicRoute
-from ordermq.remoting.connection import split_address
 
 _log = logging.getLogger("ordermq.client")
 MASTER_ID = 0

@@ -19,6 +19,7 @@ from ordermq.client.routes import MASTER_ID, Routes, subscribe_queues
 from ordermq.client.runtime import Runtime, cancelled
 from ordermq.clock import Clock, SystemClock
 from ordermq.config import RemotingConfig
+from ordermq.config.checks import split_address
 from ordermq.errors import OrderMQError, RouteError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.health import ANSWER_TIMEOUT_S, ClientHealth, are_alive, loop_reasons
@@ -28,7 +29,6 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import check_instance
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import split_address
 from ordermq.remoting.dialer import look_up
 from ordermq.supervisor import Supervisor, every
 

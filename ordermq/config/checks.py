@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -98,6 +99,34 @@ def require_bare_addresses(text: object) -> None:
             "name_servers has a scheme before '://': expected host:port alone, as 127.0.0.1:9876; "
             "tls=True asks for TLS"
         )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port`; an IPv6 host is in brackets.
+
+    Raises: ConfigError: anything else.
+    """
+    host, _, port = address.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    # The length first: int() raises for thousands of digits.
+    if not _is_host(host) or not (port.isdecimal() and len(port) < 6 and 0 < int(port) < 65_536):
+        raise ConfigError(f"address {address!r}: expected host:port, as 127.0.0.1:9876")
+    return host, int(port)
+
+
+def _is_host(host: str) -> bool:
+    # Addresses also come from name servers. What cannot be a host must be found here: deep in a
+    # connect it would be a UnicodeError, which nobody takes for a wrong address.
+    if not host or any(sign in host for sign in "[]/") or any(map(str.isspace, host)):
+        return False
+    try:
+        if ":" in host:
+            ipaddress.IPv6Address(host)
+        host.encode("idna")
+    except ValueError:  # also of a label that is empty or longer than 63 bytes
+        return False
+    return host.isprintable()
 
 
 class Flat:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from ordermq import core
 from ordermq.client.session import ClientSession
 from ordermq.config import SendConfig
+from ordermq.config.checks import split_address
 from ordermq.errors import (
     ConfigError,
     ConnectFailed,
@@ -36,7 +37,6 @@ from ordermq.producer.send_protocol import SendProtocol
 from ordermq.remoting.bodies import TopicRoute
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
-from ordermq.remoting.connection import split_address
 from ordermq.remoting.headers import PushReplyHeader, SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 

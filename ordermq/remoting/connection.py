@@ -8,7 +8,6 @@ end of the connection; see `SharedSocket` below and response_futures.py.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import ssl
@@ -19,8 +18,8 @@ from typing import Protocol, cast
 from ordermq import forking
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig, SerializeType
+from ordermq.config.checks import split_address
 from ordermq.errors import (
-    ConfigError,
     ConnectFailed,
     ConnectionLost,
     ProtocolError,
@@ -62,20 +61,6 @@ class ConnectionEvents(Protocol):
         """Handle the end of the connection; its pending requests have already failed."""
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port`; an IPv6 host is in brackets.
-
-    Raises: ConfigError: anything else.
-    """
-    host, _, port = address.strip().rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    # The length first: int() raises for thousands of digits.
-    if not _is_host(host) or not (port.isdecimal() and len(port) < 6 and 0 < int(port) < 65_536):
-        raise ConfigError(f"address {address!r}: expected host:port, as 127.0.0.1:9876")
-    return host, int(port)
-
-
 def connect_failed(
     error: OSError | TimeoutError, address: str, dialer: Dialer, *, is_tls: bool = False
 ) -> ConnectFailed:
@@ -96,20 +81,6 @@ def connect_failed(
         "running and the address is right",
         address=address,
     )
-
-
-def _is_host(host: str) -> bool:
-    # Addresses also come from name servers. What cannot be a host must be found here: deep in a
-    # connect it would be a UnicodeError, which nobody takes for a wrong address.
-    if not host or any(sign in host for sign in "[]/") or any(map(str.isspace, host)):
-        return False
-    try:
-        if ":" in host:
-            ipaddress.IPv6Address(host)
-        host.encode("idna")
-    except ValueError:  # also of a label that is empty or longer than 63 bytes
-        return False
-    return host.isprintable()
 
 
 def _other_protocol(data: bytes) -> ProtocolError | None:

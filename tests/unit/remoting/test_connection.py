@@ -9,6 +9,7 @@ import pytest
 
 from ordermq.clock import ManualClock, SystemClock
 from ordermq.config import RemotingConfig
+from ordermq.config.checks import split_address
 from ordermq.errors import (
     ConfigError,
     ConnectFailed,
@@ -17,7 +18,7 @@ from ordermq.errors import (
     RequestTimeout,
 )
 from ordermq.remoting.command import Command, Serialization, encode
-from ordermq.remoting.connection import Connection, split_address
+from ordermq.remoting.connection import Connection
 from ordermq.remoting.response_futures import ResponseFuture
 
 from .wire_server import Line, WireServer, run, until
