@@ -38,6 +38,7 @@ Written by ci/settings_types.py from the configurations; `ProducerConfig.of` che
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 from ordermq.config import (

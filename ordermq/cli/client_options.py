@@ -1,4 +1,4 @@
-"""Options of every command that connects to a cluster: name servers, account, TLS."""
+"""Options of every command that connects to a cluster: addresses, account, TLS."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ _OPTIONS = (
         help="Name servers as host:port, several separated by ';'.",
     ),
     click.option(
+        "--address-map",
+        envvar="ORDERMQ_ADDRESS_MAP",
+        show_envvar=True,
+        metavar="TOLD=REACHABLE",
+        help="Where to reach brokers whose own addresses cannot be reached from here, as "
+        "10.0.0.5:10911=localhost:10911; several separated by ';'.",
+    ),
+    click.option(
         "--access-key",
         envvar="ORDERMQ_ACCESS_KEY",
         show_envvar=True,
@@ -68,7 +76,7 @@ _OPTIONS = (
         help="How to verify the server's certificate; default: full.",
     ),
 )
-_NAMES = ("access_key", "secret_key", "tls", "tls_ca_file", "tls_verify")
+_NAMES = ("address_map", "access_key", "secret_key", "tls", "tls_ca_file", "tls_verify")
 
 
 def client_options(function: _F) -> _F:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ordermq.client.connections import Connections
 from ordermq.clock import Clock
 from ordermq.config import RemotingConfig
+from ordermq.config.address_map import AddressMap
 from ordermq.config.checks import require_bare_addresses, split_address
 from ordermq.errors import BrokerError, ConfigError, OrderMQError, RemotingError, RouteError
 from ordermq.remoting.bodies import TopicRoute, cluster_names_from_body, masters_from_body
@@ -60,6 +61,9 @@ class NameServerApi:
     A server that is down costs the first request at most `NEXT_AFTER_MS`, and later ones nothing:
     the server that answered is asked first from then on. The slow one is still waited for in the
     background, so that the log tells what is wrong with it.
+
+    Addresses of brokers come out of here only, and `address_map` has been applied to them: whatever
+    connects to a broker connects to an address that can be reached.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class NameServerApi:
         self.addresses = tuple(addresses)
         self._connections = connections
         self._config = config
+        self._address_map = AddressMap(config.address_map)
         self._clock = clock
         # The one that answered last, ..., the one that failed last.
         self._order = list(dict.fromkeys(addresses))
@@ -86,6 +91,7 @@ class NameServerApi:
         Raises:
             RouteError: no name server answers; the last one's error is the cause.
             BrokerError: every name server that answers refused the request.
+            ConfigError: address_map leads to one address from two brokers.
         """
         ext = RouteHeader(topic, accept_standard_json=True).to_ext()
 
@@ -94,7 +100,7 @@ class NameServerApi:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 return None
             self._check(address, answer, topic)
-            return TopicRoute.from_body(answer.body)
+            return self._reachable(TopicRoute.from_body(answer.body))
 
         return await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, read, topic)
 
@@ -106,7 +112,9 @@ class NameServerApi:
 
         def read(address: str, answer: Command) -> dict[str, str]:
             self._check(address, answer)
-            return masters_from_body(answer.body)
+            told = masters_from_body(answer.body)
+            self._address_map.require_apart(told.items())
+            return {name: self._address_map.translate(told[name]) for name in told}
 
         return await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None, read) or {}
 
@@ -235,6 +243,21 @@ class NameServerApi:
             return _Reply(address, None, error)
         self._failed.discard(address)
         return _Reply(address, found, None)
+
+    def _reachable(self, route: TopicRoute) -> TopicRoute:
+        if not self._address_map:
+            return route
+        translate = self._address_map.translate
+        self._address_map.require_apart(
+            (broker.broker_name, address)
+            for broker in route.brokers
+            for address in broker.addresses.values()
+        )
+        brokers = (
+            replace(broker, addresses={n: translate(a) for n, a in broker.addresses.items()})
+            for broker in route.brokers
+        )
+        return replace(route, brokers=tuple(brokers))
 
     @staticmethod
     def _check(address: str, answer: Command, topic: str | None = None) -> None:

@@ -7,6 +7,7 @@ comment above each field says what it sets, and its range.
 |---|---|
 | every client: its group and name servers; reading a URL or the environment | client.py |
 | connections, accounts, namespaces, TLS | remoting.py |
+| brokers behind other addresses | address_map.py |
 | push consumers; fetching (`PullConfig`), leases, rebalance of all | consumer.py |
 | lite pull and pull consumers | pull_consumers.py |
 | producers | producer.py |

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ordermq.config.address_map import AddressMap
 from ordermq.config.checks import (
     DAY_MS,
     Flat,
@@ -88,6 +90,9 @@ class RemotingConfig(Flat):
     route_interval_ms: int = 30_000
     # Time after which a broker that left all routes is no longer expected back. 1 ms..1 day.
     forget_broker_after_ms: int = 60_000
+    # Reachable addresses of brokers, by those that the name servers tell: a dict, or as text
+    # "10.0.0.5:10911=localhost:10911;10.0.0.6=gateway"; a host alone keeps the port, * is any host.
+    address_map: Mapping[str, str] | str = ""
     # Account that signs the requests; empty: requests are not signed
     # (docs/internals/protocol.md#signed-requests).
     access_key: str = ""
@@ -121,6 +126,7 @@ class RemotingConfig(Flat):
     def __post_init__(self) -> None:
         require_flags(self)
         _require_credentials(self)
+        object.__setattr__(self, "address_map", AddressMap(self.address_map))
         require_names(self, "namespace", "namespace_v2", "unit_name")
         # Of an address: the client id is split at `@`, and names the folder of an offset file.
         if not isinstance(self.client_ip, str) or not re.fullmatch(

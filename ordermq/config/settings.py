@@ -5,6 +5,7 @@ Written by ci/settings_types.py from the configurations; `ProducerConfig.of` che
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypedDict
 
 from ordermq.config import (
@@ -44,6 +45,7 @@ class RemotingSettings(TypedDict, total=False):
     heartbeat_interval_ms: int
     route_interval_ms: int
     forget_broker_after_ms: int
+    address_map: Mapping[str, str] | str
     access_key: str
     secret_key: str
     security_token: str

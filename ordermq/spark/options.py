@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from ordermq.client.name_server_api import parse_name_servers
 from ordermq.config import LeaseConfig, ProducerConfig, RemotingConfig, SendConfig
+from ordermq.config.address_map import AddressMap
 from ordermq.errors import ConfigError
 from ordermq.model.arrow import COLUMNS, checked_columns
 from ordermq.model.message_queue import MessageQueue
@@ -42,6 +43,7 @@ _SPARK_KEYS: Final = frozenset(
 _TABLE_PREFIX: Final = "option."
 # The values of these are left out of errors: an error ends in logs and in Spark's web pages.
 _SECRET: Final = frozenset({"secret_key", "security_token"})
+_ADDRESSES: Final = frozenset({"name_servers", "address_map"})
 
 
 # Reading options.
@@ -87,7 +89,7 @@ def read_options(settings: Iterable[Setting], given: Mapping[str, str]) -> dict[
             values[setting.name] = setting.read(text.strip())
         except ValueError:
             # An address with an '@' holds a secret, as https://user:secret@host.
-            is_secret = setting.name in _SECRET or (setting.name == "name_servers" and "@" in text)
+            is_secret = setting.name in _SECRET or (setting.name in _ADDRESSES and "@" in text)
             shown = "(not shown)" if is_secret else repr(text)
             faults.append(f"option {setting.name}={shown}: expected {setting.allowed}")
     if faults:
@@ -369,6 +371,14 @@ CLIENT: Final = (
         "host:port, several joined by ;",
         "",
         "addresses of the name servers; required",
+    ),
+    Setting(
+        "address_map",
+        AddressMap,
+        "told=reachable, several joined by ;",
+        "",
+        "where brokers are reached, if not where the name servers tell; the same on driver and "
+        "executors",
     ),
     *config_settings(
         RemotingConfig,

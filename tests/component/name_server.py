@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Mapping
@@ -35,13 +36,23 @@ class NameServer:
         self.register_address(name, broker.address, topic, queues, writable=writable)
 
     def register_address(
-        self, name: str, address: str, topic: str, queues: int, *, writable: bool = True
+        self,
+        name: str,
+        address: str,
+        topic: str,
+        queues: int,
+        *,
+        writable: bool = True,
+        told: str | None = None,
     ) -> None:
-        """Do the same with a broker of another process."""
+        """Do the same with a broker of another process.
+
+        Args: told: the address that clients are told, as of a broker behind NAT.
+        """
         with WireClient(int(address.rpartition(":")[2])) as client:
             client.create_topic(topic, queues)
         data = QueueData(name, queues, queues, 6 if writable else PERM_READ)
-        self._routes.setdefault(topic, {})[name] = address, data
+        self._routes.setdefault(topic, {})[name] = told or address, data
 
     def forget(self, name: str) -> None:
         """Drop a broker from all routes."""
@@ -74,6 +85,8 @@ class NameServer:
                     line.sendall(encode(self._answer(command)))
 
     def _answer(self, command: Command) -> Command:
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return command.reply(0, body=json.dumps(self._cluster()).encode())
         brokers: Mapping[str, tuple[str, QueueData]] = self._routes.get(
             command.ext.get("topic", ""), {}
         )
@@ -84,3 +97,14 @@ class NameServer:
             tuple(data for _, data in brokers.values()),
         )
         return command.reply(0, body=route.to_body())
+
+    def _cluster(self) -> dict[str, object]:
+        known = {
+            name: address
+            for brokers in self._routes.values()
+            for name, (address, _) in brokers.items()
+        }
+        return {
+            "brokerAddrTable": {name: {"brokerAddrs": {"0": known[name]}} for name in known},
+            "clusterAddrTable": {"c": sorted(known)},
+        }

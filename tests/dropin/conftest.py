@@ -17,8 +17,8 @@ import pytest
 from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode
-from tests.dropin.forwarding import Forwarder
 from tests.dropin.old_programs import PORT
+from tests.forwarding import Forwarder
 from tests.interop.cluster import Cluster
 
 FETCHED = os.environ.get("ORDERMQ_DROPIN", "")

@@ -1,4 +1,4 @@
-"""A port that leads to another: old programs expect their name server at a fixed one."""
+"""A port that leads to another."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Self
 
 
 class Forwarder:
-    """Forwards connections of 127.0.0.1:port to `target`, on a thread of its own."""
+    """Forwards connections of 127.0.0.1:port to `target`, on a thread of its own.
+
+    Args: port: 0: any free one; `address` has it once entered.
+    """
 
     def __init__(self, port: int, target: str) -> None:
+        self.address = ""
         self._port = port
         self._host, _, number = target.rpartition(":")
         self._target_port = int(number)
@@ -46,6 +50,7 @@ class Forwarder:
             self._failure = error
             self._ready.set()
             return
+        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._loop.call_soon(self._ready.set)
         self._loop.run_forever()
         server.close()
