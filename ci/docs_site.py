@@ -24,6 +24,8 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
 }
 _EXAMPLES = "examples.md"
+# Of the files of examples/ that the site shows, by ending or name.
+_LANGUAGES = {".py": "python", ".yaml": "yaml", ".conf": "properties", "Dockerfile": "docker"}
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)((?: \"[^\"]*\")?)\)")
 
 
@@ -73,8 +75,10 @@ def _moved(text: str) -> str:
 
 def _examples() -> str:
     parts = ["# Examples\n\nWhole programs of the folder `examples`.\n"]
-    for path in sorted((ROOT / "examples").rglob("*.py")):
-        parts.append(f"## {path.name}\n\n```python\n{path.read_text()}```\n")
+    for path in sorted((ROOT / "examples").rglob("*")):
+        language = _LANGUAGES.get(path.suffix or path.name)
+        if language is not None and path.is_file():
+            parts.append(f"## {path.name}\n\n```{language}\n{path.read_text()}```\n")
     return "\n".join(parts)
 
 

@@ -6,7 +6,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 # Whole programs, which take long and differ in no core.
-programs=$(printf -- '--ignore=tests/component/test_%s.py ' cli_run dashboard examples orders_service)
+programs=$(printf -- '--ignore=tests/component/test_%s.py ' cli_run dashboard deploy_examples examples orders_service)
 for core in ${CORES:-cffi reference}; do
     echo "ordermq: the parts that use the core, on $core"
     ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio "$venv/bin/python" -m pytest -n 3 -q tests/unit/model \
