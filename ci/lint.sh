@@ -7,4 +7,5 @@ bin=$venv/bin
 "$bin/ruff" check .
 "$bin/ruff" format --check .
 "$bin/mypy"
+"$bin/mypy" examples
 "$bin/python" -m bench.report --check

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 import ordermq

@@ -13,7 +13,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterator
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.functions import pandas_udf
@@ -27,8 +27,9 @@ def change(amount: pd.Series) -> pd.Series:
     return amount.diff()
 
 
+# A type by its name, "double", would need a session when the file is imported.
 @ordered_udf
-@pandas_udf(DoubleType())  # a name, "double", would need a session when the file is imported
+@pandas_udf(DoubleType())  # type: ignore[untyped-decorator]
 def total(columns: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
     totals: dict[int, float] = defaultdict(float)  # a task may read several queues
     for queue_id, amount in columns:
