@@ -19,7 +19,7 @@ KEYS, EACH = 16, 10
 
 def member(name_servers: str, seen: Any) -> None:
     """Consume until SIGTERM; then finish the batch, commit, and hand the queues over."""
-    consumer = PushConsumer("billing", name_servers=name_servers)
+    consumer = PushConsumer("billing", name_servers=name_servers, consume_from_where="first_offset")
     consumer.subscribe("orders")
 
     @consumer.orderly
