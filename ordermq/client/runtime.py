@@ -249,27 +249,31 @@ class Shutdown:
         self._runtime = runtime
         self._work = work
         self._is_hurried_by_second = is_hurried_by_second
-        self._task: concurrent.futures.Future[bool] | None = None
-        self._beginning = threading.RLock()  # reentrant: a signal handler may close, too
+        self._is_asked_for = False
+        self._task: asyncio.Task[bool] | None = None  # of the I/O thread
+        self._outcome: concurrent.futures.Future[bool] = concurrent.futures.Future()
+        self._asking = threading.RLock()  # reentrant: a signal handler may close, too
         self._hurried = asyncio.Event()
 
     def wait(self, timeout_s: float) -> bool:
-        """Begin the end, or join the one under way; return its outcome, now and later."""
-        try:
-            is_second = self._task is not None
-            task = self._begun(timeout_s)
-            if is_second and self._is_hurried_by_second:
-                self._hurry(task)
-            while not task.done():
-                with contextlib.suppress(TimeoutError):
-                    return task.result(SIGNAL_CHECK_S)
-            return task.result()
-        except BaseException:
-            task = self._begun(0.0)
-            self._hurry(task)
-            with contextlib.suppress(Exception):  # the caller's own exception is raised
-                task.result(_HURRIED_S)
-            raise
+        """Begin the end, or join the one under way; return its outcome, now and later.
+
+        Whoever gets an exception calls `wait_hurried` next.
+        """
+        is_second = self._is_asked_for
+        self._ask_for(timeout_s)
+        if is_second and self._is_hurried_by_second:
+            self._hurry()
+        while not self._outcome.done():
+            with contextlib.suppress(TimeoutError):
+                return self._outcome.result(SIGNAL_CHECK_S)
+        return self._outcome.result()
+
+    def wait_hurried(self) -> None:
+        """Hurry the end and wait for it: after an exception, which the caller raises again."""
+        self.hurry()
+        with contextlib.suppress(Exception):
+            self._outcome.result(_HURRIED_S)
 
     def hurry(self) -> None:
         """End the wait of the end; any thread.
@@ -277,7 +281,8 @@ class Shutdown:
         An end that has not begun begins now, because the thread that is about to begin it would
         wait for as long as it was told before.
         """
-        self._hurry(self._begun(0.0))
+        self._ask_for(0.0)
+        self._hurry()
 
     async def unless_hurried(self, work: Awaitable[object], timeout_s: float | None = None) -> bool:
         """Do a part of the end; False if it took too long, or nobody waits any more."""
@@ -295,20 +300,34 @@ class Shutdown:
         task.result()
         return True
 
-    def _begun(self, timeout_s: float) -> concurrent.futures.Future[bool]:
-        with self._beginning:
-            if self._task is None:
-                work = self._work(timeout_s)
-                try:
-                    self._task = self._runtime.submit(work)
-                except RuntimeError:  # the thread has ended: an exception came before this began
-                    work.close()
-                    self._task = concurrent.futures.Future()
-                    self._task.set_result(False)
-            return self._task
+    def _ask_for(self, timeout_s: float) -> None:
+        with self._asking:
+            self._is_asked_for = True
+            if self._task is not None:
+                return
+            # Asked for again by each caller until it has begun, which the I/O thread does once: an
+            # exception may come before a caller can note that it has asked.
+            try:
+                self._runtime.post(self._begin, timeout_s)
+            except RuntimeError:  # the thread has ended: an exception came before this began
+                if not self._outcome.done():
+                    self._outcome.set_result(False)
 
-    def _hurry(self, task: concurrent.futures.Future[bool]) -> None:
-        if not task.done():
+    def _begin(self, timeout_s: float) -> None:
+        if self._task is None:
+            self._task = self._runtime.loop.create_task(self._work(timeout_s), name="close")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[bool]) -> None:
+        if task.cancelled():
+            self._outcome.cancel()
+        elif (error := task.exception()) is not None:
+            self._outcome.set_exception(error)
+        else:
+            self._outcome.set_result(task.result())
+
+    def _hurry(self) -> None:
+        if not self._outcome.done():
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 self._runtime.post(self._hurried.set)
 

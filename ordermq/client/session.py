@@ -155,22 +155,13 @@ class ClientSession(ProcessBound):
             if not self._is_released:
                 if self.runtime.is_io_thread:
                     raise StateError("a client cannot be closed on the I/O thread")
-                self.runtime.submit(self._end()).result()
+                self.runtime.submit(self.end()).result()
         self.runtime.join()
 
     @property
     def is_closed(self) -> bool:
         """True once `close` has disconnected; nothing can be called any more."""
         return self._is_released
-
-    async def _end(self) -> None:
-        # On the I/O thread, so that no exception in the caller can come between.
-        try:
-            await self.disconnect()
-        finally:
-            if not self._is_released:
-                self._is_released = True
-                self.runtime.release()
 
     def call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """Run `work` on the I/O thread and wait for its result; raises as `Runtime.call`."""
@@ -284,6 +275,18 @@ class ClientSession(ProcessBound):
         await self.stop_loops()
         await self.pulls.close()
         await self.connections.close()
+
+    async def end(self) -> None:
+        """Disconnect and let the I/O thread go: `close` without waiting for that thread.
+
+        No exception in a caller of another thread can come between the two.
+        """
+        try:
+            await self.disconnect()
+        finally:
+            if not self._is_released:
+                self._is_released = True
+                self.runtime.release()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of a topic, sorted.

@@ -77,7 +77,7 @@ class TraceDispatcher(ProcessBound):
             self._waiting.extend(records)
 
     def start(self) -> None:
-        """Connect and begin to send."""
+        """Connect and begin to send; from any thread but the I/O thread."""
         client = self._client = ClientSession(
             self._name_servers,
             self._remoting,
@@ -92,26 +92,21 @@ class TraceDispatcher(ProcessBound):
 
         client.start(begin)
 
-    def close(self) -> None:
-        """Send the buffered records, for at most 5 s, then disconnect."""
-        client = self._client
-        if client is None or client.is_closed:
-            return
+    # On the I/O thread. The end is a part of its owner's, which no exception can leave half done.
 
-        async def end() -> None:
-            self._closing.set()  # the loop sends once more, and ends
-            if self._sending is not None:
-                await asyncio.wait([self._sending], timeout=_SEND_TIMEOUT_MS / 1_000)
-            await cancelled(self._sending)
+    async def flush(self) -> None:
+        """Send the buffered records, for at most 5 s; call `end` next."""
+        self._closing.set()  # the loop sends once more, and ends
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=_SEND_TIMEOUT_MS / 1_000)
 
-        try:
-            client.call(end())
-        except Exception as error:  # noqa: BLE001 - traces must not keep their owner from closing
-            self._drop(len(self._waiting), f"the traces could not be closed: {error!r}")
-        finally:  # also after Ctrl-C
-            client.close()
-
-    # On the I/O thread.
+    async def end(self) -> None:
+        """Disconnect; records that wait are dropped."""
+        await cancelled(self._sending)
+        if self._waiting:
+            self._drop(len(self._waiting), "closed before they were sent")
+        if self._client is not None:
+            await self._client.end()
 
     async def _send_waiting(self, client: ClientSession) -> bool:
         """Send what has gathered after an interval; return False for the last time."""

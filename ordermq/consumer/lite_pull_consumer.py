@@ -200,6 +200,7 @@ class LitePullConsumer(GroupConsumer):
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
                 user_code=user_code,
+                traces=None,  # the caller consumes, and says nothing of it
                 clock=self._clock,
                 recorder=NoHistory(),
                 statistics=self.statistics,

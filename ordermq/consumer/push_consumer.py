@@ -343,6 +343,9 @@ class PushConsumer(GroupConsumer):
         return transactional(listener, store, group, is_strict=is_strict)
 
     def _wrapped(self, listener: Any, results: ListenerResults) -> Any:
+        hooks = self._hooks
+        if self._traces is not None:
+            hooks = [*hooks, TraceConsumption(self._traces, self._clock)]
         around = wrapped(
             # Within the hooks: they are told whether the transaction was committed, too.
             self._in_transactions(listener),
@@ -351,7 +354,7 @@ class PushConsumer(GroupConsumer):
             self._clock,
             self.config.consume,
             self.statistics,
-            self._hooks,
+            hooks,
             self._filters,
             results,
         )
@@ -392,14 +395,15 @@ class PushConsumer(GroupConsumer):
             self._join(user_code)
         except BaseException:
             self._member = None
-            self._end_traces()
             self._identity.release()
             raise
 
     def _join(self, user_code: UserCode) -> None:
-        # First, for its hook is wrapped around the listener below.
-        self._begin_traces()
         config, consume = self.config, self.config.consume
+        if config.trace.enable_msg_trace:
+            self._traces = TraceDispatcher(
+                self.group, self.name_servers, config.remoting, config.trace, self._clock
+            )
         member = GroupMember(
             MemberSettings(
                 group=self.group,
@@ -425,6 +429,7 @@ class PushConsumer(GroupConsumer):
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
                 user_code=user_code,
+                traces=self._traces,
                 clock=self._clock,
                 recorder=NoHistory()
                 if self._history_path is None
@@ -467,18 +472,6 @@ class PushConsumer(GroupConsumer):
             user_code,
         )
 
-    def _begin_traces(self) -> None:
-        if self.config.trace.enable_msg_trace:
-            self._traces = TraceDispatcher(
-                self.group, self.name_servers, self.config.remoting, self.config.trace, self._clock
-            )
-            self._traces.start()
-            self._hooks.append(TraceConsumption(self._traces, self._clock))
-
-    def _end_traces(self) -> None:
-        if self._traces is not None:
-            self._traces.close()
-
     @property
     def traces_dropped(self) -> int:
         """Number of trace records that were dropped: too many waited, or no broker took them."""
@@ -505,7 +498,6 @@ class PushConsumer(GroupConsumer):
         try:
             return self._member.close(timeout_s)
         finally:
-            self._end_traces()
             self._identity.release()
 
     def run(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:

@@ -214,11 +214,12 @@ class Producer(Starting):
                     "group %s: closed after %.0f s with messages not acknowledged",
                     self.group, timeout_s,
                 )  # fmt: skip
-        finally:
-            # Each may be called again: a later `close` finishes an interrupted one.
-            if self._traces is not None:
-                self._traces.close()
+        except BaseException:
+            if self._shutdown is not None:
+                self._shutdown.wait_hurried()  # first: it needs the connections
             self._client.close()
+            raise
+        self._client.close()
 
     def hurry_close(self) -> None:
         """End the wait of a `close` that was called: what waits fails; any thread."""
@@ -774,6 +775,9 @@ class Producer(Starting):
             await self._shutdown.unless_hurried(client.leave(producer_group=self.group))
         finally:
             await client.disconnect()
+            if self._traces is not None:
+                await self._shutdown.unless_hurried(self._traces.flush())
+                await self._traces.end()
         return is_flushed
 
     async def _stop_sending(self) -> None:

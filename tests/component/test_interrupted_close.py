@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ordermq.broker import EmbeddedBroker
 from ordermq.config import BrokerConfig
 from tests.component.conftest import Seen, eventually
 from tests.component.interruption import InterruptedAt
+from tests.component.test_traces import traces
 
 # An interrupt may come between making a coroutine and handing it over.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
@@ -43,7 +45,7 @@ def broker_config() -> BrokerConfig:
     return BrokerConfig(broker_name="b", durability="os", lock_max_live_ms=LEASE_MS)
 
 
-Make = Callable[[], Any]
+Make = Callable[..., Any]
 
 
 @pytest.fixture
@@ -61,6 +63,9 @@ def makers(broker: EmbeddedBroker, tmp_path: Path, seen: Seen) -> dict[str, Make
         made.subscribe("orders")
         return made
 
+    def producer(**settings: Any) -> Producer:
+        return Producer("shop", enable_msg_trace=True, **at, **settings)
+
     return {
         "push": push,
         "push with history": lambda: push(history=tmp_path / "push.jsonl"),
@@ -71,7 +76,7 @@ def makers(broker: EmbeddedBroker, tmp_path: Path, seen: Seen) -> dict[str, Make
             message_model="broadcasting", local_offset_store_dir=str(tmp_path)
         ),
         "pull": lambda: PullConsumer("g", **at),
-        "producer": lambda: Producer("shop", enable_msg_trace=True, **at),
+        "producer": producer,
         "transactions": lambda: TransactionProducer("shop", check=lambda _: None, **at),
     }
 
@@ -123,6 +128,38 @@ def test_an_interrupt_at_any_line_of_close_ends_it_all_the_same(
         assert io_threads() == []
     assert at > 10, "close has more lines than that"
     assert again or kind == "pull" or disconnected > 10
+
+
+def has_traces(broker: EmbeddedBroker, count: int) -> bool:
+    return len(traces(broker)) >= count
+
+
+@pytest.mark.parametrize("kind", ["push", "producer"])
+def test_an_interrupt_at_any_line_of_close_disconnects_the_traces_too(
+    broker: EmbeddedBroker, makers: dict[str, Make], kind: str
+) -> None:
+    at, interrupted = 10, True  # before these the end has hardly begun
+    while interrupted:
+        at += 1
+        more = len(traces(broker)) + 1
+        thing = makers[kind](trace_interval_ms=5)
+        thing.start()
+        with Producer("other", name_servers=broker.name_servers) as producer:
+            producer.send(Message("orders", b"x"))
+        if kind == "producer":
+            thing.send(Message("orders", b"x"))
+        eventually(partial(has_traces, broker, more), "a trace is sent")
+        interruption = InterruptedAt(at)
+        try:
+            with interruption:
+                thing.close()
+        except KeyboardInterrupt:
+            pass
+        interrupted = interruption.raised > 0
+        if interrupted and has_begun(thing):
+            eventually(lambda: not broker.statistics.connections, f"disconnected, line {at}")
+        thing.close()
+    assert at > 20, "close has more lines than that"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

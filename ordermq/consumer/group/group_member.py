@@ -17,6 +17,7 @@ from ordermq.client.connections import Answer
 from ordermq.client.routes import subscribe_queues
 from ordermq.client.runtime import Shutdown, cancelled
 from ordermq.client.session import ClientSession
+from ordermq.client.trace import TraceDispatcher
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock
 from ordermq.config import (
@@ -146,6 +147,7 @@ class MemberSettings:
         commits_done, commits_resets: see `OffsetCommitter`.
         drain_timeout_ms: see `Revocation`.
         user_code: where listeners' coroutines and the two callbacks run.
+        traces: gets traces of what is consumed; started and ended with the member.
     """
 
     group: str
@@ -170,6 +172,7 @@ class MemberSettings:
     on_assigned: QueueCallback | None
     on_revoked: QueueCallback | None
     user_code: UserCode
+    traces: TraceDispatcher | None
     clock: Clock
     recorder: Recorder
     statistics: ConsumerStatistics
@@ -335,7 +338,10 @@ class GroupMember(ProcessBound):
 
         Raises: RouteError: no name server answers. BrokerError: a broker denies access.
         """
+        traces = self._settings.traces
         try:
+            if traces is not None:
+                traces.start()
             self._runtime.call(self._join())
         except BaseException:
             self._runtime.call(self._disconnect())
@@ -360,6 +366,7 @@ class GroupMember(ProcessBound):
             self._end(timeout_s if is_in_order else 0.0)
             return is_in_order
         except BaseException:
+            self._shutdown.wait_hurried()  # first: it needs the connections
             self._end(0.0)
             raise
 
@@ -448,12 +455,16 @@ class GroupMember(ProcessBound):
 
     async def _disconnect(self) -> None:
         # The connections last: the user's `on_revoked` may still ask the brokers something.
-        await self._rebalancer.abandon()
+        # The loops first: a pass under way may still begin to give a queue up.
         await cancelled(*self._loops)
+        await self._rebalancer.abandon()
         await self._fetcher.close()
         callbacks = asyncio.gather(*self._callbacks, return_exceptions=True)
         await self._shutdown.unless_hurried(callbacks)
         await self.client.disconnect()
+        if (traces := self._settings.traces) is not None:
+            await self._shutdown.unless_hurried(traces.flush())
+            await traces.end()
 
     def _end(self, timeout_s: float) -> None:
         # Each may be called again, so that a later `close` finishes an interrupted one.
