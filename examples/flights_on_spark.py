@@ -36,7 +36,7 @@ import pandas as pd  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 import ordermq
-from ordermq.cli.demo.logbook import AircraftLog
+from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.errors import OrderingError
 from ordermq.spark import apply_with_state, drop_repeats, register
 

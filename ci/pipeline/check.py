@@ -10,9 +10,9 @@ import pandas as pd  # type: ignore[import-untyped]
 from scenario import Scenario
 
 from ordermq.audit import AuditReport, audit
+from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.cli.demo.expected import differences, expected_logs
 from ordermq.cli.demo.flights import flights_file
-from ordermq.cli.demo.logbook import AircraftLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import json
 import random
 import sqlite3
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from ordermq.cli.demo.flights import read_flights
 from ordermq.cli.demo.logbook import Logbook
 from ordermq.cli.demo.run import Timeline
 from ordermq.cli.main import main
+from ordermq.model.message_queue import MessageQueue
 
 FLIGHTS = 4_000
 HEADER = (
@@ -64,7 +66,11 @@ def timeline(flights: Path, tmp_path: Path) -> Timeline:
     timeline = Timeline(tmp_path, total=FLIGHTS, seconds=1.0, sent_s=1.0)
     logbook = Logbook(timeline.logbook)
     every = enumerate(read_flights(flights))
-    logbook.apply("q", 1, [(i, one.key, one._asdict()) for i, one in every])
+    queue = MessageQueue("flights", "b", 0)
+    logbook.store.take_over("g", queue, 1)
+    transaction = logbook.store.begin("g", queue, 1, 0)
+    logbook.apply(transaction.connection, queue, [(i, one.key, one._asdict()) for i, one in every])
+    transaction.commit(FLIGHTS)
     logbook.close()
     return timeline
 
@@ -85,7 +91,8 @@ def test_the_demo_keeps_the_order_while_members_and_the_broker_are_killed(tmp_pa
     assert answer["flights"] == FLIGHTS
     assert answer["flights_without_tail_number"] > 0
     assert answer["audit"]["crashes"] == 2
-    assert answer["audit"]["duplicates"][Cause.HAND_OFF.value] == 0
+    assert answer["audit"]["duplicates"] == {cause.value: 0 for cause in Cause}
+    assert answer["redelivered"] == 0
     kinds = {each["kind"] for each in answer["audit"]["hand_offs"]}
     assert {"join", "leave", "crash"} <= kinds
     assert (folder / "owners.png").read_bytes().startswith(b"\x89PNG")
@@ -118,6 +125,18 @@ def test_a_run_with_a_violation_fails_and_names_it(timeline: Timeline) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     [failure] = check(timeline, None, quiet).failures
     assert failure.startswith("the audit found I7 inside the lease")
+
+
+def test_a_message_delivered_again_after_a_crash_fails(
+    timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = replace(audit([]), duplicates={Cause.HAND_OFF: 0, Cause.CRASH: 7})
+    monkeypatch.setattr("ordermq.cli.demo.check.audit", lambda *_, **__: report)
+    outcome = check(timeline, None, quiet)
+    assert outcome.redelivered == 7
+    assert outcome.failures == (
+        "7 messages were delivered again after they had been written: crash of a member",
+    )
 
 
 def test_a_flight_that_was_never_written_fails(timeline: Timeline) -> None:

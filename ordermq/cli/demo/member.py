@@ -13,16 +13,29 @@ from pathlib import Path
 import click
 import orjson
 
-from ordermq.cli.demo.logbook import Logbook, StaleOwner
+from ordermq.cli.demo.logbook import Logbook
 from ordermq.config import ConsumeFromWhere
-from ordermq.consumer.listener import ConsumeContext
+from ordermq.consumer.listener import ConsumeCall, ConsumeContext
 from ordermq.consumer.push_consumer import PushConsumer
+from ordermq.errors import StaleOwner
 from ordermq.model.message import MessageView
-from ordermq.model.status import ConsumeResult
 
 GROUP = "aircraft-logs"
 TOPIC = "flights"
 BATCH = 64
+
+
+class CountRefusals:
+    """Hook that counts the calls whose transaction was refused: the queue has a newer owner."""
+
+    def __init__(self, logbook: Logbook) -> None:
+        self._logbook = logbook
+
+    def before(self, call: ConsumeCall) -> None: ...
+
+    def after(self, call: ConsumeCall) -> None:
+        if isinstance(call.exception, StaleOwner):
+            self._logbook.refused(call.message_queue)
 
 
 def main() -> None:
@@ -41,28 +54,19 @@ def main() -> None:
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
         consume_message_batch_max_size=BATCH,
         consume_thread_count=4,
-        commit_interval_ms=500,  # short, so that a kill causes few redeliveries
+        offset_store=logbook.store,
     )
     consumer.subscribe(TOPIC)
+    consumer.add_hook(CountRefusals(logbook))
 
     @consumer.orderly
-    def write_logs(
-        messages: Sequence[MessageView], context: ConsumeContext
-    ) -> ConsumeResult | None:
-        queue = str(context.message_queue)
-        epoch, _ = context.fence_token
+    def write_logs(messages: Sequence[MessageView], context: ConsumeContext) -> None:
         batch = [
             (message.queue_offset, message.sharding_key or "", orjson.loads(message.body))
             for message in messages
         ]
-        try:
-            logbook.apply(queue, epoch, batch)
-        except StaleOwner as error:
-            logging.warning("%s", error)
-            logbook.refused(queue)
-            # Not done: the new owner has the batch, and this member loses the queue in a moment.
-            return ConsumeResult.SUSPEND
-        return None
+        # Begun late: in SQLite it keeps all others from writing.
+        logbook.apply(context.transaction(), context.message_queue, batch)
 
     # Started first: whoever reads the line may kill the broker, and nothing starts without one.
     consumer.start()

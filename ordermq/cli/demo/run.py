@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import queue
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.progress import Progress, TaskID
+from sqlalchemy.exc import OperationalError
 
 from ordermq.cli.demo.logbook import Logbook
 from ordermq.cli.demo.processes import DemoFailed, Process
@@ -204,7 +204,7 @@ class Run:
         self._next_look = now + _LOOK_AT_LOGS_S
         try:
             totals = self._logbook.totals()
-        except sqlite3.OperationalError:  # locked by a consumer for longer than the timeout
+        except OperationalError:  # locked by a consumer for longer than the timeout
             return
         if totals["read"] != self._read:
             self._read, self._quiet_since = totals["read"], now
