@@ -9,9 +9,8 @@ from typing import Any
 from ordermq.audit import AuditReport, HandOff, audit
 from ordermq.cli.demo.aircraft_log import AircraftLog
 from ordermq.cli.demo.expected import differences, expected_logs
-from ordermq.cli.demo.flights import flights_file
+from ordermq.cli.demo.flights import TOPIC, flights_file
 from ordermq.cli.demo.logbook import Logbook
-from ordermq.cli.demo.member import TOPIC
 from ordermq.cli.demo.run import Timeline
 
 

@@ -20,6 +20,7 @@ from ordermq.errors import ConfigError
 
 _NEW_YEAR = date(2013, 1, 1).toordinal()
 DAY_MIN = 1_440
+TOPIC = "flights"
 
 
 class Flight(NamedTuple):

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import orjson
 
+from ordermq.cli.demo.flights import TOPIC
 from ordermq.cli.demo.logbook import Logbook
 from ordermq.config import ConsumeFromWhere
 from ordermq.consumer.listener import ConsumeCall, ConsumeContext
@@ -21,7 +22,6 @@ from ordermq.errors import StaleOwner
 from ordermq.model.message import MessageView
 
 GROUP = "aircraft-logs"
-TOPIC = "flights"
 BATCH = 64
 
 

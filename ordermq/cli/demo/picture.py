@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from ordermq.audit.history import Histories
 from ordermq.cli.demo.check import Outcome
-from ordermq.cli.demo.member import TOPIC
+from ordermq.cli.demo.flights import TOPIC
 from ordermq.cli.demo.run import BROKER_BACK, Mark
 from ordermq.events import EventType
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 import click
 import orjson
 
-from ordermq.cli.demo.flights import Flight, flights_file, read_flights
-from ordermq.cli.demo.member import TOPIC
+from ordermq.cli.demo.flights import TOPIC, Flight, flights_file, read_flights
 from ordermq.model.message import Message
 from ordermq.producer.producer import Producer
 
