@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -24,8 +25,8 @@ from ordermq.config import BrokerConfig
 from tests.component.conftest import eventually
 
 MODULE = """
+import fcntl
 import os
-import time
 
 from ordermq import PushConsumer
 
@@ -42,8 +43,8 @@ def listen(messages, context):
     lines = [f"{os.getpid()} {queue} {message.queue_offset}\\n" for message in messages]
     with open("seen", "a") as file:
         file.write("".join(lines))
-    while os.path.exists("hang"):
-        time.sleep(0.01)
+    with open("gate", "w") as gate:
+        fcntl.flock(gate, fcntl.LOCK_SH)
 """
 
 
@@ -103,20 +104,23 @@ class Run:
                 found[queue].append(offset)
         return found
 
-    def hang(self, producer: Producer) -> None:
-        """Have a listener of each process hang, until the file is gone."""
+    @contextlib.contextmanager
+    def hanging(self, producer: Producer) -> Iterator[None]:
+        """Have a listener of each process hang, until the block ends."""
         # Only now that both have queues: a queue is not handed over while its listener hangs.
         self.wait_for_queues()
         eventually(lambda: self.count() == 50, "what was sent before is consumed", 60)
-        (self.folder / "seen").unlink()
-        (self.folder / "hang").touch()
-        send(producer, 50)
         seen = self.folder / "seen"
-        eventually(
-            lambda: seen.exists() and len({line.split()[0] for line in lines_of(seen)}) == 2,
-            f"both consume: {self.log}",
-            60,
-        )
+        seen.unlink()
+        with (self.folder / "gate").open("w") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)  # each listener waits for its end
+            send(producer, 50)
+            eventually(
+                lambda: seen.exists() and len({line.split()[0] for line in lines_of(seen)}) == 2,
+                f"both consume: {self.log}",
+                60,
+            )
+            yield
 
     def count(self) -> int:
         return sum(map(len, self.seen().values()))
@@ -282,12 +286,11 @@ def test_a_stop_during_a_rolling_restart_waits_for_listeners(
     send(producer, 50)
     with running(folder, "--metrics-port", "0") as run:
         run.wait_for_log("metrics at")
-        run.hang(producer)
-        run.process.send_signal(signal.SIGHUP)
-        eventually(lambda: run.holders() == ["2"], "1 is closing", 60)
-        run.process.send_signal(signal.SIGTERM)
-        run.wait_for_log("[run] stopping")
-        (folder / "hang").unlink()
+        with run.hanging(producer):
+            run.process.send_signal(signal.SIGHUP)
+            eventually(lambda: run.holders() == ["2"], "1 is closing", 60)
+            run.process.send_signal(signal.SIGTERM)
+            run.wait_for_log("[run] stopping")
         run.ends_with(0)
         assert run.seen() == {queue: sorted(set(got)) for queue, got in run.seen().items()}
 
