@@ -1,16 +1,22 @@
 """Group members in odd surroundings: python -m tests.fault_table.odd_member, with the arguments of
-tests.interop.member and ORDERMQ_ODD=clock, hooks or interrupts in the environment."""
+tests.interop.member and ORDERMQ_ODD=clock, hooks, interrupts or hungry in the environment."""
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import random
 from typing import Any, NoReturn
 
+from ordermq import MessageView, PushConsumer
 from ordermq.clock import SystemClock
+from tests.component.interruption import InterruptedAt
 from tests.interop import member
 
 HOUR_MS = 3_600_000
+LINES_OF_CLOSE = 120  # some more than it has
+NEEDED_BYTES = 64 << 20
 
 
 class JumpingClock(SystemClock):
@@ -43,12 +49,35 @@ class BrokenHook:
         raise OSError(28, "No space left on device")
 
 
+def interrupt_close(consumer: PushConsumer) -> None:
+    """Have Ctrl-C come at a line of its `close`, by chance."""
+    close, line = consumer.close, random.Random(os.getpid()).randrange(1, LINES_OF_CLOSE)
+
+    def close_interrupted() -> bool:
+        with InterruptedAt(line):
+            return close()
+
+    consumer.close = close_interrupted  # type: ignore[assignment, method-assign]
+
+
+def need_memory(message: MessageView) -> bool:
+    """A filter that fails its call if there is none."""
+    # Reserved only: to fill it would take longer than the call.
+    with mmap.mmap(-1, NEEDED_BYTES):
+        return True
+
+
 def main() -> None:
     odd = os.environ["ORDERMQ_ODD"]
     if odd == "clock":
         member.main(clock=JumpingClock())
     elif odd == "hooks":
         member.main(lambda consumer: consumer.add_hook(BrokenHook()))
+    elif odd == "interrupts":
+        with contextlib.suppress(KeyboardInterrupt):
+            member.main(interrupt_close)
+    elif odd == "hungry":
+        member.main(lambda consumer: consumer.add_filter(need_memory))
     else:
         raise SystemExit(f"ORDERMQ_ODD={odd}")
 

@@ -10,8 +10,9 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ordermq.errors import BrokerError
@@ -69,6 +70,30 @@ def row(fault: str, *, anywhere: bool = True) -> Callable[[Callable[..., Iterato
     return add
 
 
+def repeated(
+    fault: str, around: Play | None = None, *, anywhere: bool = True
+) -> Callable[[Callable[[Scene], None]], Play]:
+    """Add a row that does one thing under load, a few times: what this decorates.
+
+    Args: around: opens the scene; by default `direct`.
+    """
+
+    def add(act: Callable[[Scene], None]) -> Play:
+        def play(servers: Servers, folder: Path) -> Iterator[Scene]:
+            with (around or direct)(servers, folder) as scene:
+                with scene.run.flow():
+                    for _ in range(scene.times):
+                        scene.let_flow()
+                        act(scene)
+                        scene.wait_for_every_queue()
+                yield scene
+
+        play.__name__ = act.__name__
+        return row(fault, anywhere=anywhere)(play)
+
+    return add
+
+
 @contextlib.contextmanager
 def scene_on(servers: Servers, folder: Path, **more: object) -> Iterator[Scene]:
     """A topic, its group of two members, and messages that flow."""
@@ -80,12 +105,23 @@ def scene_on(servers: Servers, folder: Path, **more: object) -> Iterator[Scene]:
 
 
 @contextlib.contextmanager
-def direct(servers: Servers, folder: Path, **more: object) -> Iterator[Scene]:
+def direct(
+    servers: Servers,
+    folder: Path,
+    odd: str = "",
+    environment: Mapping[str, str] | None = None,
+    **more: object,
+) -> Iterator[Scene]:
     """A scene with its topic and two members."""
     with scene_on(servers, folder, **more) as scene:
         servers.put_topic(scene.run.topic)
-        scene.join(2)
+        scene.join(2, odd, environment)
         yield scene
+
+
+def with_odd(odd: str) -> Play:
+    """A scene whose members are of this kind (`odd_member.py`)."""
+    return partial(direct, odd=odd)
 
 
 @contextlib.contextmanager
@@ -107,49 +143,56 @@ def pause(seconds: float) -> None:
 # Processes that are killed and frozen.
 
 
-@row("a member is killed with -9; another joins")
-def kill_member(servers: Servers, folder: Path) -> Iterator[Scene]:
-    with direct(servers, folder) as scene:
-        with scene.run.flow():
-            for _ in range(scene.times):
-                scene.let_flow()
-                scene.members.pop(scene.one()).kill()
-                scene.faults += 1
-                scene.join()
-                scene.wait_for_every_queue()
-        yield scene
+@repeated("a member is killed with -9; another joins")
+def kill_member(scene: Scene) -> None:
+    scene.members.pop(scene.one()).kill()
+    scene.faults += 1
+    scene.join()
 
 
-@row("a member is stopped (SIGSTOP) for longer than its locks live, and goes on")
-def freeze_member(servers: Servers, folder: Path) -> Iterator[Scene]:
-    with direct(servers, folder) as scene:
-        with scene.run.flow():
-            for _ in range(scene.times):
-                scene.let_flow()
-                name = scene.one()
-                # One more member: else the share of the frozen one, which is still in the group,
-                # would wait for it.
-                scene.freeze(scene.members[name], 1.5 * servers.lease_s, scene.join)
-                scene.wait_for_every_queue()
-                scene.members.pop(name).leave()
-        yield scene
+@repeated("a member is stopped (SIGSTOP) for longer than its locks live, and goes on")
+def freeze_member(scene: Scene) -> None:
+    name = scene.one()
+    # One more member: else the share of the frozen one, which is still in the group, would wait
+    # for it.
+    scene.freeze(scene.members[name], 1.5 * scene.servers.lease_s, scene.join)
+    scene.wait_for_every_queue()
+    scene.members.pop(name).leave()
 
 
-@row("Ctrl-C twice at a member, 0 to 300 ms apart; another joins")
-def interrupt_member(servers: Servers, folder: Path) -> Iterator[Scene]:
-    with direct(servers, folder) as scene:
-        with scene.run.flow():
-            for _ in range(scene.times):
-                scene.let_flow()
-                victim = scene.members.pop(scene.one())
-                victim.process.send_signal(signal.SIGINT)
-                pause(scene.draw.uniform(0, 0.3))
-                victim.process.send_signal(signal.SIGINT)
-                scene.faults += 1
-                eventually(lambda: not victim.is_running, "it ends")  # noqa: B023
-                scene.join()
-                scene.wait_for_every_queue()
-        yield scene
+@repeated("Ctrl-C twice at a member, 0 to 300 ms apart; another joins")
+def interrupt_member(scene: Scene) -> None:
+    victim = scene.members.pop(scene.one())
+    victim.process.send_signal(signal.SIGINT)
+    pause(scene.draw.uniform(0, 0.3))
+    victim.process.send_signal(signal.SIGINT)
+    scene.faults += 1
+    eventually(lambda: not victim.is_running, "it ends")
+    scene.join()
+
+
+@repeated(
+    "KeyboardInterrupt at a line of a member's close(), by chance; another joins",
+    with_odd("interrupts"),
+)
+def interrupt_close(scene: Scene) -> None:
+    for _ in range(5):
+        scene.members.pop(scene.one()).leave()
+        scene.faults += 1
+        scene.join(odd="interrupts")
+
+
+@repeated(
+    "a member that needs memory for each call gets none (RLIMIT_AS) for 3 s", with_odd("hungry")
+)
+def memory(scene: Scene) -> None:
+    name = scene.one()
+    pid = scene.members[name].process.pid
+    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
+    scene.faults += 1
+    pause(3.0)
+    resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 @row("a producer is killed with -9; another goes on")
@@ -189,31 +232,19 @@ def fork(servers: Servers, folder: Path) -> Iterator[Scene]:
         yield scene
 
 
-@row("the broker is killed with -9 and started again")
-def kill_broker(servers: Servers, folder: Path) -> Iterator[Scene]:
-    with direct(servers, folder) as scene:
-        with scene.run.flow():
-            for _ in range(scene.times):
-                scene.let_flow()
-                servers.kill_broker(scene.run)
-                scene.faults += 1
-                servers.start_broker(scene.run)
-                scene.wait_for_every_queue()
-        yield scene
+@repeated("the broker is killed with -9 and started again")
+def kill_broker(scene: Scene) -> None:
+    scene.servers.kill_broker(scene.run)
+    scene.faults += 1
+    scene.servers.start_broker(scene.run)
 
 
-@row("the broker is stopped (SIGSTOP) for longer than its locks live, and goes on")
-def freeze_broker(servers: Servers, folder: Path) -> Iterator[Scene]:
-    with direct(servers, folder) as scene:
-        with scene.run.flow():
-            for _ in range(scene.times):
-                scene.let_flow()
-                servers.signal_broker(signal.SIGSTOP)
-                pause(1.5 * servers.lease_s)
-                servers.signal_broker(signal.SIGCONT)
-                scene.faults += 1
-                scene.wait_for_every_queue()
-        yield scene
+@repeated("the broker is stopped (SIGSTOP) for longer than its locks live, and goes on")
+def freeze_broker(scene: Scene) -> None:
+    scene.servers.signal_broker(signal.SIGSTOP)
+    pause(1.5 * scene.servers.lease_s)
+    scene.servers.signal_broker(signal.SIGCONT)
+    scene.faults += 1
 
 
 # The network.
@@ -231,27 +262,26 @@ def cut(servers: Servers, folder: Path) -> Iterator[Scene]:
         yield scene
 
 
-@row("half-open: what clients send stays in a middlebox, which delivers it 6 s late")
-def silent_to_server(servers: Servers, folder: Path) -> Iterator[Scene]:
-    yield from silent(servers, folder, TO_SERVER)
+@repeated(
+    "half-open: what clients send stays in a middlebox, which delivers it 6 s late", behind_network
+)
+def silent_to_server(scene: Scene) -> None:
+    silence(scene, TO_SERVER)
 
 
-@row("half-open: what servers answer stays in a middlebox, which delivers it 6 s late")
-def silent_to_client(servers: Servers, folder: Path) -> Iterator[Scene]:
-    yield from silent(servers, folder, TO_CLIENT)
+@repeated(
+    "half-open: what servers answer stays in a middlebox, which delivers it 6 s late",
+    behind_network,
+)
+def silent_to_client(scene: Scene) -> None:
+    silence(scene, TO_CLIENT)
 
 
-def silent(servers: Servers, folder: Path, direction: str) -> Iterator[Scene]:
-    """One direction of all connections goes silent, again and again."""
-    with behind_network(servers, folder) as scene:
-        assert scene.network is not None
-        with scene.run.flow():
-            for _ in range(scene.times):
-                scene.let_flow()
-                with scene.network.silent(direction):
-                    pause(6.0)
-                scene.wait_for_every_queue()
-        yield scene
+def silence(scene: Scene, direction: str) -> None:
+    """Let one direction of all connections be silent."""
+    assert scene.network is not None
+    with scene.network.silent(direction):
+        pause(6.0)
 
 
 @row("each frame is held back for 0 to 100 ms, one after the other")
@@ -401,19 +431,15 @@ def brokers_change(servers: Servers, folder: Path) -> Iterator[Scene]:
 # Clocks and observers.
 
 
-@row("the wall clock of every member jumps by up to an hour at each look; the host seems to sleep")
-def clock_jumps(servers: Servers, folder: Path) -> Iterator[Scene]:
-    with scene_on(servers, folder) as scene:
-        servers.put_topic(scene.run.topic)
-        scene.join(2, "tests.fault_table.odd_member", {"ORDERMQ_ODD": "clock"})
-        with scene.run.flow():
-            for _ in range(scene.times):
-                scene.let_flow(500)
-                scene.members.pop(scene.one()).kill()
-                scene.faults += 1
-                scene.join(1, "tests.fault_table.odd_member", {"ORDERMQ_ODD": "clock"})
-                scene.wait_for_every_queue()
-        yield scene
+@repeated(
+    "the wall clock of every member jumps by up to an hour at each look; the host seems to sleep",
+    with_odd("clock"),
+)
+def clock_jumps(scene: Scene) -> None:
+    scene.let_flow(200)
+    scene.members.pop(scene.one()).kill()
+    scene.faults += 1
+    scene.join(odd="clock")
 
 
 @row("the system's wall clock jumps by hours, for members and embedded broker (faketime)")
@@ -441,9 +467,7 @@ def wall_clock(servers: Servers, folder: Path) -> Iterator[Scene]:
             faked = Embedded(folder / "faked", environment=environment)
             stack.callback(faked.close)
             servers = faked
-        scene = stack.enter_context(scene_on(servers, folder))
-        servers.put_topic(scene.run.topic)
-        scene.join(2, environment=environment)
+        scene = stack.enter_context(direct(servers, folder, environment=environment))
         with scene.run.flow():
             for hours in (1, -1, 48, 0)[: scene.times + 1]:
                 scene.let_flow()
@@ -457,9 +481,7 @@ def wall_clock(servers: Servers, folder: Path) -> Iterator[Scene]:
 
 @row("hooks of every member raise before and after each call")
 def hooks(servers: Servers, folder: Path) -> Iterator[Scene]:
-    with scene_on(servers, folder) as scene:
-        servers.put_topic(scene.run.topic)
-        scene.join(2, "tests.fault_table.odd_member", {"ORDERMQ_ODD": "hooks"})
+    with direct(servers, folder, odd="hooks") as scene:
         with scene.run.flow():
             scene.let_flow(300 * scene.times)
         scene.faults += len(scene.run.deliveries)

@@ -139,12 +139,16 @@ class Scene:
     # Members.
 
     def join(
-        self,
-        count: int = 1,
-        module: str = "tests.interop.member",
-        environment: Mapping[str, str] | None = None,
+        self, count: int = 1, odd: str = "", environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start members."""
+        """Start members.
+
+        Args: odd: a kind of `odd_member.py`.
+        """
+        module = "tests.interop.member"
+        if odd:
+            module = "tests.fault_table.odd_member"
+            environment = {**(environment or {}), "ORDERMQ_ODD": odd}
         for _ in range(count):
             name = f"member-{next(self._numbers)}"
             self.members[name] = self.run.member_process(
