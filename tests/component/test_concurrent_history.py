@@ -39,12 +39,15 @@ def test_members_that_come_and_go_and_fail_lose_nothing_and_the_audit_says_so(
         seen.take(messages, context)
         return None
 
-    settings = {"concurrent": True, "consume_message_batch_max_size": 4}
+    settings = {
+        "concurrent": True, "consume_message_batch_max_size": 4, "commit_interval_ms": 100,
+    }  # fmt: skip
     files = [tmp_path / f"member{number}.jsonl" for number in range(3)]
     first = make_consumer(listen, history=files[0], **settings)
     first.start()
     send_all(producer, numbered(300))
     seen.wait_for_count(50)
+    eventually(lambda: committed(broker) > 0, "what only the first one has consumed")
     with make_consumer(listen, history=files[1], **settings):
         send_all(producer, numbered(300, start=300))
         seen.wait_for_count(350)
