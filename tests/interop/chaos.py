@@ -243,7 +243,9 @@ class Chaos:
 
     def _join(self, kind: str) -> None:
         if len(self.alive) >= 4:
-            self.alive.pop(self._one_of(kind)).leave()
+            # Another of its kind makes room, if there is one: else of the other kind.
+            leaving = [name for name in self.alive if name.startswith(kind)] or list(self.alive)
+            self.alive.pop(self.random.choice(sorted(leaving))).leave()
         for attempt in range(JOIN_ATTEMPTS):
             name = f"{kind}-{next(self._numbers)}"
             try:
