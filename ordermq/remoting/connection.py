@@ -150,9 +150,9 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._heard_bytes = 0
         self._heard_commands = 0
-        # `_heard_commands` at the last check that found no incomplete frame or a new command,
-        # and the time of that check.
-        self._last_whole = (0, 0)
+        # `_heard_commands` when a check first found the frame that is incomplete now, and the time
+        # of that check.
+        self._incomplete: tuple[int, int] | None = None
         self._error: Exception | None = None
         self._is_closing = False
         self._refused: list[ResponseFuture] = []  # asked for while the connection was ending
@@ -239,8 +239,6 @@ class Connection(asyncio.Protocol):
             else:  # `connection_lost` follows at once, and knows why
                 self._refused.append(waiting)
             return True
-        if not self._pending.is_ticking:
-            self._last_whole = 0, 0  # no check has run since the last request was answered
         self._pending.add(opaque, waiting)
         self._write(frame)
         return True
@@ -479,10 +477,13 @@ class Connection(asyncio.Protocol):
     def _end_stuck_frame(self, now_ms: int) -> None:
         # A corrupted length that is within bounds would swallow all later responses, and no
         # request would see a dead connection, for bytes do arrive.
-        count, since_ms = self._last_whole
-        if not self._framer.buffered_bytes or self._heard_commands != count or not since_ms:
-            self._last_whole = self._heard_commands, now_ms
-        elif now_ms - since_ms > _FRAME_MS:
+        # Also between requests, when no check runs: what is incomplete after no further command is
+        # the same frame.
+        if not self._framer.buffered_bytes:
+            self._incomplete = None
+        elif self._incomplete is None or self._incomplete[0] != self._heard_commands:
+            self._incomplete = self._heard_commands, now_ms
+        elif now_ms - self._incomplete[1] > _FRAME_MS:
             self.abort(
                 ProtocolError(
                     f"frame is incomplete after {_FRAME_MS // 1000} s: the server or a proxy lost "

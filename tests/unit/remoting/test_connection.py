@@ -158,6 +158,31 @@ def test_a_frame_that_never_completes_ends_the_connection_despite_other_bytes() 
     run(work())
 
 
+def test_such_a_frame_ends_the_connection_of_requests_that_time_out_one_by_one() -> None:
+    async def work() -> None:
+        def answer_into_a_large_frame(line: Line, command: Command) -> None:
+            line.send_bytes((8_000_000).to_bytes(4, "big") + bytes(4))
+            line.send(command.reply(0))
+
+        clock, owner = ManualClock(), Owner()
+        async with WireServer(answer_into_a_large_frame) as server:
+            connection = await Connection.open(server.address, clock, CONFIG, owner)
+            deadline_ms = clock.now_ms() + 60_000
+            while connection.is_open and clock.now_ms() < deadline_ms:
+                before = connection._heard_bytes
+                asked = connection.begin_request(Command.request(1), 2_000)
+                await until(lambda before=before: connection._heard_bytes > before)
+                await let_pass(clock, 4)  # from the second on nobody looks at the connection
+                with pytest.raises((RequestTimeout, ConnectionLost)):
+                    await asked
+            await until(lambda: bool(owner.closed))
+            (cause,) = owner.closed
+            assert "frame is incomplete after 30 s" in str(cause)
+            assert len(server.requests) > 2
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     ("before_halves_s", "rest_s"),
     [
