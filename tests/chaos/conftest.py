@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ordermq import Message, Producer
+from ordermq.clock import CLOCK_ID
 from ordermq.events import EventType, History
 
 DEADLINE_S = 40.0
@@ -51,10 +52,13 @@ class Child:
                 cwd=ROOT,
                 env=os.environ | (environment or {}),
             )
+        self.woken: list[int] = []  # boot times of its SIGCONTs, in ns
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline().strip()
 
     def signal(self, number: signal.Signals) -> None:
+        if number is signal.SIGCONT:
+            self.woken.append(time.clock_gettime_ns(CLOCK_ID))
         self.process.send_signal(number)
 
     def end(self) -> int:
@@ -80,6 +84,7 @@ class Stage:
         self.producer: Producer | None = None
         self.children: list[Child] = []
         self.histories: list[Path] = []
+        self.members_histories: list[Path] = []
         self.harness = History(folder / "harness.jsonl", "harness")
         self.histories.append(folder / "harness.jsonl")
         self.broker = self.start_broker()
@@ -105,6 +110,7 @@ class Stage:
             str(self.folder / f"{name}.seen"), str(listener_ms),
         )  # fmt: skip
         self.histories.append(history)
+        self.members_histories.append(history)
         self.children.append(child)
         return child
 

@@ -11,6 +11,7 @@ import pytest
 from ordermq.audit import audit
 from ordermq.events import EventType
 from tests.chaos.conftest import Child, Stage, whole_lines
+from tests.interop.chaos import events_of, is_woken, late_starts
 
 
 def assert_nothing_lost(stage: Stage) -> None:
@@ -21,7 +22,14 @@ def assert_nothing_lost(stage: Stage) -> None:
     stage.broker.end()
     stage.harness.close()
     report = audit(stage.histories)
-    assert report.ok, "\n".join(str(violation) for violation in report.violations)
+    # The first late start is in the report; of all of them, only those of a member frozen between
+    # its check and its call may be there.
+    woken = {child.process.pid: child.woken for child in stage.children}
+    events = list(events_of(stage.members_histories))
+    late = [event for event in late_starts(events) if not is_woken(event, woken)]
+    assert not late, late
+    others = [violation for violation in report.violations if violation.invariant != "I7"]
+    assert not others, "\n".join(map(str, others))
     # A broker killed between commit and record has stored more than its history tells.
     assert report.stored <= len({(queue, offset) for queue, offset, _, _ in stage.seen()})
     for key, numbers in first_copies(stage).items():
