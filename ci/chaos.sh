@@ -8,7 +8,8 @@
 #   ci/chaos.sh --ours-only              without Java's members, as a control
 # Or break one thing at a time, on the embedded broker, RocketMQ 5.3.3 and 4.9.7, and print a line of
 # figures for each (docs/reliability.md). A problem makes it exit with an error.
-#   ci/chaos.sh --table --write          every row on every broker, into docs/reliability.md
+#   ci/chaos.sh --table --write          every row on every broker, into docs/reliability.md;
+#                                        with --row it leaves the other lines there as they are
 #   ci/chaos.sh --table --on embedded    one broker; needs no Java
 #   ci/chaos.sh --table --on 5.3.3 --row kill-broker
 #   ci/chaos.sh --table --list           the rows

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -74,13 +75,31 @@ def line(row: Row, figures: Figures) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def lines_at(page: str, place: str) -> re.Match[str]:
+    """Find what the page has in one of its places."""
+    pattern = f"(?<=<!-- {re.escape(place)} -->\n).*?(?=<!-- end -->)"
+    found = re.search(pattern, page, re.DOTALL)
+    if found is None:
+        raise SystemExit(f"docs/reliability.md has no place <!-- {place} -->")
+    return found
+
+
 def placed(page: str, place: str, lines: list[str]) -> str:
     """Return the page with these lines in one of its places."""
-    began, ended = f"<!-- {place} -->\n", "<!-- end -->"
-    pattern = re.compile(f"{re.escape(began)}.*?{re.escape(ended)}", re.DOTALL)
-    if not pattern.search(page):
-        raise SystemExit(f"docs/reliability.md has no place {began.strip()}")
-    return pattern.sub(lambda _: "".join([began, *(f"{each}\n" for each in lines), ended]), page)
+    before = lines_at(page, place)
+    new = "".join(f"{each}\n" for each in lines)
+    return f"{page[: before.start()]}{new}{page[before.end() :]}"
+
+
+def merged(page: str, place: str, lines: dict[str, str]) -> list[str]:
+    """Return a place's table with new lines, by row, and the old ones of the rows not run now."""
+    old = {
+        row: line
+        for line in lines_at(page, place).group().splitlines()
+        if (row := line.removeprefix("| ").partition(" ")[0]) in ROWS
+    }
+    both = old | lines
+    return [*HEAD, *(both[row] for row in ROWS if row in both)]
 
 
 def described() -> list[str]:
@@ -106,6 +125,8 @@ def main() -> None:
         for row in ROWS.values():
             print(f"{row.name:20} {row.fault}{'' if row.anywhere else ' (embedded broker)'}")
         return
+    # Processes inherit it where it is ignored, as in the background of a shell; a row sends it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # A line for each try to reach a broker that is dead on purpose.
     logging.getLogger("ordermq").setLevel(logging.CRITICAL)
     kept = Path(tempfile.mkdtemp(prefix="fault-table-"))
@@ -113,23 +134,24 @@ def main() -> None:
     for broker in [asked.on] if asked.on else BROKERS:
         rows = [row for row in ROWS.values() if broker == EMBEDDED or row.anywhere]
         rows = [row for row in rows if not asked.row or row.name in asked.row]
-        lines = []
+        lines: dict[str, str] = {}
         with servers_of(broker) as shared:
             for row in rows:
                 try:
                     figures = play(row, shared, kept / broker)
                 except Missing as missing:
                     print(f"{broker}: {row.name}: SKIPPED: {missing}", flush=True)
-                    lines.append(f"| {row.name} | not run: {missing} {'| ' * 8}|")
+                    lines[row.name] = f"| {row.name} | not run: {missing} {'| ' * 8}|"
                     continue
-                lines.append(line(row, figures))
-                print(f"{broker}: {lines[-1]}", flush=True)
+                lines[row.name] = line(row, figures)
+                print(f"{broker}: {lines[row.name]}", flush=True)
                 for problem in figures.problems:
                     problems += 1
                     print(f"    PROBLEM: {problem}", file=sys.stderr, flush=True)
         if asked.write:
             page = placed(PAGE.read_text(), "rows", described())
-            PAGE.write_text(placed(page, f"faults on {broker}", [*HEAD, *lines]))
+            place = f"faults on {broker}"
+            PAGE.write_text(placed(page, place, merged(page, place, lines)))
     if problems:
         sys.exit(f"ordermq: {problems} problems; what the processes told is in {kept}")
     shutil.rmtree(kept)
