@@ -57,6 +57,15 @@ class SystemClock:
         await asyncio.sleep(max(delay_ms, 0) / 1000)
 
 
+def system_clock_id(clock: Clock) -> int | None:
+    """Return the system's clock that `clock.now_ms` reads, for native code; None: a time of its
+    own.
+    """
+    # By the method, not by the class: one that derives from SystemClock may add to its time.
+    is_system = getattr(clock.now_ms, "__func__", None) is SystemClock.now_ms
+    return CLOCK_ID if is_system else None
+
+
 class ManualClock:
     """Clock for tests that moves only by `advance`; from any thread.
 

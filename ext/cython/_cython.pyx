@@ -26,6 +26,8 @@ from libc.stdint cimport (
 )
 from libc.stdlib cimport free
 from libc.string cimport strchr
+from posix.time cimport clock_gettime, timespec
+from posix.types cimport clockid_t
 
 cimport libordermq as omq
 
@@ -50,3 +52,4 @@ include "process_queue.pyx"
 include "pull_engine.pyx"
 include "lane_map.pyx"
 include "lock_table.pyx"
+include "consume_loop.pyx"

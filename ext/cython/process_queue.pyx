@@ -239,6 +239,38 @@ cdef class ProcessQueue:
             if segments is not small:
                 PyMem_Free(segments)
 
+    cdef MessageRun _take_run(self, size_t limit, object kind):
+        """Take up to `limit` messages, at least 1, as a run of this class; None if there is none."""
+        cdef omq.omq_segment small[SMALL]
+        cdef omq.omq_segment *segments = small
+        cdef MessageRun run
+        cdef size_t count = self._take_up_to(limit, small, &segments)
+        cdef list taken
+        try:
+            if count == 0:
+                return None
+            if self._new_batch is not None:
+                taken = self._filled_segments(segments, count)
+            elif count > 1:
+                taken = [
+                    (self._batches[segments[i].slot], segments[i].first, segments[i].count)
+                    for i in range(count)
+                ]
+            else:
+                taken = None
+            if count > 1:
+                return kind(taken)
+            run = <MessageRun>bare_instance(<type>kind, ())
+            run._index = <MessageIndex?>(
+                self._batches[segments[0].slot] if taken is None else taken[0][0]
+            )
+            run._first = segments[0].first
+            run._length = segments[0].count
+            return run
+        finally:
+            if segments is not small:
+                PyMem_Free(segments)
+
     cdef list _filled_segments(self, const omq.omq_segment *segments, size_t count):
         """Return segments with their batches; those of the pull engine are made here."""
         cdef omq_answer *small[SMALL]
@@ -299,7 +331,11 @@ cdef class ProcessQueue:
         self, object n, omq.omq_segment *small, omq.omq_segment **segments
     ) except? 0:
         """Take up to n; the caller frees `segments` unless it is `small`."""
-        cdef size_t limit = at_least_one(n, self.name, "take")
+        return self._take_up_to(at_least_one(n, self.name, "take"), small, segments)
+
+    cdef size_t _take_up_to(
+        self, size_t limit, omq.omq_segment *small, omq.omq_segment **segments
+    ) except? 0:
         cdef omq.omq_process_queue_state state
         cdef size_t count
         cdef omq.omq_status status

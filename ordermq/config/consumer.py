@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from ordermq.callables import require_plain
 from ordermq.clock import require_wall_ms
@@ -54,18 +54,35 @@ class PullPathKind(StrEnum):
     NATIVE = "native"  # the pull engine, where it can; elsewhere the Python path
 
 
+class ConsumePathKind(StrEnum):
+    """Path of buffered messages through the listener (docs/internals/architecture.md#calls)."""
+
+    PYTHON = "python"
+    NATIVE = "native"  # the native loop, where it can; elsewhere the Python one
+
+
 PULL_PATH_VARIABLE = "ORDERMQ_PULLS"
+CONSUME_PATH_VARIABLE = "ORDERMQ_LOOPS"
+_Path = TypeVar("_Path", PullPathKind, ConsumePathKind)
+
+
+def _path_from(variable: str, kind: type[_Path]) -> _Path:
+    """Return the path that the environment sets; the Python path by default."""
+    text = os.environ.get(variable, "")
+    try:
+        return kind(text or "python")
+    except ValueError:
+        raise ConfigError(
+            f"{variable}={text!r} in the environment: expected python or native"
+        ) from None
 
 
 def _pull_path() -> PullPathKind:
-    """Return the path that the environment sets; the Python path by default."""
-    text = os.environ.get(PULL_PATH_VARIABLE, "")
-    try:
-        return PullPathKind(text or PullPathKind.PYTHON)
-    except ValueError:
-        raise ConfigError(
-            f"{PULL_PATH_VARIABLE}={text!r} in the environment: expected python or native"
-        ) from None
+    return _path_from(PULL_PATH_VARIABLE, PullPathKind)
+
+
+def _consume_path() -> ConsumePathKind:
+    return _path_from(CONSUME_PATH_VARIABLE, ConsumePathKind)
 
 
 class Keyless(StrEnum):
@@ -233,10 +250,13 @@ class ConsumeConfig:
     max_ahead_per_queue: int = 2_000
     # By key: order of messages without a sharding key, "lane" or "barrier".
     keyless: Keyless = Keyless.LANE
+    # Loop that calls an orderly listener: "python", or "native" where the core has it; default from
+    # ORDERMQ_LOOPS.
+    consume_path: ConsumePathKind = field(default_factory=_consume_path)
 
     def __post_init__(self) -> None:
         require_flags(self)
-        require_choice(self, keyless=Keyless)
+        require_choice(self, keyless=Keyless, consume_path=ConsumePathKind)
         if self.order_by_key and not self.auto_commit:
             raise ConfigError(
                 "ConsumeConfig.order_by_key=True needs auto_commit=True: a COMMIT of one message "

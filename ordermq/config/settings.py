@@ -14,6 +14,7 @@ from ordermq.config import (
     CompressionType,
     ConsumeConfig,
     ConsumeFromWhere,
+    ConsumePathKind,
     DirectPullConfig,
     Keyless,
     LeaseConfig,
@@ -134,6 +135,7 @@ class ConsumerSettings(RemotingSettings, total=False):
     max_in_flight_per_queue: int
     max_ahead_per_queue: int
     keyless: Keyless | Literal["lane", "barrier"]
+    consume_path: ConsumePathKind | Literal["python", "native"]
     allocation: Allocation | Literal["avg", "avg_by_circle", "consistent_hash"] | AllocationStrategy
     consume_from_where: ConsumeFromWhere | Literal["last_offset", "first_offset", "timestamp"]
     consume_timestamp_ms: int

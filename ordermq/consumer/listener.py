@@ -15,6 +15,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
+from ordermq import core
 from ordermq.callables import is_async, require_plain_result
 from ordermq.client.runtime import result_of
 from ordermq.client.trace import TraceDispatcher
@@ -34,7 +35,7 @@ from ordermq.remoting.trace import DEFAULT_REGION, ConsumeBegun, ConsumeEnded
 _log = logging.getLogger("ordermq.consumer")
 
 
-class ConsumeContext:
+class ConsumeContext(core.CallContext):
     """A listener's second argument: its queue, the attempt, and whether to stop early.
 
     Attributes:
@@ -44,18 +45,14 @@ class ConsumeContext:
             clamped to 10..30000; -1 uses the consumer's `suspend_current_queue_time_ms`.
     """
 
-    # One is made per listener call, so it has slots and computes nothing ahead.
-    # `_begin` is set by `offer_transaction` only: setting it here would cost each call.
-    __slots__ = ("_assigned", "_begin", "attempt", "claim", "messages", "suspend_ms")
+    # One is made per listener call, so it has slots, its fields are set natively and nothing is
+    # computed ahead. `_begin` is set by `offer_transaction` only.
+    __slots__ = ("_begin",)
 
-    def __init__(
-        self, assigned: AssignedQueue, claim: BatchClaim, messages: MessageRun, attempt: int
-    ) -> None:
-        self._assigned = assigned
-        self.claim = claim
-        self.messages = messages
-        self.attempt = attempt
-        self.suspend_ms = -1
+    _assigned: AssignedQueue
+    claim: BatchClaim
+    messages: MessageRun
+    attempt: int
 
     def __repr__(self) -> str:
         run = self.messages

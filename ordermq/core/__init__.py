@@ -33,6 +33,10 @@ from ordermq.errors import ConfigError
 
 __all__ = [
     "IMPLEMENTATION",
+    "BatchCalls",
+    "CallContext",
+    "CallPlan",
+    "Claim",
     "IdWindow",
     "LaneMap",
     "LockTable",
@@ -40,11 +44,14 @@ __all__ = [
     "MessageRun",
     "MessageView",
     "OffsetMap",
+    "OrderlyRun",
     "ProcessQueue",
     "PullConnection",
     "PullEngine",
     "PullStream",
+    "QueueFields",
     "RecordWriter",
+    "RunPlan",
     "encode_batch",
     "encode_rows",
     "include_dir",
@@ -100,14 +107,29 @@ encode_rows: interface.EncodeRows = _core.encode_rows
 PullEngine: type[interface.PullEngine] | None = getattr(_core, "PullEngine", None)
 PullConnection: type[interface.PullConnection] | None = getattr(_core, "PullConnection", None)
 PullStream: type[interface.PullStream] | None = getattr(_core, "PullStream", None)
+# Of that core alone, too; the Python loop serves the others.
+CallPlan: type[interface.CallPlan] | None = getattr(_core, "CallPlan", None)
+BatchCalls: type[interface.BatchCalls] | None = getattr(_core, "BatchCalls", None)
+RunPlan: type[interface.RunPlan] | None = getattr(_core, "RunPlan", None)
+OrderlyRun: type[interface.OrderlyRun] | None = getattr(_core, "OrderlyRun", None)
 ordered_rows: interface.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import interface
-    from ordermq.core.reference import MessageIndex, MessageRun, MessageView
+    from ordermq.core.reference import (
+        CallContext,
+        Claim,
+        MessageIndex,
+        MessageRun,
+        MessageView,
+        QueueFields,
+    )
 else:
     MessageIndex = _core.MessageIndex
     MessageRun = _core.MessageRun
     MessageView = _core.MessageView
+    CallContext = _core.CallContext
+    Claim = _core.Claim
+    QueueFields = _core.QueueFields
 
     def __getattr__(name: str) -> ModuleType:
         """Import the contract when it is asked for: its protocols take long to define."""

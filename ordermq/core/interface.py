@@ -3,12 +3,13 @@
 The docstrings are here and nowhere else. Annotate with these protocols; create objects with the
 classes of `ordermq.core`, which belong to the chosen implementation. Offsets are queue offsets,
 0 .. 2**63 - 2. Times are milliseconds of whatever clock the caller uses throughout; the core never
-reads a clock. tests/architecture/test_declarations.py compares names and signatures.
+reads a clock, but for the pull engine and the consume loop. Names and signatures are compared by
+tests/architecture/test_declarations.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -1072,6 +1073,183 @@ class MessageRun(Protocol):
 
         Raises: IndexError: a position below 0 or from the end on. O(segments).
         """
+
+
+# ---- consume loop ----
+
+
+class CallContext(Protocol):
+    """The values of one listener call; the base of the context that listeners get.
+
+    It is made per call, so native code makes it without running `__init__`.
+    """
+
+    def __init__(self, assigned: Any, claim: Any, messages: MessageRun, attempt: int) -> None: ...
+
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def claim(self) -> Any: ...
+    @property
+    def messages(self) -> Any: ...
+    @property
+    def suspend_ms(self) -> int:
+        """-1 until a listener sets it."""
+
+
+class Claim(Protocol):
+    """The messages that a worker has claimed, and under what; never changed."""
+
+    def __init__(self, messages: Any, lease: Any, generation: int) -> None: ...
+
+    @property
+    def messages(self) -> Any: ...
+    @property
+    def lease(self) -> Any: ...
+    @property
+    def generation(self) -> int: ...
+
+
+class QueueFields(Protocol):
+    """The fields of an assigned queue that are read or written at each listener call.
+
+    Their meaning is in consumer/queue/assigned_queue.py; a subclass has more.
+    """
+
+    @property
+    def calling(self) -> Any: ...
+    @property
+    def should_end_claim(self) -> bool: ...
+
+
+class CallPlan(Protocol):
+    """Values that all listener calls of a dispatcher share; made once."""
+
+    def __init__(
+        self,
+        *,
+        run: type,
+        context: type,
+        size: int,
+        clock_ms: Callable[[], int],
+        clock_id: int | None,
+        is_judged: bool,
+        success: object,
+        other_success: object,
+        on_start: Callable[[Any], object] | None,
+        outcome_of: Callable[[object, Any], object],
+        call_async: Callable[[Iterable[Any], Any], Any],
+    ) -> None:
+        """Make one.
+
+        Args:
+            run: class of the batches, derived from MessageRun.
+            context: class of the contexts, derived from CallContext.
+            size: maximum number of messages per batch.
+            clock_id: of the system's clock that `clock_ms` reads; None: it must be asked.
+            is_judged: every call ends `perform`.
+            success, other_success: results that do not, if they need no judging.
+            on_start: called with each context before its listener.
+            outcome_of: makes the outcome of any other result; given the result and what waits
+                for an awaitable one.
+            call_async: `perform_async`, given the calls and the listener.
+        """
+
+
+class BatchCalls(Protocol):
+    """Calls a listener for the batches of one claim; an iterator of their contexts.
+
+    Asking for the next context says that the batch before is done. None begins once the queue's
+    `should_end_claim` is set, after `until_ms` or after the lease; but the first does.
+    """
+
+    def __init__(self, plan: CallPlan, assigned: QueueFields, claim: Any, until_ms: int) -> None:
+        """Make the calls of a claim, which has `messages` and `lease.deadline_ms`."""
+
+    @property
+    def batches(self) -> int:
+        """Batches done so far."""
+
+    @property
+    def messages(self) -> int:
+        """Messages done so far."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+
+    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any:
+        """Call until a call does not simply succeed; return its context and outcome, or None.
+
+        Performed again, it continues behind that call, which then counts as done.
+        """
+
+    def perform_async(self, listener: Any, runtime: Any) -> Any:
+        """Return a coroutine that does the same with an `async def` listener."""
+
+
+class RunPlan(Protocol):
+    """Values that all runs of a dispatcher share; made once."""
+
+    def __init__(
+        self,
+        *,
+        calls: CallPlan,
+        claim: type,
+        active: object,
+        draining: object,
+        over: object,
+        submit: object,
+        most_ms: int,
+        quick_ms: int,
+        count_ms: int,
+        most_batches: int,
+        perform_async: Callable[[Any, Any, Any], Any],
+    ) -> None:
+        """Make one.
+
+        Args:
+            claim: class of the claims, derived from Claim.
+            active, draining: states of a queue.
+            over, submit: ends of a run; see consumer/dispatch/orderly.py.
+            most_ms: time after which a run claims no more.
+            quick_ms: time after which a claim has no further batch, and the next claim has one.
+            count_ms: time after which `perform` returns for its counts.
+            most_batches: largest number of batches per claim.
+            perform_async: given the run, the listener and the runtime.
+        """
+
+
+class OrderlyRun(Protocol):
+    """Claims of one queue, called and settled one after the other: the `ClaimRun` of
+    consumer/dispatch/orderly.py, whose dispatcher does the same in Python.
+
+    It asks the queue's own `begin_batch` and `end_batch` whenever they would do more than claim, or
+    count everything as done.
+    """
+
+    def __init__(
+        self, plan: RunPlan, assigned: QueueFields, goes_on: Callable[[int], bool]
+    ) -> None: ...
+
+    @property
+    def is_open(self) -> bool: ...
+    @is_open.setter
+    def is_open(self, is_open: bool) -> None: ...
+    @property
+    def commits(self) -> bool: ...
+    @commits.setter
+    def commits(self, commits: bool) -> None: ...
+    @property
+    def end(self) -> Any: ...
+    @property
+    def calls(self) -> BatchCalls: ...
+    @property
+    def now_ms(self) -> int: ...
+    def advance(self) -> bool: ...
+    def count_failed(self, done: int) -> None: ...
+    def take_counts(self) -> tuple[int, int, int]: ...
+    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any: ...
+    def perform_async(self, listener: Any, runtime: Any) -> Any: ...
 
 
 # ---- id window ----

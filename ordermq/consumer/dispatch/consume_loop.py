@@ -6,14 +6,14 @@ dispatchers do differently and yields the steps that wait:
     claim    a `BatchClaim` from the queue, or the reason why there is none
     batch    cut the claim into runs of messages
     context  one `ConsumeContext` per run
-    call     the listener, until a result needs a decision          <- yielded: `BatchCalls`
+    call     the listener, until a result needs a decision          <- yielded: `ListenerCalls`
     settle   done, retried, or moved elsewhere; commit if wanted    <- yielded: `OnIoThread`
 
 A thread performs the steps for plain listeners and a task performs them for `async def` ones, so
-both follow the same rules. Per message only the middle three run, all of them inside one
-`BatchCalls`: native code can replace this step. The replacement is a `Step` with the same arguments
-and attributes: it takes a claim, calls the listener batch by batch, and returns the first outcome
-of a call that does not simply succeed.
+both follow the same rules. Per message only the middle three run, of an orderly claim all of them
+inside one `BatchCalls`. Native code can be that step (`consume_path`), or one for all of these,
+claim after claim (`ClaimRun` in orderly.py): it returns the first outcome of a call that does not
+simply succeed.
 
 An exception of the listener is caught in `ListenerCalls`, `_judge` makes a `Verdict` of it, and the
 dispatcher asks `failure_policy.py` what follows.
@@ -26,14 +26,16 @@ import inspect
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol
 
+from ordermq import core
 from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
-from ordermq.clock import Clock
-from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.clock import Clock, system_clock_id
+from ordermq.config import ConsumeConfig, ConsumePathKind, PullConfig
 from ordermq.consumer.dispatch.worker_pool import ListenerPool, pool_for
 from ordermq.consumer.listener import ConsumeContext, ListenerResults, Settlement, Verdict
 from ordermq.consumer.queue.assigned_queue import (
@@ -47,7 +49,7 @@ from ordermq.consumer.queue.receiver import DirectResult, FillLimits, Flow, Loop
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.errors import ConfigError, Fenced, StoreError
 from ordermq.events import EventType
-from ordermq.model.message import MessageBatch
+from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
 from ordermq.supervisor import every
@@ -124,61 +126,131 @@ class ListenerCalls:
             except BaseException as error:  # noqa: BLE001 - judged as the outcome
                 return context, (None, error)
             if (value is not _SUCCESS and value is not other_success) or is_judged:
-                # Only here, off the path of a plain success: a lambda, say, that calls an `async
-                # def`. Untried it would count as a result that nobody understands.
-                if type(value) not in _PLAIN_RESULTS and inspect.isawaitable(value):
-                    try:
-                        value = awaited(value)
-                    except BaseException as error:  # noqa: BLE001 - judged as the outcome
-                        return context, (None, error)
-                return context, (value, None)
+                return context, _outcome_of(value, awaited)
         return None
 
-    async def perform_async(self, listener: AnyListener, runtime: Runtime) -> CallOutcome:
-        for context in self.contexts:
-            try:
-                value = listener(context.messages, context)
-                if inspect.isawaitable(value):
-                    value = await value
-            except KeyboardInterrupt:
-                raise  # of the program: its loop may be the one this runs on
-            except BaseException as error:  # noqa: BLE001 - judged as the outcome
-                return context, (None, _told_apart(error))
-            if (value is not _SUCCESS and value is not self.other_success) or self.is_judged:
-                return context, (value, None)
-        return None
+    def perform_async(
+        self, listener: AnyListener, runtime: Runtime
+    ) -> Coroutine[Any, Any, CallOutcome]:
+        return _call_async(self.contexts, listener, self.is_judged, self.other_success)
 
 
-class BatchCalls(ListenerCalls):
-    """Call the listener for the batches of one claim, one after the other.
+def _outcome_of(value: object, awaited: Awaited) -> Outcome:
+    """Return the outcome of a call that returned; one that returned an awaitable is waited for."""
+    # Off the path of a plain success: a lambda, say, that calls an `async def`. Untried it would
+    # count as a result that nobody understands.
+    if type(value) not in _PLAIN_RESULTS and inspect.isawaitable(value):
+        try:
+            value = awaited(value)
+        except BaseException as error:  # noqa: BLE001 - judged as the outcome
+            return None, error
+    return value, None
 
-    Asking for the next batch says that the one before is done, so a batch that fails, and those
-    behind it, are never counted.
+
+async def _call_async(
+    contexts: Iterable[ConsumeContext],
+    listener: AnyListener,
+    is_judged: bool,
+    other_success: ConsumeResult | None,
+) -> CallOutcome:
+    """Call an `async def` listener with each context, until a call does not simply succeed."""
+    for context in contexts:
+        try:
+            value = listener(context.messages, context)
+            if inspect.isawaitable(value):
+                value = await value
+        except KeyboardInterrupt:
+            raise  # of the program: its loop may be the one this runs on
+        except BaseException as error:  # noqa: BLE001 - judged as the outcome
+            return context, (None, _told_apart(error))
+        if (value is not _SUCCESS and value is not other_success) or is_judged:
+            return context, (value, None)
+    return None
+
+
+class CallPlan(NamedTuple):
+    """Values that the calls of all claims of a dispatcher share.
 
     Args:
         size: maximum number of messages per batch.
-        until_ms: no batch begins later, except the first.
+        is_judged, other_success: as of `ListenerCalls`.
         on_start: called with the context of each batch before its listener; for the history.
-    Attributes:
-        batches, messages: done so far.
     """
+
+    clock: Clock
+    size: int
+    is_judged: bool
+    other_success: ConsumeResult | None
+    on_start: Callable[[ConsumeContext], None] | None
+
+
+class ClaimCalls(Step, Protocol):
+    """The step that calls the listener for the batches of one claim, one after the other.
+
+    Asking for the next batch says that the one before is done, so a batch that fails, and those
+    behind it, are never counted.
+    """
+
+    @property
+    def batches(self) -> int:
+        """Batches done so far."""
+
+    @property
+    def messages(self) -> int:
+        """Messages done so far."""
+
+    def perform(self, listener: AnyListener, runtime: Runtime, awaited: Awaited) -> CallOutcome: ...
+
+    async def perform_async(self, listener: AnyListener, runtime: Runtime) -> CallOutcome: ...
+
+
+class MakeClaimCalls(Protocol):
+    """Makes the calls of one claim; which kind is chosen at construction."""
+
+    def __call__(self, assigned: AssignedQueue, claim: BatchClaim, until_ms: int) -> ClaimCalls:
+        """Make them.
+
+        Args: until_ms: no batch begins later, except the first.
+        """
+
+
+def native_plan(path: ConsumePathKind, plan: CallPlan) -> core.interface.CallPlan | None:
+    """Return the plan for native calls; None if they are not asked for, or the core has none."""
+    if path is ConsumePathKind.PYTHON or core.CallPlan is None:
+        return None
+    return core.CallPlan(
+        run=MessageRun,
+        context=ConsumeContext,
+        size=plan.size,
+        clock_ms=plan.clock.now_ms,
+        clock_id=system_clock_id(plan.clock),
+        is_judged=plan.is_judged,
+        success=_SUCCESS,
+        other_success=plan.other_success,
+        on_start=plan.on_start,
+        outcome_of=_outcome_of,
+        call_async=partial(_call_async, is_judged=plan.is_judged, other_success=plan.other_success),
+    )
+
+
+def calls_of_claims(plan: CallPlan, native: core.interface.CallPlan | None) -> MakeClaimCalls:
+    """Return what makes the calls of claims: native code if there is a plan for it."""
+    if native is None or core.BatchCalls is None:
+        return partial(BatchCalls, plan)
+    return partial(core.BatchCalls, native)
+
+
+class BatchCalls(ListenerCalls):
+    """Call the listener for the batches of one claim, in Python; fulfils `ClaimCalls`."""
 
     __slots__ = ("batches", "messages")
 
     def __init__(
-        self,
-        assigned: AssignedQueue,
-        claim: BatchClaim,
-        size: int,
-        until_ms: int,
-        clock_ms: Callable[[], int],
-        is_judged: bool,
-        other_success: ConsumeResult | None,
-        on_start: Callable[[ConsumeContext], None] | None,
+        self, plan: CallPlan, assigned: AssignedQueue, claim: BatchClaim, until_ms: int
     ) -> None:
         # One generator for the life of the step: performed again, it continues where it was.
-        contexts = self._cut(assigned, claim, size, until_ms, clock_ms, on_start)
-        super().__init__(contexts, is_judged, other_success)
+        contexts = self._cut(assigned, claim, plan.size, until_ms, plan.clock.now_ms, plan.on_start)
+        super().__init__(contexts, plan.is_judged, plan.other_success)
         self.batches = self.messages = 0
 
     def _cut(

@@ -4,18 +4,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol, cast
 
+from ordermq import core
+from ordermq.client.runtime import Runtime
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
 from ordermq.config import ConsumeConfig, PullConfig
 from ordermq.consumer.dispatch.consume_loop import (
-    BatchCalls,
+    AnyListener,
     CallOutcome,
+    CallPlan,
+    ClaimCalls,
     ConsumeLoop,
     OnIoThread,
+    Step,
     Steps,
+    calls_of_claims,
+    native_plan,
 )
 from ordermq.consumer.dispatch.failure_policy import (
     FailureHandler,
@@ -70,6 +79,97 @@ _DIRECT_CHECK_MS = 20
 _COUNT_MS = 1_000  # a run may last a minute; its statistics must not wait for its end
 
 
+class RunEnd(Enum):
+    """Reasons why a run claims no more."""
+
+    OVER = auto()  # nothing may be claimed now, and the dispatch flag is cleared
+    SUBMIT = auto()  # there is more, and its time is up or other queues wait for the thread
+
+
+class ClaimRun(Step, Protocol):
+    """Claims of one queue, called and settled one after the other, until something is to decide:
+    what `OrderlyDispatcher` does in Python, natively.
+
+    It returns the first outcome of a call that does not simply succeed, and continues behind that
+    call when it is performed again. It returns None at its `end`, and now and then to have its
+    counts taken.
+
+    Attributes:
+        end: why nothing more is claimed; None until then.
+        calls: of the present claim.
+        is_open: the calls of that claim are not all done.
+        commits: the present call, without auto commit, commits what was held before, too.
+        now_ms: when the last claim ended, on the monotonic clock.
+    """
+
+    is_open: bool
+    commits: bool
+
+    @property
+    def end(self) -> RunEnd | None: ...
+    @property
+    def calls(self) -> ClaimCalls: ...
+    @property
+    def now_ms(self) -> int: ...
+
+    def advance(self) -> bool:
+        """Settle the claim whose calls are done, and claim again; True: there are calls to make."""
+
+    def count_failed(self, done: int) -> None:
+        """Count the present claim up to a call of which only `done` messages are done."""
+
+    def take_counts(self) -> tuple[int, int, int]:
+        """Return batches, messages and ms spent in claims since the last time."""
+
+
+class MakeRun(Protocol):
+    """Makes the native run of a queue."""
+
+    def __call__(self, assigned: AssignedQueue, goes_on: Callable[[int], bool]) -> ClaimRun:
+        """Make it.
+
+        Args: goes_on: as of `ListenerPool`.
+        """
+
+
+def native_runs(
+    config: ConsumeConfig, calls: core.interface.CallPlan | None, most_batches: int
+) -> MakeRun | None:
+    """Return what makes native runs; None if the core or the settings do not allow them.
+
+    Args:
+        calls: None: native code is not asked for.
+        most_batches: largest number of batches per claim.
+    """
+    # A run that commits its batches one by one waits for the broker after each of them.
+    is_plain = config.auto_commit and config.commit_interval_ms > 0
+    if calls is None or core.RunPlan is None or core.OrderlyRun is None or not is_plain:
+        return None
+    plan = core.RunPlan(
+        calls=calls,
+        claim=BatchClaim,
+        active=QueueState.ACTIVE,
+        draining=QueueState.DRAINING,
+        over=RunEnd.OVER,
+        submit=RunEnd.SUBMIT,
+        most_ms=config.max_time_consume_continuously_ms,
+        quick_ms=_QUICK_MS,
+        count_ms=_COUNT_MS,
+        most_batches=most_batches,
+        perform_async=_perform_async,
+    )
+    return partial(core.OrderlyRun, plan)
+
+
+async def _perform_async(run: ClaimRun, listener: AnyListener, runtime: Runtime) -> CallOutcome:
+    """Make the calls of one claim. The run advances once it is known that the loop goes on."""
+    if not run.advance():
+        return None
+    called = await run.calls.perform_async(listener, runtime)
+    run.is_open = called is not None
+    return called
+
+
 class OrderedDispatcher(ConsumeLoop[Queue]):
     """The parts that both ordered dispatchers share: failures, commits, slow listeners.
 
@@ -106,12 +206,6 @@ class OrderedDispatcher(ConsumeLoop[Queue]):
         }
         # Otherwise None and SUCCESS are done without being judged.
         self._judges_all = recorder.enabled or not config.auto_commit
-        # One batch per claim, where each is committed by itself or by the listener: there it
-        # would show that messages count as done only when their claim ends.
-        is_single = not config.auto_commit or config.commit_interval_ms == 0
-        most = 1 if is_single else _MAX_MESSAGES_PER_CLAIM // self._batch_size
-        self._max_batches_per_claim = max(1, most)
-        self._on_start = self._record_start if recorder.enabled else None
         self._failure_handler = FailureHandler(
             client, group, config, on_failure, recorder, statistics
         )
@@ -191,6 +285,42 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
 
     _is_warned = False  # of COMMIT or ROLLBACK with auto commit
 
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        config: ConsumeConfig,
+        listener: Listener,
+        on_failure: FailurePolicy,
+        offsets: OffsetCommitter,
+        recorder: EventRecorder,
+        statistics: ConsumerStatistics,
+        user_code: UserCode,
+    ) -> None:
+        super().__init__(
+            client,
+            group,
+            config,
+            listener,
+            on_failure,
+            offsets,
+            recorder,
+            statistics,
+            user_code,
+        )
+        # One batch per claim, where each is committed by itself or by the listener: there it
+        # would show that messages count as done only when their claim ends.
+        is_single = not config.auto_commit or config.commit_interval_ms == 0
+        most = 1 if is_single else _MAX_MESSAGES_PER_CLAIM // self._batch_size
+        self._max_batches_per_claim = max(1, most)
+        on_start = self._record_start if recorder.enabled else None
+        calls = CallPlan(
+            client.clock, self._batch_size, self._judges_all, self._other_success, on_start
+        )
+        native = native_plan(config.consume_path, calls)
+        self._calls = calls_of_claims(calls, native)
+        self._make_run = native_runs(config, native, self._max_batches_per_claim)
+
     def make_queue(
         self, queue: MessageQueue, lease: Lease, offset: int, callbacks: QueueCallbacks
     ) -> AssignedQueue:
@@ -205,6 +335,10 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         Whatever ends a batch badly, or revokes the queue, ends the claim at that batch, and the
         rest of it was never handed out.
         """
+        make_run = self._make_run
+        return self._in_python(assigned) if make_run is None else self._natively(assigned, make_run)
+
+    def _in_python(self, assigned: AssignedQueue) -> Steps:
         size, auto_commit = self._batch_size, self._config.auto_commit
         most_ms = self._config.max_time_consume_continuously_ms
         clock_ms = self._clock.now_ms
@@ -218,16 +352,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
                     return  # the queue cleared its dispatch flag together with the refusal
                 begun_ms, commits = now_ms, False
                 assigned.auto_commit = auto_commit  # a listener may change it, for one call
-                calls = BatchCalls(
-                    assigned,
-                    claim,
-                    size,
-                    begun_ms + _QUICK_MS,
-                    clock_ms,
-                    self._judges_all,
-                    self._other_success,
-                    self._on_start,
-                )
+                calls = self._calls(assigned, claim, begun_ms + _QUICK_MS)
                 while (called := (yield calls)) is not None:
                     verdict = self._judged(assigned, called)
                     if verdict.settlement is Settlement.RETRY:
@@ -272,6 +397,38 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         finally:
             if batches:
                 self._statistics.consumed(queue, messages, failed, batches, spent_ms)
+
+    def _natively(self, assigned: AssignedQueue, make_run: MakeRun) -> Steps:
+        run = make_run(assigned, self._pool.goes_on)
+        counted_ms, failed = run.now_ms, 0
+        try:
+            while run.end is None:
+                if (called := (yield run)) is not None:
+                    verdict = self._judged(assigned, called)
+                    before = run.calls.messages
+                    if verdict.settlement is Settlement.RETRY:
+                        run.count_failed(verdict.done)
+                        failed = len(called[0].messages) - verdict.done
+                        yield from self._retry(assigned, called[0], before, verdict)
+                        return
+                    if verdict.settlement is Settlement.ROLLBACK:
+                        self._roll_back(assigned, called[0], before)
+                        return
+                    run.commits = not assigned.auto_commit and verdict.settlement is Settlement.DONE
+                elif run.end is None:
+                    run.advance()  # before a task pauses: what is done counts from now on
+                if run.now_ms - counted_ms > _COUNT_MS:
+                    self._count(assigned.queue, run, 0)
+                    counted_ms = run.now_ms
+            if run.end is RunEnd.SUBMIT:
+                self.submit(assigned)
+        finally:
+            self._count(assigned.queue, run, failed)
+
+    def _count(self, queue: MessageQueue, run: ClaimRun, failed: int) -> None:
+        batches, messages, spent_ms = run.take_counts()
+        if batches:
+            self._statistics.consumed(queue, messages, failed, batches, spent_ms)
 
     def _judged(self, assigned: AssignedQueue, called: CallOutcome) -> Verdict:
         assert called is not None

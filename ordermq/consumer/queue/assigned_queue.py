@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-from ordermq.core import ProcessQueue
+from ordermq.core import Claim, ProcessQueue, QueueFields
 from ordermq.errors import StateError
 from ordermq.model.message import MessageBatch, MessageRun
 from ordermq.model.message_queue import MessageQueue
@@ -123,14 +123,15 @@ class NotClaimed(Enum):
     LEASE_LOST = auto()  # the buffer was dropped, too
 
 
-@dataclass(slots=True)  # not frozen: setting a frozen one's fields costs more per batch
-class BatchClaim:
+class BatchClaim(Claim):
     """The messages a worker has claimed, and the lease it claimed them under. Never changed.
 
     Args:
         messages: one batch, or several that are called one after the other.
         generation: the queue's generation at that time; in another one the claim is void.
     """
+
+    __slots__ = ()
 
     messages: MessageRun
     lease: Lease
@@ -191,7 +192,7 @@ class FillPermit(Protocol):
         """
 
 
-class AssignedQueue:
+class AssignedQueue(QueueFields):
     """The state of one queue while this member holds it; each assignment makes a new object."""
 
     _counts_running_batches = True  # False where a revocation, or a seek, waits for no batch
@@ -216,7 +217,7 @@ class AssignedQueue:
         self.auto_commit = True  # of the running call, which may change it; worker only
         # Ends the running claim at its current batch. Written under the lock, read without: a
         # worker that reads it a moment too early starts one batch more, and a revocation waits
-        # for that batch anyway.
+        # for that batch anyway. A native field, as `calling`: both are used at each call.
         self.should_end_claim = False
         self.batches_per_claim = 1  # batches to claim at once; worker only
         self.internal_errors = 0  # internal errors in a row while consuming; worker only
@@ -373,6 +374,9 @@ class AssignedQueue:
     def begin_batch(self, limit: int, now_ms: int) -> BatchClaim | NotClaimed:
         """Claim the next messages for a listener; the only way to start a batch.
 
+        `OrderlyRun` of ext/cython/consume_loop.pyx does the same where nothing but a claim follows,
+        and calls this where something else does.
+
         Args:
             limit: maximum number of messages, >= 1.
         """
@@ -445,6 +449,8 @@ class AssignedQueue:
 
     def end_batch(self, claim: BatchClaim, done: int, now_ms: int, *, held: int = 0) -> bool:
         """Settle a claim: its first `done` messages are finished, the rest are redelivered.
+
+        `OrderlyRun` of ext/cython/consume_loop.pyx does the same where all of them are.
 
         Args:
             held: manual commit: the last so many of the finished messages stay uncommitted until

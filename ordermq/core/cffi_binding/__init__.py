@@ -21,10 +21,13 @@ from ordermq.core.cffi_binding.message_writer import (
 from ordermq.core.cffi_binding.offset_map import OffsetMap
 from ordermq.core.cffi_binding.process_queue import ProcessQueue
 
-# A run is a list of (index, first, count): nothing in it would be quicker through a C call.
-from ordermq.core.reference import MessageRun
+# A run is a list of (index, first, count), the others are a few fields: nothing in them would be
+# quicker through a C call.
+from ordermq.core.reference import CallContext, Claim, MessageRun, QueueFields
 
 __all__ = [
+    "CallContext",
+    "Claim",
     "IdWindow",
     "LaneMap",
     "LockTable",
@@ -33,6 +36,7 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "QueueFields",
     "RecordBlock",
     "RecordWriter",
     "encode_batch",

@@ -4,6 +4,7 @@ Written from docs/internals/semantics.md and protocol.md, never optimised. Prope
 beside the native cores and compare every result. The contract is ordermq/core/interface.py.
 """
 
+from ordermq.core.reference.consume_loop import CallContext, Claim, QueueFields
 from ordermq.core.reference.frame_codec import read_header
 from ordermq.core.reference.id_window import IdWindow
 from ordermq.core.reference.lane_map import LaneMap
@@ -20,6 +21,8 @@ from ordermq.core.reference.offset_map import OffsetMap
 from ordermq.core.reference.process_queue import ProcessQueue
 
 __all__ = [
+    "CallContext",
+    "Claim",
     "IdWindow",
     "LaneMap",
     "LockTable",
@@ -28,6 +31,7 @@ __all__ = [
     "MessageView",
     "OffsetMap",
     "ProcessQueue",
+    "QueueFields",
     "RecordBlock",
     "RecordWriter",
     "encode_batch",

@@ -10,9 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from ordermq import core
 from ordermq.client.user_code import OwnThreads
 from ordermq.clock import ManualClock
 from ordermq.config import ConsumeConfig
+from ordermq.config.consumer import CONSUME_PATH_VARIABLE
 from ordermq.consumer.dispatch.consume_loop import BatchCalls, OnIoThread
 from ordermq.consumer.dispatch.failure_policy import FailurePolicy, Stop, policy_for
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
@@ -39,6 +41,12 @@ LEASE_END_MS = 50_000
 Listener = Callable[[Sequence[MessageView], ConsumeContext], Any]
 
 
+@pytest.fixture(autouse=True, params=["python", "native"])
+def consume_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test with both loops."""
+    monkeypatch.setenv(CONSUME_PATH_VARIABLE, request.param)
+
+
 class Consumption:
     """A queue of messages 0..199 and a dispatcher, driven a step at a time on one thread."""
 
@@ -60,17 +68,26 @@ class Consumption:
             ),
         )
         assert self.assigned.accept(0, batch(range(200)), 200)
+        self.claim: BatchClaim | None = None
         self.claimed: list[int] = []
         self.seen: list[int] = []
         self.statistics = ConsumerStatistics(self.clock)
         self.statistics.follow(lambda: [self.assigned])
         self.runtime = SimpleNamespace(post=lambda job: None, spawn=self.spawn)
+        settings = ConsumeConfig(**config)
+        # Batches that are committed one by one are called by the loop in Python.
+        is_plain = settings.auto_commit and settings.commit_interval_ms > 0
+        self.is_native = (
+            settings.consume_path == "native" and core.OrderlyRun is not None and is_plain
+        )
+        wants_native = settings.consume_path == "native"
+        self.calls_kind = (wants_native and core.BatchCalls) or BatchCalls
         self.service = OrderlyDispatcher(
             cast(Any, SimpleNamespace(clock=self.clock, runtime=self.runtime)),
             "G",
-            ConsumeConfig(**config),
+            settings,
             lambda messages, context: None,
-            policy_for(on_failure, ConsumeConfig(**config), "G"),
+            policy_for(on_failure, settings, "G"),
             cast(OffsetCommitter, SimpleNamespace(commit=self.commit, is_transactional=False)),
             EventRecorder(NoHistory(), "G"),
             self.statistics,
@@ -93,6 +110,8 @@ class Consumption:
 
     def run(self, listener: Listener) -> None:
         """One run, to its end."""
+        kind: Any = core.OrderlyRun if self.is_native else self.calls_kind
+        assert kind is not None
         steps = self.service._consume(self.assigned)
         try:
             step = next(steps)
@@ -102,17 +121,15 @@ class Consumption:
                     self.commits += 1
                     step = steps.send((None, None))
                     continue
-                assert isinstance(step, BatchCalls)
+                assert isinstance(step, kind)
                 step = steps.send(self.call(step, listener))
         except StopIteration:
             return
 
-    def call(self, calls: BatchCalls, listener: Listener) -> Any:
-        claims: list[BatchClaim] = []
-
+    def call(self, calls: Any, listener: Listener) -> Any:
         def listen(messages: Sequence[MessageView], context: ConsumeContext) -> Any:
-            if not claims:
-                claims.append(context.claim)
+            if context.claim is not self.claim:
+                self.claim = context.claim
                 self.claimed.append(len(context.claim.messages))
             self.seen += [message.queue_offset for message in messages]
             return listener(messages, context)

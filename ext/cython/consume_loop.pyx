@@ -1,0 +1,432 @@
+cdef class CallContext:
+    """The values of one listener call; see core/interface.py."""
+
+    cdef public object _assigned
+    cdef public object claim
+    cdef public object messages
+    cdef public object attempt
+    cdef public object suspend_ms
+
+    def __init__(self, assigned, claim, messages, attempt):
+        self._assigned = assigned
+        self.claim = claim
+        self.messages = messages
+        self.attempt = attempt
+        self.suspend_ms = -1
+
+
+cdef class QueueFields:
+    """Fields of a queue that are used at each call; see core/interface.py."""
+
+    cdef public object calling
+    cdef public bint should_end_claim
+
+
+cdef class Claim:
+    """The messages that a worker has claimed, and under what; see core/interface.py."""
+
+    cdef readonly object messages
+    cdef readonly object lease
+    cdef readonly object generation
+
+    def __init__(self, messages, lease, generation):
+        self.messages = messages
+        self.lease = lease
+        self.generation = generation
+
+
+cdef int require_class(object kind, type base) except -1:
+    """Raise TypeError unless `kind` derives from `base`: instances are made without its `__init__`."""
+    if not (PyType_Check(kind) and issubclass(kind, base)):
+        raise TypeError(f"{kind!r}: expected a class of {base.__name__}s")
+    return 0
+
+
+@cython.final
+cdef class CallPlan:
+    """Values that the calls of all claims of a dispatcher share; see core/interface.py."""
+
+    cdef object _run  # these two are classes, perhaps with a metaclass
+    cdef object _context
+    cdef Py_ssize_t _size
+    cdef object _clock_ms
+    cdef clockid_t _clock_id
+    cdef bint _is_system_time
+    cdef bint _is_judged
+    cdef object _success
+    cdef object _other_success
+    cdef object _on_start
+    cdef object _outcome_of
+    cdef object _call_async
+
+    def __init__(
+        self,
+        *,
+        run,
+        context,
+        Py_ssize_t size,
+        clock_ms,
+        clock_id,
+        bint is_judged,
+        success,
+        other_success,
+        on_start,
+        outcome_of,
+        call_async,
+    ):
+        require_class(run, MessageRun)
+        require_class(context, CallContext)
+        if size < 1:
+            raise ValueError(f"calls of {size} messages: expected 1 or more")
+        self._run = run
+        self._context = context
+        self._size = size
+        self._clock_ms = clock_ms
+        self._is_system_time = clock_id is not None
+        self._clock_id = clock_id if clock_id is not None else 0
+        self._is_judged = is_judged
+        self._success = success
+        self._other_success = other_success
+        self._on_start = on_start
+        self._outcome_of = outcome_of
+        self._call_async = call_async
+
+    cdef inline int64_t _now_ms(self) except? -1:
+        cdef timespec now
+        if not self._is_system_time:
+            return self._clock_ms()
+        clock_gettime(self._clock_id, &now)
+        return <int64_t>now.tv_sec * 1000 + <int64_t>now.tv_nsec // 1000000
+
+
+@cython.final
+cdef class BatchCalls:
+    """Calls the listener for the batches of one claim; see core/interface.py."""
+
+    cdef CallPlan _plan
+    cdef QueueFields _assigned
+    cdef object _claim
+    cdef _Parts _parts  # None once the claim has ended early
+    cdef dict _attempts
+    cdef int64_t _before_ms
+    cdef Py_ssize_t _called  # messages of the last batch handed out, until it counts as done
+    cdef readonly Py_ssize_t batches
+    cdef readonly Py_ssize_t messages
+
+    def __init__(
+        self, CallPlan plan not None, QueueFields assigned not None, claim, int64_t until_ms
+    ):
+        self._begin(plan, assigned, claim, until_ms)
+
+    cdef int _begin(
+        self, CallPlan plan, QueueFields assigned, object claim, int64_t until_ms
+    ) except -1:
+        cdef MessageRun run = claim.messages
+        self._plan = plan
+        self._assigned = assigned
+        self._claim = claim
+        self._parts = run.cut(plan._run, plan._size)
+        self._attempts = assigned.attempts
+        # Not after the lease either: each batch must start under a valid one.
+        self._before_ms = min(until_ms + 1, <int64_t>claim.lease.deadline_ms)
+        return 0
+
+    cdef CallContext _next(self):
+        """Return the context of the next batch; None: there is none, or none may begin."""
+        cdef MessageRun run
+        cdef CallContext context
+        if self._called:
+            self.messages += self._called
+            self.batches += 1
+            self._called = 0
+        if self._parts is None:
+            return None
+        run = next(self._parts, None)
+        if run is None:
+            return None
+        if self.batches and (
+            self._assigned.should_end_claim or self._plan._now_ms() >= self._before_ms
+        ):
+            self._parts = None
+            return None
+        context = <CallContext>bare_instance(<type>self._plan._context, ())
+        context._assigned = self._assigned
+        context.claim = self._claim
+        context.messages = run
+        context.attempt = self._attempts.get(run.first_offset, 0) if self._attempts else 0
+        context.suspend_ms = -1
+        self._assigned.calling = run
+        if self._plan._on_start is not None:
+            self._plan._on_start(context)
+        self._called = run._length
+        return context
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef CallContext context = self._next()
+        if context is None:
+            raise StopIteration
+        return context
+
+    def perform(self, listener, runtime, awaited):
+        cdef CallPlan plan = self._plan
+        cdef CallContext context
+        while True:
+            context = self._next()
+            if context is None:
+                return None
+            try:
+                value = listener(context.messages, context)
+            # BaseException: a listener's sys.exit() must fail its batch, not end the worker.
+            except BaseException as error:
+                return context, (None, error)
+            if (
+                value is not plan._success and value is not plan._other_success
+            ) or plan._is_judged:
+                return context, plan._outcome_of(value, awaited)
+
+    def perform_async(self, listener, runtime):
+        return self._plan._call_async(self, listener)
+
+
+@cython.final
+cdef class RunPlan:
+    """Values that all runs of a dispatcher share; see core/interface.py."""
+
+    cdef CallPlan _calls
+    cdef object _claim  # a class
+    cdef object _active
+    cdef object _draining
+    cdef object _over
+    cdef object _submit
+    cdef object _perform_async
+    cdef int64_t _most_ms
+    cdef int64_t _quick_ms
+    cdef int64_t _count_ms
+    cdef Py_ssize_t _most_batches
+
+    def __init__(
+        self,
+        *,
+        CallPlan calls not None,
+        claim,
+        active,
+        draining,
+        over,
+        submit,
+        int64_t most_ms,
+        int64_t quick_ms,
+        int64_t count_ms,
+        Py_ssize_t most_batches,
+        perform_async,
+    ):
+        require_class(claim, Claim)
+        self._calls = calls
+        self._claim = claim
+        self._active = active
+        self._draining = draining
+        self._over = over
+        self._submit = submit
+        self._most_ms = most_ms
+        self._quick_ms = quick_ms
+        self._count_ms = count_ms
+        self._most_batches = most_batches
+        self._perform_async = perform_async
+
+
+@cython.final
+cdef class OrderlyRun:
+    """Claims of one queue, called and settled one after the other; see core/interface.py."""
+
+    cdef RunPlan _plan
+    cdef QueueFields _assigned
+    cdef object _goes_on
+    cdef Claim _claim  # None between two claims
+    cdef BatchCalls _calls
+    cdef int64_t _started_ms
+    cdef int64_t _begun_ms  # of the claim
+    cdef readonly int64_t now_ms
+    cdef readonly object end
+    cdef public bint commits
+    cdef public bint is_open
+    cdef Py_ssize_t _batches
+    cdef Py_ssize_t _messages
+    cdef int64_t _spent_ms
+
+    def __init__(self, RunPlan plan not None, QueueFields assigned not None, goes_on):
+        self._plan = plan
+        self._assigned = assigned
+        self._goes_on = goes_on
+        self._started_ms = self.now_ms = plan._calls._now_ms()
+
+    @property
+    def calls(self):
+        return self._calls
+
+    def take_counts(self):
+        counts = self._batches, self._messages, self._spent_ms
+        self._batches = self._messages = self._spent_ms = 0
+        return counts
+
+    def count_failed(self, Py_ssize_t done):
+        self._batches += self._calls.batches + 1
+        self._messages += self._calls.messages + done
+        self._spent_ms += self._plan._calls._now_ms() - self._begun_ms
+
+    def advance(self):
+        return self._advance()
+
+    cdef bint _advance(self) except -1:
+        """Settle the claim whose calls are done, and claim again; False: the run ends here."""
+        if self.is_open or self.end is not None:
+            return self.is_open
+        if self._claim is not None:
+            if not self._settle():
+                self.end = self._plan._over
+                return False
+            if not self._goes_on(self._calls.batches):
+                # Submitting a run to find out that there is no more costs as much as a pull.
+                more = self._assigned.has_more()
+                self.end = self._plan._submit if more else self._plan._over
+                return False
+        if self.now_ms - self._started_ms > self._plan._most_ms:
+            self.end = self._plan._submit
+            return False
+        if not self._begin():
+            self.end = self._plan._over
+            return False
+        return True
+
+    cdef bint _begin(self) except -1:
+        cdef QueueFields assigned = self._assigned
+        cdef CallPlan calls = self._plan._calls
+        cdef int64_t limit = calls._size * <int64_t>assigned.batches_per_claim
+        cdef object claim
+        cdef bint is_empty = False
+        claim = self._claimed(limit, &is_empty)
+        if is_empty:
+            return False
+        if claim is None:  # whatever is not just a claim; nothing has changed yet
+            claim = assigned.begin_batch(limit, self.now_ms)
+            if not isinstance(claim, self._plan._claim):
+                return False  # the queue cleared its dispatch flag together with the refusal
+        self._claim = <Claim>claim
+        self._begun_ms = self.now_ms
+        self.commits = False
+        assigned.auto_commit = True  # a listener may change it, for one call
+        self._calls = BatchCalls.__new__(BatchCalls)
+        self._calls._begin(calls, assigned, self._claim, self.now_ms + self._plan._quick_ms)
+        self.is_open = True
+        return True
+
+    cdef object _claimed(self, size_t limit, bint *is_empty):
+        """AssignedQueue.begin_batch, if nothing but a claim comes of it; None: ask that."""
+        cdef QueueFields assigned = self._assigned
+        cdef RunPlan plan = self._plan
+        cdef ProcessQueue queue
+        cdef MessageRun run
+        cdef Claim claim
+        cdef object lease
+        cdef object lock = assigned._lock
+        lock.acquire()
+        try:
+            lease = assigned._lease
+            if (
+                assigned._state is not plan._active
+                or lease is None
+                or assigned._paused
+                or assigned.isolate_until >= 0
+                or self.now_ms >= <int64_t>lease.deadline_ms
+            ):
+                return None
+            queue = assigned.process_queue
+            run = queue._take_run(limit, plan._calls._run)
+            if run is None:
+                is_empty[0] = True  # the take has cleared the dispatch flag
+                return None
+            assigned._running = 1
+            assigned.should_end_claim = False
+            assigned.last_claim_ms = self.now_ms
+            assigned.worker = PyThread_get_thread_ident()
+            claim = <Claim>bare_instance(<type>plan._claim, ())
+            claim.messages = run
+            claim.lease = lease
+            claim.generation = assigned._generation
+            return claim
+        finally:
+            lock.release()
+
+    cdef bint _settle(self) except -1:
+        cdef QueueFields assigned = self._assigned
+        cdef RunPlan plan = self._plan
+        cdef Claim claim = self._claim
+        cdef BatchCalls calls = self._calls
+        cdef int64_t spent_ms
+        cdef Py_ssize_t held = 0
+        assigned.internal_errors = 0
+        self._batches += calls.batches
+        self._messages += calls.messages
+        self.now_ms = plan._calls._now_ms()
+        spent_ms = self.now_ms - self._begun_ms
+        self._spent_ms += spent_ms
+        # Doubled up to the maximum in eight claims; one slow claim starts over.
+        if spent_ms > plan._quick_ms:
+            assigned.batches_per_claim = 1
+        else:
+            assigned.batches_per_claim = min(
+                2 * <Py_ssize_t>assigned.batches_per_claim, plan._most_batches
+            )
+        self._claim = None
+        if assigned.auto_commit:
+            if calls.messages == (<MessageRun>claim.messages)._length and self._committed(claim):
+                return True
+        elif not self.commits and assigned.calling is not None:
+            held = len(assigned.calling)
+        return assigned.end_batch(claim, calls.messages, self.now_ms, held=held)
+
+    cdef bint _committed(self, Claim claim) except -1:
+        """AssignedQueue.end_batch of a claim that is done; False: do that, nothing has changed."""
+        cdef QueueFields assigned = self._assigned
+        cdef ProcessQueue queue
+        cdef object lock = assigned._lock
+        cdef object lease
+        cdef bint is_drained
+        cdef bint has_room = False
+        lock.acquire()
+        try:
+            lease = assigned._lease
+            if (
+                claim.generation != assigned._generation
+                or lease is None
+                or self.now_ms >= <int64_t>lease.deadline_ms
+                or assigned._failed_ms
+                or assigned.attempts
+            ):
+                return False
+            queue = assigned.process_queue
+            assigned._done_offset = queue.done_after(queue.commit())
+            assigned._running = 0
+            is_drained = assigned._state is self._plan._draining
+            if assigned._room_below and queue.message_count < assigned._room_below:
+                assigned._room_below = 0
+                has_room = True
+        finally:
+            lock.release()
+        if is_drained or has_room:
+            assigned._notify(False, is_drained, has_room)
+        return True
+
+    def perform(self, listener, runtime, awaited):
+        cdef int64_t until_ms = self.now_ms + self._plan._count_ms
+        cdef object called
+        while self._advance():
+            called = self._calls.perform(listener, runtime, awaited)
+            self.is_open = called is not None
+            if self.is_open or self.now_ms > until_ms:
+                return called
+        return None
+
+    def perform_async(self, listener, runtime):
+        return self._plan._perform_async(self, listener, runtime)
