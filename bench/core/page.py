@@ -167,7 +167,8 @@ def cffi_factor(result: dict[str, Any]) -> float:
     """Return the time through cffi relative to Cython, median of all cases."""
     cython: dict[str, float] = result["medians"]["cython"]
     cffi: dict[str, float] = result["medians"]["cffi"]
-    return statistics.median(cffi[case] / cython[case] for case in cython)
+    # The native consume loop has cases on Cython alone.
+    return statistics.median(cffi[case] / cython[case] for case in cython if case in cffi)
 
 
 def core_section(result: dict[str, Any]) -> str:
@@ -198,6 +199,9 @@ def core_matrix_section(result: dict[str, Any]) -> str:
         "to its depth before each timing. Through cffi an operation takes "
         f"{cffi_factor(result):.1f} times as long (median of all cases). The offset map, the codec "
         "and every other size: `bench/results/core_matrix.json`.\n\n"
+        "The same command times the consume loop and the frame path (an answer to a pull, from its "
+        "bytes to the process queue), so that a slower commit is seen; without all the rest: "
+        '`python -m bench.core.matrix -k "consume_loop or frame_path"`.\n\n'
         + table(*depth_table(result))
         + "\n"
         + table(*batch_table(result))

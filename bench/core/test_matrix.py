@@ -17,6 +17,8 @@ import pytest
 
 from bench.core import (
     bench_codec,
+    bench_consume_loop,
+    bench_frame_path,
     bench_lane_map,
     bench_lock_table,
     bench_offset_map,
@@ -30,6 +32,8 @@ MODULES: tuple[ModuleType, ...] = (
     bench_lane_map,
     bench_lock_table,
     bench_codec,
+    bench_consume_loop,
+    bench_frame_path,
 )
 CASES = [
     pytest.param(make, id=f"{module.__name__.rpartition('bench_')[2]}-{name}")
