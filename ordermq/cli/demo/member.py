@@ -39,7 +39,7 @@ class CountRefusals:
 
 
 def main() -> None:
-    """Join the group; print the client id as one JSON line."""
+    """Join the group; print the client id as a JSON line, and one for each queue assigned."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--name-servers", required=True)
     parser.add_argument("--logbook", type=Path, required=True)
@@ -55,7 +55,12 @@ def main() -> None:
         consume_message_batch_max_size=BATCH,
         consume_thread_count=4,
         offset_store=logbook.store,
+        on_assigned=lambda queue: tell(queue.queue_id),
     )
+
+    def tell(queue_id: int | None) -> None:
+        click.echo(orjson.dumps({"client": consumer.client_id, "assigned": queue_id}).decode())
+
     consumer.subscribe(TOPIC)
     consumer.add_hook(CountRefusals(logbook))
 
@@ -70,7 +75,7 @@ def main() -> None:
 
     # Started first: whoever reads the line may kill the broker, and nothing starts without one.
     consumer.start()
-    click.echo(orjson.dumps({"client": consumer.client_id}).decode())
+    tell(None)
     consumer.run()
     logbook.close()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.progress import Progress, TaskID
 from sqlalchemy.exc import OperationalError
@@ -80,6 +82,8 @@ class Run:
         self._started = time.monotonic()
         self._written = self._read = 0  # flights in the logs; messages read for them
         self._quiet_since = self._next_look = self._started
+        self._owning: set[str] = set()  # members that are to own queues
+        self._owners: dict[int, str] = {}  # queue id -> the member that told last
         self._logbook = Logbook(self.timeline.logbook)
 
     def play(self) -> Timeline:
@@ -109,11 +113,11 @@ class Run:
             sending = self._bar("sent by the producer")
             writing = self._bar("written by the consumers")
             steps = self._steps()
-            while not (sender.is_over and sender.lines.empty() and self._is_quiet()):
+            while steps or not (sender.is_over and sender.lines.empty() and self._is_quiet()):
                 self._look_at_sender(sender, sending)
                 self._look_at_logs(writing)
                 done = self._progress.tasks[sending].completed / self.timeline.total
-                if steps and done >= steps[0][0]:
+                if steps and done >= steps[0][0] and self._is_settled():
                     steps.pop(0)[1]()
                 self._check_time(sender)
             sender.wait(5.0)
@@ -141,6 +145,20 @@ class Run:
             (0.78, self._kill_broker),
         ]
 
+    def _is_settled(self) -> bool:
+        """Return True if each member owns queues, and each queue has one of them as its owner."""
+        # On a busy machine a change may take longer than the flights until the next step.
+        for name, member in self._members.items():
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._note_owner(name, member.lines.get_nowait())
+        owners = list(self._owners.values())
+        return len(owners) == QUEUES and set(owners) == self._owning
+
+    def _note_owner(self, name: str, line: dict[str, Any]) -> None:
+        if line["assigned"] is not None:
+            self._owners[line["assigned"]] = name
+
     def _start_broker(self) -> None:
         # The same port after a restart: clients know this address only.
         port = self._address.rpartition(":")[2] or "0"
@@ -161,7 +179,10 @@ class Run:
         member = self._python(
             f"member {name}", "member", "--logbook", self.timeline.logbook, "--history", path
         )
-        client = str(member.first_line()["client"])
+        first = member.first_line()
+        self._note_owner(name, first)
+        client = str(first["client"])
+        self._owning.add(name)
         self._members[name] = member
         self._clients[name] = client
         self.timeline.names[client] = name
@@ -169,11 +190,13 @@ class Run:
 
     def _ask_to_leave(self, name: str) -> None:
         self._mark(f"{name} leaves (SIGTERM)", name)
+        self._owning.remove(name)
         self._members[name].ask_to_leave()
 
     def _kill_member(self, name: str) -> None:
         # Recorded after the kill: until then the member may still have written its history.
         self._members[name].kill()
+        self._owning.remove(name)
         self._mark(f"{name} killed (SIGKILL)", name)
         self._harness.record(EventType.CRASH, client=self._clients[name])
 
