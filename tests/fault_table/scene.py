@@ -96,6 +96,7 @@ class Scene:
 
     Attributes:
         faults: so far; of the network, too, once judged.
+        is_once: no listener may get a message twice, whatever copies are stored.
         times: how often a row repeats its fault, if each one takes a lease's time.
     """
 
@@ -113,6 +114,7 @@ class Scene:
         self.network = network
         self.draw = random.Random(seed)
         self.faults = 0
+        self.is_once = False
         self.times = 3 if servers.histories else 2
         told = servers.name_servers
         if network is not None:
@@ -139,11 +141,15 @@ class Scene:
     # Members.
 
     def join(
-        self, count: int = 1, odd: str = "", environment: Mapping[str, str] | None = None
+        self,
+        count: int = 1,
+        odd: str = "",
+        environment: Mapping[str, str] | None = None,
+        **settings: object,
     ) -> None:
         """Start members.
 
-        Args: odd: a kind of `odd_member.py`.
+        Args: odd: a kind of `odd_member.py`. settings: of these members, besides the servers'.
         """
         module = "tests.interop.member"
         if odd:
@@ -152,7 +158,7 @@ class Scene:
         for _ in range(count):
             name = f"member-{next(self._numbers)}"
             self.members[name] = self.run.member_process(
-                name, module, environment, **self.servers.member_settings
+                name, module, environment, **(self.servers.member_settings | settings)
             )
 
     def one(self) -> str:
@@ -231,6 +237,8 @@ class Scene:
             self.faults += self.network.faults
         figures = self._judged(report)
         figures.messages, figures.lost = len(wanted), len(lost)
+        if self.is_once and (again := len(run.deliveries) - len(numbers_of(run))):
+            figures.problems.append(f"{again} deliveries of messages that a listener had before")
         if lost:
             figures.problems.append(f"{len(lost)} lost: {lost[:10]}")
         return figures

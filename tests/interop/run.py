@@ -68,6 +68,7 @@ class Run:
         self.histories: list[Path] = []
         self.sent = 0
         self.producer_settings: dict[str, Any] = {}
+        self.producers_name_servers = ""  # if they are not those of the cluster
         self._changed = threading.Condition()
         self._processes: list[LineProcess] = []
         self._javas: list[tuple[JavaProcess, Path]] = []  # with their histories
@@ -81,7 +82,9 @@ class Run:
         if self._producer is None:
             settings = {"retry_times": 200} | self.producer_settings
             self._producer = Producer(
-                f"producer-{self.group}", name_servers=self.cluster.name_servers, **settings
+                f"producer-{self.group}",
+                name_servers=self.producers_name_servers or self.cluster.name_servers,
+                **settings,
             )
             self._producer.start()
         return self._producer
