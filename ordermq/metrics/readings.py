@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 from weakref import WeakSet
 
 from ordermq.consumer.listener import ConsumeCall, ConsumeHook
 from ordermq.consumer.lite_pull_consumer import LitePullConsumer
 from ordermq.consumer.push_consumer import PushConsumer
-from ordermq.consumer.queue.statistics import COUNTERS
+from ordermq.consumer.queue.statistics import COUNTERS, Lag
 from ordermq.metrics import instruments as of
 from ordermq.metrics.instruments import Instrument
 from ordermq.model.message_queue import MessageQueue
@@ -37,6 +37,13 @@ class Sink(Protocol):
         """Count something."""
 
 
+class ReportsLag(Protocol):
+    """Reader of queues that is no client of this process, as Spark's streaming queries."""
+
+    def lag(self) -> Mapping[str, Mapping[MessageQueue, Lag]]:
+        """Return the lag of each queue, by group."""
+
+
 class WatchedClients(Sink):
     """The producers and consumers of a process that are read; base of what exports them."""
 
@@ -45,6 +52,7 @@ class WatchedClients(Sink):
         # Weakly: a program that makes clients again and again keeps none of the closed ones.
         self._consumers: WeakSet[_Consumer] = WeakSet()
         self._producers: WeakSet[Producer] = WeakSet()
+        self._queries: WeakSet[ReportsLag] = WeakSet()
 
     def watch_consumer(self, consumer: PushConsumer) -> None:
         """Read `consumer` at each scrape, and time its listener calls; before it starts.
@@ -67,6 +75,11 @@ class WatchedClients(Sink):
         with self._lock:
             self._producers.add(producer)
 
+    def watch_queries(self, listener: ReportsLag) -> None:
+        """Read the lag of Spark's streaming queries at each scrape: of a `LagListener`."""
+        with self._lock:
+            self._queries.add(listener)
+
     def _watch(self, consumer: _Consumer) -> None:
         group = consumer.group
 
@@ -81,6 +94,7 @@ class WatchedClients(Sink):
         """Return the state of all of them at this moment; takes seconds if a broker is away."""
         with self._lock:
             consumers, producers = list(self._consumers), list(self._producers)
+            queries = list(self._queries)
         found: defaultdict[Instrument, defaultdict[Values, list[float]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -90,6 +104,10 @@ class WatchedClients(Sink):
         for producer in producers:
             for instrument, labels, value in _of_producer(producer):
                 found[instrument][labels].append(value)
+        for listener in queries:
+            for group, lags in listener.lag().items():
+                for instrument, labels, value in _of_lags(lags, group):
+                    found[instrument][labels].append(value)
         return {
             instrument: {labels: instrument.join(values) for labels, values in by_labels.items()}
             for instrument, by_labels in found.items()
@@ -105,10 +123,7 @@ def _of_consumer(consumer: _Consumer) -> Iterator[_Reading]:
         yield of.DEAD_LETTERS, labels, counts.dead_letters
         yield of.HAND_OFFS, labels, counts.hand_offs
         yield of.LEASES_LOST, labels, counts.leases_lost
-    for queue, lag in consumer.lag().items():
-        yield of.LAG, _labels(queue, group), lag.messages
-        if lag.seconds is not None:
-            yield of.LAG_TIME, _labels(queue, group), lag.seconds
+    yield from _of_lags(consumer.lag(), group)
     held = consumer.held_queues()
     for state in held:
         labels = _labels(state.queue, group)
@@ -122,6 +137,13 @@ def _of_consumer(consumer: _Consumer) -> Iterator[_Reading]:
     yield of.CONSUMER_READY, (group,), consumer.health().is_ready
     for name in sorted(COUNTERS):
         yield of.EVENTS, (name, group), statistics[name]
+
+
+def _of_lags(lags: Mapping[MessageQueue, Lag], group: str) -> Iterator[_Reading]:
+    for queue, lag in lags.items():
+        yield of.LAG, _labels(queue, group), lag.messages
+        if lag.seconds is not None:
+            yield of.LAG_TIME, _labels(queue, group), lag.seconds
 
 
 def _of_producer(producer: Producer) -> Iterator[_Reading]:

@@ -15,6 +15,7 @@
 | How does a task read its rows? | source/queue_reader.py |
 | When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |
 | What does the driver of a stream do: offsets, commits, locks? | source/stream_driver.py |
+| How far is a query behind, and who is told? | source/stream_lag.py, source/lag_listener.py |
 | Who holds the queue locks of a running query? | source/driver_locks.py |
 | What may a task do after its query has ended? | stages/executor_lease.py |
 | Which plan does an ordered stage get? | stages/apply_in_order.py |
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ordermq.spark.sink.target_queues import by_target_queue
+    from ordermq.spark.source.lag_listener import LagListener
     from ordermq.spark.stages.apply_in_order import apply_in_order
     from ordermq.spark.stages.apply_with_state import apply_with_state
     from ordermq.spark.stages.deduplication import drop_repeats
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeadLetter",
+    "LagListener",
     "ParkKey",
     "StageContext",
     "apply_in_order",
@@ -67,6 +70,7 @@ __all__ = [
 # and pandas would cost each of them a second.
 _MODULES = {
     "DeadLetter": "stages.failure_policy",
+    "LagListener": "source.lag_listener",
     "ParkKey": "stages.failure_policy",
     "StageContext": "stages.stage_invocation",
     "apply_in_order": "stages.apply_in_order",

@@ -415,6 +415,23 @@ def client_options(options: Mapping[str, str]) -> tuple[str, RemotingConfig]:
     return values["name_servers"], config_of(RemotingConfig, values)
 
 
+def client_of(given: Mapping[str, Any]) -> tuple[str, RemotingConfig]:
+    """Return name servers and connection settings that are given as keywords, all of them known.
+
+    Raises: ConfigError: names every wrong option; name_servers is missing.
+    """
+    # As Spark's `options(...)` writes Python's values.
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+    }
+    values = read_options(CLIENT, texts)
+    if not values["name_servers"]:
+        raise ConfigError("name_servers is missing: give host:port of RocketMQ's name servers")
+    _check_account(values)
+    return values["name_servers"], config_of(RemotingConfig, values)
+
+
 # The source.
 
 

@@ -47,6 +47,7 @@ class LatestOffsets:
         version: rises whenever an end has changed, or a queue has come.
         routed: the queues in the routes, as far as they could be asked for.
         gone: known queues that are in no route any more, and since when.
+        silent: brokers that did not answer the last question; their queues keep the end before.
     """
 
     def __init__(self, session: ClientSession, topics: Sequence[str], group: str) -> None:
@@ -61,6 +62,7 @@ class LatestOffsets:
         self.version = 0
         self.routed: frozenset[MessageQueue] | None = None
         self.gone: dict[MessageQueue, int] = {}
+        self.silent: frozenset[str] = frozenset()
         self._asked_ms: int | None = None  # send time of the request that was answered last
         self._refresh: Future[None] | None = None
         self._last_warning = ""
@@ -126,6 +128,14 @@ class LatestOffsets:
         self._session.call(self._let_go())
 
     # On the I/O thread.
+
+    async def ask(self) -> Offsets:
+        """Ask the brokers and return the ends; not while another thread uses this object.
+
+        Raises: as `get`.
+        """
+        await self._ask()
+        return self._known
 
     async def _wait(self, pause_ms: int) -> None:
         if pause_ms >= _IDLE_MS and not self._arrived.is_set():
@@ -198,17 +208,20 @@ class LatestOffsets:
         answers = await asyncio.gather(
             *(self._ends_at(*part) for part in parts), return_exceptions=True
         )
+        silent: set[str] = set()
         for (_, broker, _), answer in zip(parts, answers, strict=True):
             if isinstance(answer, OrderMQError):
                 # One broker may be away for a while. Its queues keep their last known end, and
                 # those of the other brokers go on.
                 self._session.report_failure(broker, "query of the ends", answer)
+                silent.add(broker)
                 if not self._known:
                     raise answer
             elif isinstance(answer, BaseException):
                 raise answer
             else:
                 self._learn(answer)
+        self.silent = frozenset(silent)
         self._asked_ms = asked_ms
 
     def _note_routed(self, queues: list[MessageQueue], now_ms: int) -> None:

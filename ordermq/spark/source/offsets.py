@@ -24,6 +24,7 @@ _log = logging.getLogger("ordermq.spark")
 # them.
 _RUN_ID: Final = "@lease"
 _TASKS: Final = "@tasks"
+_GROUP: Final = "@group"  # in no checkpoint: only in what a query reports of its queues' ends
 _VERSION: Final = "@version"  # only where a version before 2 could not read the offset
 _NEWEST_VERSION: Final = 2
 # With more queues than this the offsets of a broker are one text: those of 1,000 queues would be
@@ -45,11 +46,13 @@ class StreamOffset:
         queues: the next offset to read of each queue.
         run_id: of the run that wrote it, `@lease` in the checkpoint; None when it holds no locks.
         tasks: of the batch that ends here, `@tasks`; None: each queue is read by one of its own.
+        group: of the query, `@group`, where the ends of its queues are reported; else empty.
     """
 
     queues: Offsets
     run_id: int | None = None
     tasks: int | None = None
+    group: str = ""
 
     @classmethod
     def of(cls, members: Any) -> StreamOffset:
@@ -61,13 +64,14 @@ class StreamOffset:
             named = dict(members)
             _check_version(named.pop(_VERSION, None))
             run_id, tasks = named.pop(_RUN_ID, None), named.pop(_TASKS, None)
+            group = str(named.pop(_GROUP, ""))
             queues: Offsets = {}
             for key, at in named.items():
                 if isinstance(at, str):
                     queues |= _queues_of_text(key, at)
                 else:
                     queues[parse_queue(key)] = int(at)
-            return cls(queues, _int_or_none(run_id), _int_or_none(tasks))
+            return cls(queues, _int_or_none(run_id), _int_or_none(tasks), group)
         except (ValueError, TypeError) as error:
             raise StateError(
                 "the checkpoint holds no offset of this source: give this query a "
@@ -89,6 +93,8 @@ class StreamOffset:
             members[_RUN_ID] = self.run_id
         if self.tasks is not None:
             members[_TASKS] = self.tasks
+        if self.group:
+            members[_GROUP] = self.group
         if is_compact or self.tasks is not None:
             members[_VERSION] = _NEWEST_VERSION
         return dict(sorted(members.items()))

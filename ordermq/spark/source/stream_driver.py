@@ -150,7 +150,7 @@ class StreamDriver(ProcessBound):
 
     def queue_ends(self) -> StreamOffset:
         """Return the ends of the queues, for Spark's progress."""
-        return StreamOffset(self._latest.get())
+        return StreamOffset(self._latest.get(), group=self._options.group)
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """Return the ranges of a batch, which is in flight until `next_end(start=end)`."""
