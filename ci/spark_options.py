@@ -38,7 +38,7 @@ def _default(setting: Setting) -> str:
     default = setting.default
     if setting.name in ("columns", "ending_offsets"):
         return "all" if setting.name == "columns" else "`latest`"
-    if default in (None, "", ()):
+    if default is None or default in ("", (), frozenset()):
         return ""
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 

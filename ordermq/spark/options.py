@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from ordermq.model.subscription import Subscription
 from ordermq.producer.queue_selector import selector_of
 
 _E = TypeVar("_E", bound=StrEnum)
+_T = TypeVar("_T")
 
 # A pull request names a group. The broker creates it, or refuses the pull where it may not.
 READ_GROUP: Final = "ordermq-spark"  # a pull request must name a group: this one by default
@@ -133,15 +135,16 @@ def _unknown(key: str, table: Mapping[str, Setting]) -> list[str]:
 _KAFKAS: Final = {
     "kafka.bootstrap.servers": "here name_servers, host:port of RocketMQ's name servers",
     "subscribe": "here topic, several joined by a comma",
-    "subscribepattern": "here topic, several joined by a comma; there is no pattern",
-    "assign": "here topic; starting_offsets, ending_offsets and pushdown select queues",
+    "subscribepattern": "here topic_pattern, a regular expression as Python writes it",
+    "assign": "here queues, like topic@broker:0, several joined by a comma",
     "maxoffsetspertrigger": "here max_rows",
-    "minoffsetspertrigger": "there is no minimum; a longer trigger interval gathers more",
-    "maxtriggerdelay": "there is no minimum that it would limit",
+    "minoffsetspertrigger": "here min_rows",
+    "maxtriggerdelay": "here max_trigger_delay_ms, in milliseconds",
     "minpartitions": "here min_partitions, for batch reads; or tasks, which keeps the order",
     "maxrecordsperpartition": "here max_rows, or tasks",
-    "startingoffsetsbytimestamp": "here starting_timestamp, one for all queues",
-    "endingoffsetsbytimestamp": "here ending_timestamp, one for all queues",
+    "startingoffsetsbytimestamp": "here starting_timestamp, one for all queues or JSON by queue",
+    "endingoffsetsbytimestamp": "here ending_timestamp, one for all queues or JSON by queue",
+    "startingoffsetsbytimestampstrategy": "a queue without messages since then begins at its end",
     "includeheaders": "here the column properties, which is always there",
     "groupidprefix": "here group",
     "kafka.group.id": "here group",
@@ -262,14 +265,21 @@ class Boundary:
     """The place in each queue where reading begins, or where it stops.
 
     Args:
-        edge: for the queues that `offsets` does not name.
+        edge: for the queues that neither `offsets` nor `timestamps` names.
         offsets: of single queues.
         timestamp_ms: since 1970; the first message stored then or later, in every queue.
+        timestamps: the same, of single queues.
     """
 
     edge: Edge
     offsets: tuple[tuple[MessageQueue, int | Edge], ...] = ()
     timestamp_ms: int | None = None
+    timestamps: tuple[tuple[MessageQueue, int], ...] = ()
+
+    @property
+    def named(self) -> tuple[MessageQueue, ...]:
+        """The queues that are named."""
+        return tuple(queue for queue, _ in (*self.offsets, *self.timestamps))
 
 
 def queue_text(queue: MessageQueue) -> str:
@@ -290,6 +300,59 @@ def parse_queue(name: str) -> MessageQueue:
     if not topic or not broker:
         raise ValueError(f"{name!r} is not a queue: expected topic@broker:queue")
     return MessageQueue(topic, broker, int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The queues that a query reads.
+
+    Args:
+        topics: their names; empty with a pattern.
+        pattern: of whole topic names; those that match later are read, too.
+        queues: of these topics only these; empty for all.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    queues: frozenset[MessageQueue] = frozenset()
+
+    def reads_topic(self, topic: str) -> bool:
+        """Return whether queues of this topic are read."""
+        if self.pattern is not None:
+            return self.pattern.fullmatch(topic) is not None
+        return topic in self.topics
+
+    def reads(self, queue: MessageQueue) -> bool:
+        """Return whether this queue is read, once it exists."""
+        return queue in self.queues if self.queues else self.reads_topic(queue.topic)
+
+    @property
+    def option(self) -> str:
+        """The option that made it."""
+        if self.queues:
+            return "queues"
+        return "topic" if self.pattern is None else "topic_pattern"
+
+    def __str__(self) -> str:
+        if self.queues:
+            return ", ".join(map(queue_text, sorted(self.queues)))
+        return ", ".join(self.topics) if self.pattern is None else self.pattern.pattern
+
+
+def _read_pattern(value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(read_string(value))
+    except re.error as error:
+        raise ValueError from error
+
+
+def _read_queues(value: str) -> frozenset[MessageQueue]:
+    queues = frozenset(parse_queue(name.strip()) for name in value.split(",") if name.strip())
+    if not queues:
+        raise ValueError
+    for queue in queues:
+        check_topic(queue.topic)
+    return queues
 
 
 def _read_topics(value: str) -> tuple[str, ...]:
@@ -313,11 +376,14 @@ def _read_tags(value: str) -> str:
     return Subscription.parse("any", value, 0).expression
 
 
-def _read_offsets(value: str) -> tuple[tuple[MessageQueue, int | Edge], ...]:
-    offsets = json.loads(value)
-    if not isinstance(offsets, dict):
+def _read_per_queue(
+    value: str, read: Callable[[object], _T]
+) -> tuple[tuple[MessageQueue, _T], ...]:
+    members = json.loads(value)
+    if not isinstance(members, dict):
         raise ValueError
-    return tuple(sorted((parse_queue(name), _read_offset(at)) for name, at in offsets.items()))
+    found = ((parse_queue(name), read(each)) for name, each in members.items())
+    return tuple(sorted(found, key=lambda pair: pair[0]))
 
 
 def _read_offset(where: object) -> int | Edge:
@@ -331,29 +397,44 @@ def _read_offset(where: object) -> int | Edge:
 
 def _read_start(value: str) -> Boundary:
     if value.startswith("{"):
-        return Boundary(Edge.EARLIEST, _read_offsets(value))
+        return Boundary(Edge.EARLIEST, _read_per_queue(value, _read_offset))
     return Boundary(read_choice(Edge)(value))
 
 
 def _read_end(value: str) -> Boundary:
     if value.startswith("{"):
-        return Boundary(Edge.LATEST, _read_offsets(value))
+        return Boundary(Edge.LATEST, _read_per_queue(value, _read_offset))
     if value.lower() != Edge.LATEST:
         raise ValueError
     return Boundary(Edge.LATEST)
 
 
-def _read_timestamp(value: str) -> Boundary:
-    if value.isdecimal():
+def _read_timestamps(others: Edge) -> Callable[[str], Boundary]:
+    """Make a reader of one time for all queues, or of times by queue.
+
+    Args: others: the place in the queues that are not named.
+    """
+
+    def read(value: str) -> Boundary:
+        if value.startswith("{"):
+            return Boundary(others, timestamps=_read_per_queue(value, _read_timestamp))
+        return Boundary(Edge.LATEST, timestamp_ms=_read_timestamp(value))
+
+    return read
+
+
+def _read_timestamp(value: object) -> int:
+    text = str(value)
+    if text.isdecimal():
         # In ms this is 1973, in seconds all times of this century: a topic is not that old.
-        if 0 < int(value) < _LEAST_TIMESTAMP_MS:
+        if 0 < int(text) < _LEAST_TIMESTAMP_MS:
             raise ValueError
-        return Boundary(Edge.LATEST, timestamp_ms=int(value))
-    moment = datetime.fromisoformat(value)
+        return int(text)
+    moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         # UTC and not the machine's zone: the driver's zone must not decide what is read.
         moment = moment.replace(tzinfo=UTC)
-    return Boundary(Edge.LATEST, timestamp_ms=int(moment.timestamp() * 1_000))
+    return int(moment.timestamp() * 1_000)
 
 
 def _read_selector(value: str) -> str:
@@ -385,6 +466,11 @@ CLIENT: Final = (
         access_key="account that signs requests",
         secret_key="secret of the account",
         security_token="session token of a temporary account",
+        namespace="namespace of RocketMQ 4: brokers see names as namespace%name",
+        namespace_v2="namespace of RocketMQ 5, sent with each request",
+        unit_name="unit of a multi-unit deployment; part of the client id",
+        client_ip="address in the client id; default the local one",
+        serialize_type="encoding of request headers",
         tls="connect with TLS",
         tls_verify="how a server's certificate is verified",
         tls_ca_file="CA bundle (PEM) used to verify the server; a path on driver and executors",
@@ -396,6 +482,9 @@ CLIENT: Final = (
         lock_timeout_ms="timeout of lock and unlock requests",
         heartbeat_interval_ms="interval between heartbeats of an ordered stream",
         route_interval_ms="interval between route refreshes; a new queue is found at the next one",
+        reconnect_delay_ms="pause after a failed connect, doubled up to 16 times",
+        forget_broker_after_ms="time after which a broker that is in no route any more is gone",
+        max_frame_bytes="longest answer of a broker; a longer one closes the connection",
         check_crcs="compare each body with the checksum that the broker stored with it",
         max_decompressed_bytes="most bytes a body may become when it is decompressed",
     ),
@@ -443,10 +532,31 @@ class ReleaseInFlight(StrEnum):
 
 
 _PER_QUEUE = 'JSON like {"topic@broker:0": 17}'
+_TIMES = 'ms since 1970 (not seconds), ISO 8601, or JSON like {"topic@broker:0": "2026-11-20"}'
 
 SOURCE: Final = (
     *CLIENT,
-    Setting("topic", _read_topics, "topic names joined by ,", (), "topics to read; required"),
+    Setting(
+        "topic",
+        _read_topics,
+        "topic names joined by ,",
+        (),
+        "topics to read; this, topic_pattern or queues is required",
+    ),
+    Setting(
+        "topic_pattern",
+        _read_pattern,
+        "regular expression (Python's)",
+        None,
+        "read the topics whose whole name matches, in a stream also those that are created later",
+    ),
+    Setting(
+        "queues",
+        _read_queues,
+        "queues joined by , like topic@broker:0,topic@broker:3",
+        frozenset(),
+        "read only these queues, in a stream also no new ones",
+    ),
     Setting(
         "group",
         check_group,
@@ -457,6 +567,14 @@ SOURCE: Final = (
     ),
     Setting(
         "tags", _read_tags, "* or tags joined by ||", "*", "read only messages with these tags"
+    ),
+    Setting(
+        "sql",
+        read_string,
+        "SQL92 condition on properties",
+        None,
+        "read only messages that fulfil it, as the broker finds: RocketMQ's with "
+        "enablePropertyFilter=true; instead of tags",
     ),
     Setting(
         "columns",
@@ -475,8 +593,8 @@ SOURCE: Final = (
     ),
     Setting(
         "starting_timestamp",
-        _read_timestamp,
-        "ms since 1970 (not seconds), or ISO 8601",
+        _read_timestamps(Edge.EARLIEST),
+        f"{_TIMES} (other queues: earliest)",
         None,
         "begin with the first message stored at this time or later, instead of starting_offsets",
     ),
@@ -489,8 +607,8 @@ SOURCE: Final = (
     ),
     Setting(
         "ending_timestamp",
-        _read_timestamp,
-        "ms since 1970 (not seconds), or ISO 8601",
+        _read_timestamps(Edge.LATEST),
+        f"{_TIMES} (other queues: latest)",
         None,
         "batch only: stop before the first message stored at this time or later",
     ),
@@ -500,6 +618,21 @@ SOURCE: Final = (
         "int >= 1",
         None,
         "maximum number of offsets per micro-batch (or per batch read), shared fairly among queues",
+    ),
+    Setting(
+        "min_rows",
+        read_int(1, 1 << 40),
+        "int >= 1",
+        None,
+        "stream: begin a micro-batch when this many messages wait, or after max_trigger_delay_ms; "
+        "availableNow reads what there is",
+    ),
+    Setting(
+        "max_trigger_delay_ms",
+        read_int(1, _DAY_MS),
+        f"int 1..{_DAY_MS}",
+        900_000,
+        "with min_rows: maximum time from one micro-batch to the next while any message waits",
     ),
     Setting(
         "tasks",
@@ -605,13 +738,16 @@ class SourceOptions:
     """The options of the source; `SOURCE` describes each."""
 
     name_servers: str
-    topics: tuple[str, ...]
+    selection: Selection
     group: str
     tags: str
+    sql: str | None
     columns: tuple[str, ...]
     start: Boundary | None
     end: Boundary
     max_rows: int | None
+    min_rows: int | None
+    max_trigger_delay_ms: int
     tasks: int | None
     min_partitions: int | None
     fail_on_data_loss: bool
@@ -635,17 +771,23 @@ class SourceOptions:
         """
         values = read_options(SOURCE, given)
         # Checked here and not as a missing value, because their error explains CREATE TABLE.
-        wanted = [name for name in ("name_servers", "topic") if not values[name]]
-        if wanted:
-            raise _missing(*wanted)
+        wanted = [] if values["name_servers"] else ["name_servers"]
+        selected = [name for name in ("topic", "topic_pattern", "queues") if values[name]]
+        if wanted or not selected:
+            raise _missing(*wanted, *([] if selected else ["topic"]))
+        if len(selected) > 1:
+            raise ConfigError(f"options {' and '.join(selected)}: give only one of them")
+        queues = values["queues"]
+        topics = values["topic"] or tuple(sorted({queue.topic for queue in queues}))
+        selection = Selection(topics, values["topic_pattern"], queues)
         _check_account(values)
-        _check_source(values)
+        _check_source(values, selection)
         if values["ordered"] is None:
             values["ordered"] = bool(values["group"])
         # Options whose name and value are the field's go straight in; the others are composed.
         fields = {field.name for field in dataclasses.fields(cls)}
         return cls(
-            topics=values["topic"],
+            selection=selection,
             start=values["starting_timestamp"] or values["starting_offsets"],
             end=values["ending_timestamp"] or values["ending_offsets"],
             is_ordered=values["ordered"],
@@ -655,9 +797,18 @@ class SourceOptions:
         )
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are named; none with a pattern."""
+        return self.selection.topics
+
+    @property
     def read_group(self) -> str:
         """The group that pull requests name."""
         return self.group or READ_GROUP
+
+    def subscription(self, topic: str) -> Subscription:
+        """Return the filter of a topic."""
+        return Subscription.of(topic, self.tags, self.sql, 0)
 
     def stream_start(self) -> Boundary:
         """Return where a stream without a checkpoint begins."""
@@ -677,7 +828,7 @@ def _check_account(values: Mapping[str, Any]) -> None:
             raise ConfigError(f"option {given} is given, {missing} is missing: give both")
 
 
-def _check_source(values: Mapping[str, Any]) -> None:
+def _check_source(values: Mapping[str, Any], selection: Selection) -> None:
     # By comparison with the default: an option that is given with its default changes nothing.
     def is_given(name: str) -> bool:
         default = next(setting.default for setting in SOURCE if setting.name == name)
@@ -693,19 +844,23 @@ def _check_source(values: Mapping[str, Any]) -> None:
             "options tasks and min_partitions: give only one of the two; tasks keeps the order of "
             "each queue, min_partitions does not"
         )
+    if values["sql"] is not None and values["tags"] != "*":
+        raise ConfigError("options tags and sql: give only one of the two")
     start = values["starting_offsets"]
     if start is not None and start.edge is Edge.GROUP and not values["group"]:
         raise ConfigError("option starting_offsets='group' needs option group")
     if values["ordered"] and not values["group"]:
         raise ConfigError("option ordered='true' needs option group: its members share the locks")
-    for boundary in (start, values["ending_offsets"]):
+    for edge in ("starting_offsets", "starting_timestamp", "ending_offsets", "ending_timestamp"):
+        boundary = values[edge]
         foreign = [
-            q for q, _ in (boundary.offsets if boundary else ()) if q.topic not in values["topic"]
+            queue for queue in (boundary.named if boundary else ()) if not selection.reads(queue)
         ]
         if foreign:
+            what = "which" if selection.queues else "whose topic"
             raise ConfigError(
-                f"offsets are given for {queue_text(foreign[0])}, whose topic is not read: add "
-                f"the topic to option topic, which names {', '.join(values['topic'])}"
+                f"offsets are given for {queue_text(foreign[0])}, {what} is not read: add it to "
+                f"option {selection.option}, which is {selection}"
             )
 
 

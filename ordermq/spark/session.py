@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from ordermq.admin.topics import Topics
 from ordermq.client.session import ClientSession
 from ordermq.config import RemotingConfig
 from ordermq.model.message_queue import MessageQueue
+from ordermq.spark.options import Selection
 
 _T = TypeVar("_T")
 
@@ -79,12 +81,27 @@ def freeze_imports() -> None:
         gc.freeze()
 
 
-async def queues_of(session: ClientSession, topics: Sequence[str]) -> list[MessageQueue]:
-    """Return the readable queues of these topics, sorted.
+async def selected_topics(session: ClientSession, selection: Selection) -> Sequence[str]:
+    """Return the topics of a selection: of a pattern those that brokers have now.
+
+    Raises: RemotingError, RouteError: a broker does not answer, or refuses the list.
+    """
+    if selection.pattern is None:
+        return selection.topics
+    # Retry topics, dead letters and the brokers' own topics are left out.
+    found = await Topics(session).summaries()
+    return [each.name for each in found if each.is_readable and selection.reads_topic(each.name)]
+
+
+async def queues_of(
+    session: ClientSession, selection: Selection, topics: Sequence[str]
+) -> list[MessageQueue]:
+    """Return the selected readable queues of these topics, sorted.
 
     Raises: RouteError: a topic exists on no broker.
     """
-    return sorted([queue for topic in topics for queue in await session.queues(topic)])
+    queues = sorted([queue for topic in topics for queue in await session.queues(topic)])
+    return [queue for queue in queues if selection.reads(queue)]
 
 
 async def learn_routes(session: ClientSession, queues: Iterable[MessageQueue]) -> None:

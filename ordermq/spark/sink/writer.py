@@ -188,19 +188,26 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 
     Raises: ConfigError: an option is wrong, or the mode is not append.
     """
-    return BatchWriter(_sink_options(given, schema, overwrite), schema.names)
+    with text_first():
+        if overwrite:
+            raise ConfigError(
+                "mode 'overwrite' is not supported: write with mode('append'). A topic cannot be "
+                "overwritten"
+            )
+    return BatchWriter(_sink_options(given, schema), schema.names)
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
-    """Return the writer of a streaming query; raises as `batch_writer`."""
-    return StreamWriter(_sink_options(given, schema, overwrite), schema.names)
+    """Return the writer of a streaming query.
+
+    Args:
+        overwrite: of output mode `complete`, in which each batch is the whole result: as with
+            Kafka's sink it is written after what is there, and the last message of a key counts.
+    Raises: ConfigError: an option is wrong.
+    """
+    return StreamWriter(_sink_options(given, schema), schema.names)
 
 
 @text_first()
-def _sink_options(given: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
-    if overwrite:
-        raise ConfigError(
-            "mode 'overwrite' is not supported: write with mode('append'), or "
-            "outputMode('append') in streaming. A topic cannot be overwritten"
-        )
+def _sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     return SinkOptions.of(given, {field.name: field for field in schema.fields})

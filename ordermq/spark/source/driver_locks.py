@@ -30,7 +30,6 @@ from ordermq.consumer.queue.assigned_queue import Lease
 from ordermq.errors import Fenced, LockLost, LockRefused, RemotingError, RouteError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
 from ordermq.spark.options import ReleaseInFlight, SourceOptions, queue_text
 from ordermq.spark.session import learn_routes, lease_client_id
@@ -55,9 +54,8 @@ class DriverLocks(ProcessBound):
         self.run_id = run_id
         self._options = options
         self._group = options.group
-        self._subscriptions = tuple(
-            Subscription.parse(topic, options.tags, 0) for topic in options.topics
-        )
+        # Of a pattern they come with the queues: the members of a group are asked for theirs.
+        self._topics = frozenset(options.topics)
         self.session = ClientSession(
             options.name_servers,
             options.remoting,
@@ -177,7 +175,7 @@ class DriverLocks(ProcessBound):
 
     async def _join(self, queues: list[MessageQueue]) -> None:
         # A member first, so that `mqadmin` and the other members can tell whose locks these are.
-        await learn_routes(self.session, queues)
+        await self._learn(queues)
         await self.session.heartbeats.register()
         self.session.start_loops()
         self._renewal = self.session.supervisor.start(
@@ -187,9 +185,13 @@ class DriverLocks(ProcessBound):
             longest_pause_ms=self._config.lock_retry_ms,
         )
 
+    async def _learn(self, queues: list[MessageQueue]) -> None:
+        self._topics |= {queue.topic for queue in queues}
+        await learn_routes(self.session, queues)
+
     async def _lock_all_or_none(self, queues: list[MessageQueue]) -> LockRefused | None:
         """Lock all of these queues, or none and return the error that tells why."""
-        await learn_routes(self.session, queues)
+        await self._learn(queues)
         self._requested |= set(queues)
         losses = self._losses
         granted: dict[MessageQueue, Lease] = {}
@@ -364,7 +366,8 @@ class DriverLocks(ProcessBound):
         return -1 if stored is None else stored
 
     def _describe(self) -> Heartbeat:
-        data = ConsumerData(self._group, self._subscriptions)
+        subscriptions = (self._options.subscription(topic) for topic in sorted(self._topics))
+        data = ConsumerData(self._group, tuple(subscriptions))
         return Heartbeat(self.session.client_id, (data,), ("CLIENT_INNER_PRODUCER",))
 
     # Committing, and releasing the locks.

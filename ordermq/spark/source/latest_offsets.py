@@ -22,7 +22,8 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.bodies import queue_ends_from_body
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader
-from ordermq.spark.session import queues_of
+from ordermq.spark.options import Selection
+from ordermq.spark.session import queues_of, selected_topics
 from ordermq.spark.source.offsets import Offsets
 
 _log = logging.getLogger("ordermq.spark")
@@ -37,7 +38,7 @@ _RETRY_HOLD_MS: Final = 5_000  # after a held pull failed: the broker is away, o
 
 
 class LatestOffsets:
-    """The ends of all queues of some topics, new queues included.
+    """The ends of all queues of a selection, new queues and topics included.
 
     An idle query asks 92 times per second. It is answered from memory; a request is sent only if
     what is in memory is too old. Nobody asks while a long batch runs, so no request is sent.
@@ -50,9 +51,10 @@ class LatestOffsets:
         silent: brokers that did not answer the last question; their queues keep the end before.
     """
 
-    def __init__(self, session: ClientSession, topics: Sequence[str], group: str) -> None:
+    def __init__(self, session: ClientSession, selection: Selection, group: str) -> None:
         self._session = session
-        self._topics = topics
+        self._selection = selection
+        self._topics: Sequence[str] | None = None  # on the I/O thread; None before they are known
         self._group = group
         self._routed_ms: int | None = None
         # Spark's thread reads, the I/O thread writes. Only one refresh may be under way, or two
@@ -242,7 +244,10 @@ class LatestOffsets:
         elif now_ms - self._routed_ms > self._session.config.route_interval_ms:
             self._routed_ms = now_ms
             await self._session.routes.refresh_all()  # a topic may have more queues by now
-        return await queues_of(self._session, self._topics)
+            self._topics = await selected_topics(self._session, self._selection)
+        if self._topics is None:
+            self._topics = await selected_topics(self._session, self._selection)
+        return await queues_of(self._session, self._selection, self._topics)
 
     async def _ends_at(self, topic: str, broker: str, queues: list[MessageQueue]) -> Offsets:
         """Return the ends of a topic's queues at a broker, by one request where it has it."""

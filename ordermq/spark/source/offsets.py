@@ -16,8 +16,15 @@ from typing import Any, Final
 from ordermq.client.session import ClientSession
 from ordermq.errors import ConfigError, DataLoss, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import Boundary, Edge, SourceOptions, parse_queue, queue_text
-from ordermq.spark.session import queues_of
+from ordermq.spark.options import (
+    Boundary,
+    Edge,
+    Selection,
+    SourceOptions,
+    parse_queue,
+    queue_text,
+)
+from ordermq.spark.session import queues_of, selected_topics
 
 _log = logging.getLogger("ordermq.spark")
 # No topic name is empty, so no queue can have these names. Checkpoints have them: never change
@@ -213,12 +220,32 @@ async def resolve_snapshot(session: ClientSession, options: SourceOptions) -> Ra
             "give earliest, offsets or starting_timestamp, or use spark.readStream"
         )
     check_past(start, session.clock.wall_ms())
-    queues = await queues_of(session, options.topics)
+    queues = await first_queues(session, options.selection)
     starts = await resolve_boundary(session, options, start, queues)
+    if not queues:
+        raise ConfigError(
+            f"option topic_pattern={str(options.selection)!r} matches no topic: a batch would read "
+            "nothing. It must match whole names"
+        )
     ends = await resolve_boundary(session, options, options.end, queues)
     if options.max_rows is not None:
         ends = advance(starts, ends, options.max_rows)
     return {queue: (at, ends[queue]) for queue, at in starts.items() if at < ends[queue]}
+
+
+async def first_queues(session: ClientSession, selection: Selection) -> list[MessageQueue]:
+    """Return the queues with which a query begins.
+
+    Raises: ConfigError: a queue that is named does not exist. RemotingError, RouteError: no broker
+        answers, or none has a topic.
+    """
+    queues = await queues_of(session, selection, await selected_topics(session, selection))
+    if unknown := sorted(selection.queues.difference(queues)):
+        raise ConfigError(
+            f"option queues names {queue_text(unknown[0])}, which does not exist: "
+            "`ordermq topics describe TOPIC` lists the queues of a topic"
+        )
+    return queues
 
 
 def check_past(start: Boundary, now_ms: int) -> None:
@@ -226,8 +253,10 @@ def check_past(start: Boundary, now_ms: int) -> None:
 
     Raises: ConfigError: names the time.
     """
-    if start.timestamp_ms is not None and start.timestamp_ms > now_ms:
-        moment = datetime.fromtimestamp(start.timestamp_ms / 1_000, UTC).isoformat()
+    times = [at for _, at in start.timestamps]
+    latest = max(times) if start.timestamp_ms is None and times else start.timestamp_ms
+    if latest is not None and latest > now_ms:
+        moment = datetime.fromtimestamp(latest / 1_000, UTC).isoformat()
         raise ConfigError(
             f"option starting_timestamp is {moment}, in the future: give ms since 1970 or ISO 8601 "
             "of a time that has passed; a time without a zone is UTC"
@@ -245,16 +274,20 @@ async def resolve_boundary(
     Raises: ConfigError: it names an unknown queue, or an offset after the queue's end. DataLoss:
         it names an expired offset. RemotingError, RouteError: no broker answers.
     """
-    named = dict(boundary.offsets)
-    if unknown := sorted(set(named).difference(queues)):
+    if unknown := sorted(set(boundary.named).difference(queues)):
         known = ", ".join(map(queue_text, queues))
         raise ConfigError(
             f"offsets are given for {queue_text(unknown[0])}, which does not exist; the queues "
             f"are {known}"
         )
+    named, times = dict(boundary.offsets), dict(boundary.timestamps)
     found = await asyncio.gather(
-        *(_resolve(session, options, boundary, queue, named.get(queue)) for queue in queues)
-    )
+        *(
+            _resolve(session, options, queue, named.get(queue, boundary.edge),
+                     times.get(queue, boundary.timestamp_ms))
+            for queue in queues
+        )
+    )  # fmt: skip
     return dict(zip(queues, found, strict=True))
 
 
@@ -272,19 +305,18 @@ async def earliest_offsets(session: ClientSession, queues: Sequence[MessageQueue
 async def _resolve(
     session: ClientSession,
     options: SourceOptions,
-    boundary: Boundary,
     queue: MessageQueue,
-    named: int | Edge | None,
+    where: int | Edge,
+    timestamp_ms: int | None,
 ) -> int:
     api, address = session.api, session.routes.master_of(queue.broker_name)
-    if isinstance(named, int):
-        return await _checked(session, options, queue, named)
-    if boundary.timestamp_ms is not None:
-        return await api.search_offset(address, queue, boundary.timestamp_ms)
-    edge = named or boundary.edge
-    if edge is Edge.LATEST:
+    if isinstance(where, int):
+        return await _checked(session, options, queue, where)
+    if timestamp_ms is not None:
+        return await api.search_offset(address, queue, timestamp_ms)
+    if where is Edge.LATEST:
         return await api.max_offset(address, queue)
-    if edge is Edge.GROUP:
+    if where is Edge.GROUP:
         stored = await api.query_offset(address, options.group, queue)
         # A group which never committed has no offset, or a negative one: the queue begins at its
         # earliest message then.

@@ -22,7 +22,6 @@ from ordermq.errors import DataLoss, OrderMQError, ProtocolError
 from ordermq.model.arrow import record_batch
 from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
-from ordermq.model.subscription import Subscription
 from ordermq.remoting.codes import PullFlag, ResponseCode
 from ordermq.remoting.headers import PullHeader, PullReplyHeader
 from ordermq.spark.options import SourceOptions
@@ -160,8 +159,9 @@ class QueueReader:
         self._options = options
         self._range = wanted
         self._lease = lease
-        tags = Subscription.parse("any", options.tags, 0).tags
-        self._tags = tuple(tag.encode() for tag in tags)
+        self._subscription = options.subscription(wanted.topic)
+        self._tags = tuple(tag.encode() for tag in self._subscription.tags)
+        self._is_filtered = bool(self._tags) or self._subscription.is_sql
         self._must_refresh_route = False
         self._ahead: Future[_Chunk] | None = None
 
@@ -219,10 +219,10 @@ class QueueReader:
     def _check_offsets(
         self, chunk: _Chunk, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
     ) -> None:
-        # Without a tag filter every offset of the range has a message, so a missing one is lost.
+        # Without a filter every offset of the range has a message, so a missing one is lost.
         # Counted here because a broker does not always say that it skipped expired messages.
         expected = min(chunk.next, self._range.end) - chunk.start
-        if not self._tags and len(offsets) < expected:
+        if not self._is_filtered and len(offsets) < expected:
             wanted = np.arange(chunk.start, chunk.start + expected)
             first_lost = int(np.setdiff1d(wanted, offsets)[0])
             self._report_loss(first_lost, f"{expected - len(offsets)} messages are missing")
@@ -278,8 +278,8 @@ class QueueReader:
                 if code == ResponseCode.SUCCESS:
                     bodies.append(body)
                     size += len(body)
-                # PULL_RETRY_IMMEDIATELY: messages are there, but with other tags; go on behind
-                # them.
+                # PULL_RETRY_IMMEDIATELY: messages are there, and none passes the filter; go on
+                # behind them.
                 elif code != ResponseCode.PULL_RETRY_IMMEDIATELY:
                     found = self._next_after_miss(at, code, reply, self._waited_ms(answered_ms))
                     if found == at:
@@ -299,7 +299,7 @@ class QueueReader:
                         f"{reply.next_begin_offset}",
                         at,
                     )
-                if not self._tags:
+                if not self._is_filtered:
                     pulls.learn(reply.next_begin_offset - at, len(body))
                 at = reply.next_begin_offset
                 answered_ms = self._session.clock.now_ms()
@@ -319,8 +319,8 @@ class QueueReader:
             # Neither suspend nor commit: the range is known to have messages, and the group's
             # offset follows the checkpoint, not what a task has read.
             PullFlag.SUBSCRIPTION,
-            subscription=options.tags,
-            expression_type="TAG",
+            subscription=self._subscription.expression,
+            expression_type=self._subscription.expression_type,
             max_bytes=options.pull_batch_bytes,
             broker_name=wanted.broker,
         )

@@ -14,7 +14,7 @@ from ordermq.errors import DataLoss, OrderMQError, StateError
 from ordermq.forking import ProcessBound
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.options import SourceOptions, queue_text
-from ordermq.spark.session import learn_routes, new_run_id, queues_of
+from ordermq.spark.session import learn_routes, new_run_id
 from ordermq.spark.source.driver_locks import DriverLocks
 from ordermq.spark.source.latest_offsets import LatestOffsets
 from ordermq.spark.source.offsets import (
@@ -24,6 +24,7 @@ from ordermq.spark.source.offsets import (
     check_past,
     earliest_offsets,
     find_truncation,
+    first_queues,
     resolve_boundary,
 )
 from ordermq.spark.source.task_ranges import Range, task_count
@@ -50,12 +51,13 @@ class StreamDriver(ProcessBound):
             self._session = self._locks.session
         else:
             self._session = ClientSession(options.name_servers, options.remoting, clock=clock)
-        self._latest = LatestOffsets(self._session, options.topics, options.read_group)
+        self._latest = LatestOffsets(self._session, options.selection, options.read_group)
         self._began_ms = self._session.clock.now_ms()
         # The offset at which nothing was to read, and the version of the ends it was compared
         # with: an idle stream asks many times per second, and may have a thousand queues.
         self._idle_at: tuple[StreamOffset, int] | None = None
         self._pause_ms = 0
+        self._batch_ms = self._began_ms  # the last batch was planned
         self._frozen_end: Offsets | None = None  # of Trigger.AvailableNow
         self._initial: StreamOffset | None = None
         self._in_flight: Offsets | None = None  # the end of a batch handed out, not yet finished
@@ -73,7 +75,7 @@ class StreamDriver(ProcessBound):
         # Kept, because Spark asks twice and must get the same answer.
         if self._initial is None:
             check_past(self._options.stream_start(), self._session.clock.wall_ms())
-            queues = self._session.call(queues_of(self._session, self._options.topics))
+            queues = self._session.call(first_queues(self._session, self._options.selection))
             # Locked first: until then another member may move the group's offset on.
             self._hold(queues, None)
             boundary = self._options.stream_start()
@@ -95,7 +97,7 @@ class StreamDriver(ProcessBound):
         """
         if self._is_still_idle(start):
             return None
-        self._check_topics(start.queues)
+        self._check_selected(start.queues)
         own = {queue: at for queue, at in start.queues.items() if self._is_read(queue)}
         self._hold(own, start.run_id)
         # Everything before `start` is finished: Spark asks for the next batch after the sink has
@@ -110,18 +112,33 @@ class StreamDriver(ProcessBound):
         # A new queue enters with its beginning and no messages. The start of each batch must be
         # in the checkpoint, so that a batch which runs again reads the same messages.
         new = sorted(set(latest).difference(own, self._latest.gone))
-        end = advance(own, latest, limit) | self._begin_new(new)
+        begun = self._begin_new(new)
+        end = advance(own, latest, limit) | begun
         if end == start.queues:
             # A new queue which another member holds is tried again, a missing one waited for.
             if self._frozen_end is None and are_all_there and not new:
                 self._idle_at = start, version
             return None
+        # A new queue enters at once: its messages count only from then on.
+        if not begun and self._is_too_little(own, latest):
+            return None
+        self._batch_ms = self._session.clock.now_ms()
         self._idle_at, self._pause_ms = None, 0
         ranges = _ranges(start.queues, end)
         tasks = task_count(ranges, self._options.tasks)
         # In the checkpoint, so that a batch which runs again has the same tasks, also on another
         # machine: rows without a queue are stamped with the number of their task.
         return StreamOffset(end, self.run_id, tasks if tasks < len(ranges) else None)
+
+    def _is_too_little(self, start: Offsets, latest: Offsets) -> bool:
+        """Return whether the batch waits for more messages, by `min_rows`."""
+        wanted = self._options.min_rows
+        if wanted is None or self._frozen_end is not None:
+            return False
+        waited_ms = self._session.clock.now_ms() - self._batch_ms
+        if waited_ms >= self._options.max_trigger_delay_ms:
+            return False
+        return sum(max(latest.get(queue, at) - at, 0) for queue, at in start.items()) < wanted
 
     def _is_still_idle(self, start: StreamOffset) -> bool:
         # By identity: comparing a thousand queues costs more than all the rest.
@@ -154,7 +171,7 @@ class StreamDriver(ProcessBound):
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """Return the ranges of a batch, which is in flight until `next_end(start=end)`."""
-        self._check_topics(end.queues)
+        self._check_selected(end.queues)
         self._hold(end.queues, end.run_id)
         for queue, at in start.queues.items():
             if end.queues.get(queue, -1 if self._is_read(queue) else at) < at:
@@ -250,21 +267,25 @@ class StreamDriver(ProcessBound):
             _log.warning("%s", error)
 
     def _is_read(self, queue: MessageQueue) -> bool:
-        return queue.topic in self._options.topics
+        return self._options.selection.reads(queue)
 
-    def _check_topics(self, offsets: Offsets) -> None:
-        """Refuse the checkpoint of another topic; of a topic that is read no more, or warn."""
-        known = {queue.topic for queue in offsets}
-        missing = sorted(known.difference(self._options.topics))
-        if not missing:
+    def _check_selected(self, offsets: Offsets) -> None:
+        """Refuse the checkpoint of another selection; of what is read no more, or warn."""
+        selection = self._options.selection
+        left_out = [queue for queue in offsets if not selection.reads(queue)]
+        if not left_out:
             return
-        error = StateError(
-            f"the checkpoint is of topic {', '.join(sorted(known))}, and the query reads "
-            f"{', '.join(self._options.topics)}: give the query a checkpointLocation of its own, "
-            f"or add {', '.join(missing)} to option topic. With fail_on_data_loss=false a topic "
-            "that is left out of several is read no more"
+        known = sorted({queue.topic for queue in offsets})
+        missing = sorted(
+            {queue_text(queue) if selection.queues else queue.topic for queue in left_out}
         )
-        if len(missing) == len(known):
+        error = StateError(
+            f"the checkpoint is of topic {', '.join(known)}, and the query reads {selection}: give "
+            f"the query a checkpointLocation of its own, or add {', '.join(missing)} to option "
+            f"{selection.option}. With fail_on_data_loss=false what is left out of several is read "
+            "no more"
+        )
+        if len(left_out) == len(offsets):
             raise error
         self._fail_or_warn(error)
 

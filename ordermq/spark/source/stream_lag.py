@@ -19,7 +19,7 @@ from ordermq.client.session import ClientSession
 from ordermq.consumer.queue.statistics import Lag
 from ordermq.errors import OrderMQError, StateError
 from ordermq.model.message_queue import MessageQueue
-from ordermq.spark.options import READ_GROUP
+from ordermq.spark.options import READ_GROUP, Selection
 from ordermq.spark.source.latest_offsets import LatestOffsets
 from ordermq.spark.source.offsets import Offsets, StreamOffset
 
@@ -189,7 +189,7 @@ class StreamLag:
         topics = sorted({queue.topic for queue in done})
         for topic in topics:
             if topic not in self._ends:
-                self._ends[topic] = LatestOffsets(self._session, [topic], READ_GROUP)
+                self._ends[topic] = LatestOffsets(self._session, Selection((topic,)), READ_GROUP)
         answers = await asyncio.gather(
             *(self._ends[topic].ask() for topic in topics), return_exceptions=True
         )

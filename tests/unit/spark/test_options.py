@@ -66,6 +66,38 @@ def test_timestamps_are_milliseconds_or_iso(moment):
     assert options(ending_timestamp=moment).end.timestamp_ms == 1_700_000_000_000
 
 
+def test_timestamps_of_single_queues_leave_the_others_at_their_ends():
+    told = '{"orders@b:10": "2023-11-14T22:13:20", "orders@b:2": 1700000000000}'
+    wanted = tuple((MessageQueue("orders", "b", n), 1_700_000_000_000) for n in (2, 10))
+    start = options(starting_timestamp=told).batch_start()
+    assert start == Boundary(Edge.EARLIEST, timestamps=wanted)
+    assert options(ending_timestamp=told).end == Boundary(Edge.LATEST, timestamps=wanted)
+    assert start.named == tuple(queue for queue, _ in wanted)
+
+
+def test_a_query_reads_topics_or_a_pattern_or_single_queues():
+    def selected(**more):
+        return SourceOptions.of({"name_servers": "127.0.0.1:9876"} | more).selection
+
+    orders, bills = MessageQueue("orders", "b", 1), MessageQueue("bills", "b", 1)
+    named = selected(topic="orders, refunds")
+    assert (named.reads(orders), named.reads(bills), str(named)) == (True, False, "orders, refunds")
+    pattern = selected(topic_pattern="ord|bill.*")
+    assert (pattern.reads(orders), pattern.reads(bills)) == (False, True), "whole names"
+    single = selected(queues="orders@b:1, bills@b:0")
+    assert (single.reads(orders), single.reads(bills)) == (True, False)
+    assert single.topics == ("bills", "orders")
+    with pytest.raises(ConfigError, match="offsets are given for orders@b:2, which is not read"):
+        selected(queues="orders@b:1", starting_offsets='{"orders@b:2": 5}')
+
+
+def test_client_settings_reach_the_client():
+    found = options(namespace="shop", namespace_v2="n", unit_name="u", max_frame_bytes="2048")
+    remoting = found.remoting
+    assert (remoting.namespace, remoting.namespace_v2, remoting.unit_name) == ("shop", "n", "u")
+    assert remoting.max_frame_bytes == 2048
+
+
 def test_account_and_tls_options_reach_the_client():
     found = options(
         access_key="me", secret_key="hidden-1", tls="true", tls_verify="CA", lock_timeout_ms="77"
@@ -111,6 +143,22 @@ WRONG = [
     ({"subscribe": "orders"}, "of Kafka's connector: here topic"),
     ({"kafka.bootstrap.servers": "h:1"}, "of Kafka's connector: here name_servers"),
     ({"kafka.security.protocol": "SSL"}, "settings have names of their own here"),
+    ({"minOffsetsPerTrigger": "5"}, "of Kafka's connector: here min_rows"),
+    ({"maxTriggerDelay": "5m"}, "here max_trigger_delay_ms, in milliseconds"),
+    ({"subscribePattern": "x.*"}, "here topic_pattern"),
+    ({"assign": "{}"}, "here queues, like topic@broker:0"),
+    ({"startingOffsetsByTimestamp": "{}"}, "here starting_timestamp, one for all queues or JSON"),
+    ({"topic_pattern": "x.*"}, "options topic and topic_pattern: give only one of them"),
+    ({"queues": "orders@b:0"}, "options topic and queues: give only one of them"),
+    ({"topic": "", "topic_pattern": "x("}, r"topic_pattern='x\(': expected regular expression"),
+    ({"queues": "orders:0"}, "option queues='orders:0': expected queues joined by"),
+    ({"min_rows": "0"}, "option min_rows='0': expected int >= 1"),
+    ({"min_row": "1"}, "no option 'min_row'; did you mean min_rows?"),
+    ({"tags": "a", "sql": "x > 1"}, "options tags and sql: give only one"),
+    ({"sql": " "}, "option sql=' ': expected SQL92 condition"),
+    ({"serialize_type": "xml"}, "option serialize_type='xml': expected one of json, rocketmq"),
+    ({"starting_timestamp": '{"orders@b:1": 1700000000}'}, r"expected ms since 1970 \(not seconds"),
+    ({"starting_timestamp": '{"other@b:1": "2026-11-20"}'}, "given for other@b:1, whose topic"),
     ({"minPartitions": "5", "tasks": "2"}, "tasks and min_partitions: give only one"),
     ({"key": "k"}, "keys are a column, sharding_key"),
     ({"connect_timeout_ms": "0"}, "RemotingConfig.connect_timeout_ms=0: expected 1.."),
@@ -154,6 +202,8 @@ def test_sparks_own_options_are_ignored():
 
 def test_options_can_be_pickled():
     found = options(group="etl", starting_offsets='{"orders@b:1": 5}', tls="true")
+    assert pickle.loads(pickle.dumps(found)) == found
+    found = SourceOptions.of({"name_servers": "a:1", "topic_pattern": "x.*"})
     assert pickle.loads(pickle.dumps(found)) == found
 
 
