@@ -3,10 +3,10 @@
 A name is imported when it is first used: a program that only sends loads no consumer.
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
 import ordermq.loggers  # noqa: F401 - before any of them is used
+from ordermq.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from ordermq import client as client
@@ -241,24 +241,9 @@ _HOMES = {
         "TransactionProducer",
     ),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # So that `import ordermq` is enough for `ordermq.errors.Fenced`.
 _ROOMS = {"client", "config", "consumer", "core", "errors", "events", "health", "model"}
 _ROOMS |= {"producer", "remoting"}
 
 if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
-
-    def __getattr__(name: str) -> object:
-        """Import what is asked for."""
-        if name in _ROOMS:
-            return importlib.import_module(f"ordermq.{name}")
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module 'ordermq' has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"ordermq.{home}"), name)
-        globals()[name] = found  # from now on it is found without this function
-        return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS})
+    __getattr__, __dir__ = lazy_names("ordermq", _HOMES, _ROOMS)

@@ -17,8 +17,9 @@ comment above each field says what it sets, and its range.
 `settings.py` has all of them again as keywords, for type checkers; ci/settings_types.py writes it.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from ordermq.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from ordermq.config.broker import BrokerConfig, Durability
@@ -133,19 +134,6 @@ _HOMES = {
     ),
     "trace": ("TraceConfig",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
-
-    def __getattr__(name: str) -> object:
-        """Import what is asked for."""
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module 'ordermq.config' has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"ordermq.config.{home}"), name)
-        globals()[name] = found  # from now on it is found without this function
-        return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = lazy_names("ordermq.config", _HOMES)

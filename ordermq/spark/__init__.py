@@ -37,8 +37,9 @@ other. Spark finds the format by the package `pyspark_ordermq`.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ordermq.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,25 +69,19 @@ __all__ = [
 
 # Imported when a name is used: Spark's processes that only plan a read import this package, too,
 # and pandas would cost each of them a second.
-_MODULES = {
-    "DeadLetter": "stages.failure_policy",
-    "LagListener": "source.lag_listener",
-    "ParkKey": "stages.failure_policy",
-    "StageContext": "stages.stage_invocation",
-    "apply_in_order": "stages.apply_in_order",
-    "apply_with_state": "stages.apply_with_state",
-    "by_target_queue": "sink.target_queues",
-    "drop_repeats": "stages.deduplication",
-    "ordered_udf": "stages.ordered_udf",
-    "unpark": "stages.failure_policy",
+_HOMES = {
+    "sink.target_queues": ("by_target_queue",),
+    "source.lag_listener": ("LagListener",),
+    "stages.apply_in_order": ("apply_in_order",),
+    "stages.apply_with_state": ("apply_with_state",),
+    "stages.deduplication": ("drop_repeats",),
+    "stages.failure_policy": ("DeadLetter", "ParkKey", "unpark"),
+    "stages.ordered_udf": ("ordered_udf",),
+    "stages.stage_invocation": ("StageContext",),
 }
 
-
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def register(spark: SparkSession) -> None:

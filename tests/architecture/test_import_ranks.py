@@ -21,6 +21,7 @@ RANKS = (
         "config",
         "events",
         "health",
+        "lazy_imports",
         "loggers",
         "private_files",
         "supervisor",

@@ -1,0 +1,35 @@
+"""Names of a package that are imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, Iterable[str]], modules: Iterable[str] = ()
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a package (PEP 562).
+
+    Args:
+        homes: the names by the module of the package that has them.
+        modules: modules of the package that are found without an import, too.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+    found_at_once = frozenset(modules)
+
+    def get(name: str) -> object:
+        if name in found_at_once:
+            return importlib.import_module(f"{package}.{name}")
+        home = home_of.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found: object = getattr(importlib.import_module(f"{package}.{home}"), name)
+        setattr(sys.modules[package], name, found)  # from now on it is found without this function
+        return found
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of, *found_at_once})
+
+    return get, names
