@@ -132,6 +132,11 @@ class MakeRun(Protocol):
         """
 
 
+def _is_single(config: ConsumeConfig) -> bool:
+    """Return True if each batch is committed by itself, or by the listener."""
+    return not config.auto_commit or config.commit_interval_ms == 0
+
+
 def native_runs(
     config: ConsumeConfig, calls: core.interface.CallPlan | None, most_batches: int
 ) -> MakeRun | None:
@@ -142,8 +147,7 @@ def native_runs(
         most_batches: largest number of batches per claim.
     """
     # A run that commits its batches one by one waits for the broker after each of them.
-    is_plain = config.auto_commit and config.commit_interval_ms > 0
-    if calls is None or core.RunPlan is None or core.OrderlyRun is None or not is_plain:
+    if calls is None or core.RunPlan is None or core.OrderlyRun is None or _is_single(config):
         return None
     plan = core.RunPlan(
         calls=calls,
@@ -310,8 +314,7 @@ class OrderlyDispatcher(OrderedDispatcher[AssignedQueue]):
         )
         # One batch per claim, where each is committed by itself or by the listener: there it
         # would show that messages count as done only when their claim ends.
-        is_single = not config.auto_commit or config.commit_interval_ms == 0
-        most = 1 if is_single else _MAX_MESSAGES_PER_CLAIM // self._batch_size
+        most = 1 if _is_single(config) else _MAX_MESSAGES_PER_CLAIM // self._batch_size
         self._max_batches_per_claim = max(1, most)
         on_start = self._record_start if recorder.enabled else None
         calls = CallPlan(
