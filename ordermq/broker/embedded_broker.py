@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import threading
+import weakref
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Self
@@ -81,9 +83,10 @@ class EmbeddedBroker(Starting):
         """
         if self._thread is not None:
             raise StateError("start() may be called only once; create a new EmbeddedBroker")
-        # A daemon: a program that forgets to close its broker still ends.
+        # A daemon: a program that forgets to close its broker still ends, and closes it then.
         self._thread = threading.Thread(target=self._run, name="ordermq-broker", daemon=True)
         self._thread.start()
+        _started.add(self)
         self._is_ready.wait()
         if self._failure is not None:
             self._thread.join()
@@ -169,6 +172,16 @@ class EmbeddedBroker(Starting):
             await server.stop()
         finally:
             store.close()
+
+
+_started: weakref.WeakSet[EmbeddedBroker] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_started.clear)
+
+
+@atexit.register
+def _close_forgotten() -> None:
+    for broker in list(_started):
+        broker.close()
 
 
 def _unwell(reason: str) -> BrokerHealth:

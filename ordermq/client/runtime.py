@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from ordermq.errors import OrderMQError, StateError
 from ordermq.forking import ProcessBound
@@ -22,6 +24,8 @@ _log = logging.getLogger("ordermq.client")
 # only after it.
 SIGNAL_CHECK_S = 0.5
 _HURRIED_S = 5.0  # a bound that nothing should reach: a hurried end waits for nobody
+_ENDED = "the I/O thread has ended: the client was closed, or the program is ending"
+_HALT_S = 2.0  # and this one: no callback on the I/O thread takes as long
 
 
 class Runtime(ProcessBound):
@@ -36,12 +40,14 @@ class Runtime(ProcessBound):
 
     _shared: ClassVar[Runtime | None] = None
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
+    _made: ClassVar[weakref.WeakSet[Runtime]] = weakref.WeakSet()
 
     def __init__(self, name: str = "ordermq-io") -> None:
         self.loop = new_event_loop()
         self._users = 0  # under `_shared_lock`
         self.errors = 0
         self._is_stopping = False
+        self._is_halted = False
         # The loop keeps only weak references: a task nobody holds may be collected while it runs.
         self._tasks: set[asyncio.Task[Any]] = set()
         # The constructor returns with a running loop, so that nobody posts to one that is not.
@@ -49,6 +55,7 @@ class Runtime(ProcessBound):
         self._thread = threading.Thread(target=self._run, args=(started,), name=name, daemon=True)
         self._thread.start()
         started.wait()
+        self._made.add(self)
 
     @classmethod
     def acquire(cls) -> Runtime:
@@ -77,14 +84,46 @@ class Runtime(ProcessBound):
 
     def join(self) -> None:
         """Wait for the end of the thread, if its last user has let it go."""
+        if self._is_halted:
+            return
         # A client that is closed by a callback on the I/O thread cannot wait for that thread.
         if self._users <= 0 and threading.current_thread() is not self._thread:
             self._thread.join()
+
+    @property
+    def is_halted(self) -> bool:
+        """True once the program ends: nothing runs on the I/O thread any more."""
+        return self._is_halted
 
     @classmethod
     def _forget(cls) -> None:
         cls._shared = None
         cls._shared_lock = threading.Lock()  # another thread may have held it during the fork
+        cls._made = weakref.WeakSet()
+
+    @classmethod
+    def _halt_all(cls) -> None:
+        """Stop the threads of clients that nobody has closed, while the program ends.
+
+        Python stops a daemon thread where it next asks for the interpreter. After the interpreter
+        has ended uvloop asks in a way that ends the process by a segmentation fault.
+        """
+        for runtime in list(cls._made):
+            runtime._halt()
+
+    def _halt(self) -> None:
+        halted = threading.Event()
+
+        def hold() -> None:
+            # It refuses as a closed one does: what is posted from here on would never run.
+            self.loop.call_soon_threadsafe = _refuse  # type: ignore[method-assign]
+            self._is_halted = True
+            halted.set()
+            threading.Event().wait()
+
+        with contextlib.suppress(RuntimeError):  # it was closed
+            self.loop.call_soon_threadsafe(hold)
+            halted.wait(_HALT_S)
 
     @property
     def is_io_thread(self) -> bool:
@@ -114,8 +153,15 @@ class Runtime(ProcessBound):
             raise
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
-        """Start `work` on the I/O thread, from any thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        """Start `work` on the I/O thread, from any thread.
+
+        Raises: StateError: the thread has ended.
+        """
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:
+            work.close()  # else Python warns that it was never awaited
+            raise StateError(_ENDED) from None
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Start a task; call on the I/O thread. An error that ends the task is logged once."""
@@ -183,7 +229,14 @@ class Runtime(ProcessBound):
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
 
 
+def _refuse(*ignored: object, **also_ignored: object) -> NoReturn:
+    raise StateError(_ENDED)
+
+
 os.register_at_fork(after_in_child=Runtime._forget)
+# Handlers run in the reverse order of their registration. A program that closes its clients in one
+# of its own has imported this module before, as a rule.
+atexit.register(Runtime._halt_all)
 
 
 async def result_of(returned: Awaitable[_T]) -> _T:

@@ -155,6 +155,13 @@ class ClientSession(ProcessBound):
             if not self._is_released:
                 if self.runtime.is_io_thread:
                     raise StateError("a client cannot be closed on the I/O thread")
+                if self.runtime.is_halted:  # the end of the process disconnects
+                    _log.error(
+                        "client %s: closed too late, when the program had ended its I/O thread: "
+                        "register the exit handler after the import of ordermq",
+                        self.client_id,
+                    )
+                    return
                 self.runtime.submit(self.end()).result()
         self.runtime.join()
 

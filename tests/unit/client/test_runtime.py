@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -142,3 +144,46 @@ def test_an_abandoned_request_that_failed_is_no_internal_error(
     runtime.call(asyncio.sleep(0))
     assert runtime.errors == 0
     assert caplog.records == []
+
+
+def run_program(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_timer_after_the_end_of_the_interpreter_does_not_end_the_process_by_a_signal() -> None:
+    # The C library's exit calls usleep with the exit status, of which the system sees 8 bits: the
+    # process lives on for half a second when the interpreter has ended, and the timer comes due.
+    done = run_program(
+        "import ctypes, sys\n"
+        "from ordermq.client.runtime import Runtime\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.on_exit(ctypes.cast(libc.usleep, ctypes.c_void_p), None)\n"
+        "Runtime.acquire().post_after(0.2, print)\n"
+        "sys.exit(256 * 2000)\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_client_closed_after_the_io_thread_was_halted_says_so_at_once() -> None:
+    done = run_program(
+        "import atexit\n"
+        "clients = []\n"
+        "atexit.register(lambda: [each.close() for each in clients])\n"  # before the import
+        "from ordermq import Producer, PushConsumer\n"
+        "from ordermq.broker import EmbeddedBroker\n"
+        "broker = EmbeddedBroker()\n"
+        "broker.start()\n"
+        "producer = Producer('p', name_servers=broker.name_servers)\n"
+        "consumer = PushConsumer('c', name_servers=broker.name_servers)\n"
+        "consumer.subscribe('orders')\n"
+        "consumer.orderly(print)\n"
+        "for each in producer, consumer:\n"
+        "    each.start()\n"
+        "    clients.append(each)\n"
+    )
+    assert done.returncode == 0
+    assert done.stderr.count("closed too late") == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
