@@ -10,6 +10,7 @@ from matplotlib import pyplot
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from bench.core.page import PICTURES
+from bench.end_to_end.pictures import head
 
 _OURS = ("#1b4965", "#e07a5f", "#3d9970", "#b5838d")
 _PEERS = ("#6c757d", "#adb5bd", "#d4a373")
@@ -63,7 +64,8 @@ def draw(result: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for work, (file, _) in PICTURES.items():
         if work in result["medians"]:
-            picture(result["medians"][work], LINES[work], folder / file, *WORDS[work])
+            load = f"CPU time of one thread, median of {result['rounds']} rounds"
+            picture(result["medians"][work], LINES[work], folder / file, *WORDS[work], load)
 
 
 def picture(
@@ -73,9 +75,10 @@ def picture(
     title: str,
     along: str,
     up: str,
+    load: str,
 ) -> None:
     """Draw one picture; a line that was not measured is left out."""
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 4.3), layout="constrained")
     for peer, case, label, color in lines:
         found = points(medians.get(peer, {}), case)
         if found:
@@ -83,7 +86,7 @@ def picture(
             axes.loglog(sizes, values, marker="o", markersize=4, color=color, label=label)
     axes.set_xlabel(along)
     axes.set_ylabel(up)
-    axes.set_title(title, loc="left")
+    head(figure, title, load)
     axes.minorticks_off()
     axes.xaxis.set_major_locator(LogLocator(numticks=6))
     low, high = axes.get_ylim()

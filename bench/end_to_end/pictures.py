@@ -36,43 +36,44 @@ def draw(results: dict[str, dict[str, Any]], folder: Path) -> None:
 
 def embedded(result: dict[str, Any]) -> Figure:
     """Draw the throughput of catch-up as bars."""
-    figure, axes = pyplot.subplots(figsize=(7, 2.6), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 2.8), layout="constrained")
     rates = {
         SHOWN_AS.get(name, name): row["messages_per_second"] / 1000
         for name, row in result["rows"].items()
     }
     bars_of(axes, rates, "%.0f k")
     axes.set_xlabel("thousand messages per second")
-    axes.set_title("Catch-up on the embedded broker, one consumer", loc="left")
+    head(figure, "Catch-up from the embedded broker, one consumer", load(result))
     return figure
 
 
 def beside_peers(result: dict[str, Any]) -> Figure:
     """Draw throughput and CPU of each client that catches up from a RocketMQ broker."""
-    figure, both = pyplot.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
+    figure, both = pyplot.subplots(1, 2, figsize=(9, 3.3), layout="constrained", sharey=True)
     rows = sorted(result["rows"].items(), key=lambda item: -item[1]["messages_per_second"])
     bars_of(both[0], {n: row["messages_per_second"] / 1000 for n, row in rows}, "%.0f k")
     bars_of(both[1], {n: row["cpu_us_per_message"] for n, row in rows}, "%.2f")
     both[0].set_xlabel("thousand messages per second")
     both[1].set_xscale("log")  # the slowest takes some 400 times as much as the quickest
     both[1].xaxis.set_major_formatter(PLAIN_NUMBERS)
-    both[1].set_xlabel("CPU us per message (log scale)")
+    both[1].set_xlabel("microseconds of CPU per message (log scale)")
     both[0].set_title("Throughput", loc="left")
     both[1].set_title("CPU per message", loc="left")
-    figure.suptitle(f"Catch-up from RocketMQ {result['workload']['rocketmq']}", x=0.02, ha="left")
+    head(figure, "Catch-up of one orderly consumer", load(result))
     return figure
 
 
 def sends(result: dict[str, Any]) -> Figure:
     """Draw ordered sends, one panel per mode: their throughputs differ a hundredfold."""
     ways = result["rows"]
-    figure, panels = pyplot.subplots(len(ways), 1, figsize=(7, 4.4), layout="constrained")
+    figure, panels = pyplot.subplots(len(ways), 1, figsize=(7, 4.8), layout="constrained")
     for axes, (way, clients) in zip(panels, ways.items(), strict=True):
         bars_of(
             axes, {n: row["messages_per_second"] / 1000 for n, row in clients.items()}, "%.1f k"
         )
-        axes.set_title(f"Ordered sends: {way}", loc="left")
+        axes.set_title(way, loc="left")
     panels[-1].set_xlabel("thousand messages per second")
+    head(figure, "Ordered sends of one producer, by mode", load(result))
     return figure
 
 
@@ -80,7 +81,7 @@ def latency(result: dict[str, Any]) -> Figure:
     """Draw the latency from send to listener by percentile."""
     rates = dict(sorted(result["rates"].items(), key=lambda item: int(item[0])))
     figure, panels = pyplot.subplots(
-        1, len(rates), figsize=(9, 3), layout="constrained", sharey=True, squeeze=False
+        1, len(rates), figsize=(9, 3.3), layout="constrained", sharey=True, squeeze=False
     )
     shares = {
         "p50": "p50_us",
@@ -98,20 +99,15 @@ def latency(result: dict[str, Any]) -> Figure:
         axes.set_title(f"{int(rate):,} messages per second", loc="left")
         axes.set_xlabel("percentile")
         bare(axes)
-    panels[0][0].set_ylabel("ms (log scale)")
+    panels[0][0].set_ylabel("milliseconds from send to listener\n(log scale)")
     panels[0][0].legend(frameon=False)
-    work = result["workload"]
-    figure.suptitle(
-        f"Latency from send to listener, RocketMQ {work['rocketmq']}, {work['keys']} keys",
-        x=0.02,
-        ha="left",
-    )
+    head(figure, "Latency from send to listener", load(result))
     return figure
 
 
 def hand_off(result: dict[str, Any]) -> Figure:
     """Draw the pause of a moved queue, median to worst."""
-    figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
     labels: list[str] = []
     for row in result["rows"]:
         for kind in ("join", "leave"):
@@ -123,10 +119,33 @@ def hand_off(result: dict[str, Any]) -> Figure:
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel("pause of a moved queue in ms: median (dot) to worst")
-    axes.set_title("Hand-off: a member joins or leaves under load", loc="left")
+    axes.set_xlabel("milliseconds a moved queue is paused: median (dot) to worst")
+    head(figure, "Hand-off when a third member joins or leaves", load(result))
     bare(axes)
     return figure
+
+
+def load(result: dict[str, Any]) -> str:
+    """Tell the load a result was measured under: broker, messages, queues."""
+    work = result["workload"]
+    broker = f"RocketMQ {work['rocketmq']}" if "rocketmq" in work else "embedded broker"
+    parts = [broker]
+    if "messages" in work:
+        parts.append(f"{work['messages']:,} messages of {work['body_bytes']} bytes")
+    elif "body_bytes" in work:
+        parts.append(f"bodies of {work['body_bytes']} bytes")
+    if "messages_per_second" in work:
+        parts.append(f"{work['messages_per_second']:,} messages per second")
+    if "keys" in work:
+        parts.append(f"{work['keys']} keys")
+    parts.append(f"{work['queues']} queues")
+    return ", ".join(parts)
+
+
+def head(figure: Figure, what: str, load: str) -> None:
+    """Head a picture with what it shows, and the load below in small."""
+    figure.suptitle(f"{what}\n", x=0.01, ha="left", fontsize="large")
+    figure.text(0.01, 0.985, f"\n{load}", ha="left", va="top", fontsize="small", linespacing=1.7)
 
 
 def bars_of(axes: Axes, values: dict[str, float], words: str) -> None:

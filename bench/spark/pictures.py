@@ -7,6 +7,8 @@ from typing import Any
 
 from matplotlib import pyplot
 
+from bench.end_to_end.pictures import head
+
 _LINES = {
     "jvm": ("JVM", "#9aa5b1"),
     "workers": ("Python workers of the executors, total", "#2a6f97"),
@@ -23,19 +25,22 @@ def draw_memory(result: dict[str, Any], folder: Path) -> Path:
     samples = result["samples"]
     millions = [one["rows"] / 1e6 for one in samples]
     figure, (memory, lag) = pyplot.subplots(
-        2, 1, figsize=(8, 5), layout="constrained", sharex=True, height_ratios=(3, 1)
+        2, 1, figsize=(8, 5.2), layout="constrained", sharex=True, height_ratios=(3, 1)
     )
     for name, (label, color) in _LINES.items():
         memory.plot(millions, [one[name] for one in samples], color=color, label=label, lw=1.3)
-    memory.set_ylabel("resident MiB")
+    memory.set_ylabel("resident memory in MiB")
     memory.set_ylim(bottom=0)
     memory.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    memory.set_title(
-        f"{result['workload']['rows']:,} messages: source, ordered stage, sink, one query",
-        loc="left",
+    work = result["workload"]
+    head(
+        figure,
+        "Memory and backlog of one query: source, ordered stage, sink",
+        f"{work['rows']:,} messages of {work['body_bytes']} bytes, {work['keys']:,} keys, at most "
+        f"{work['max_rows']:,} rows per micro-batch, JVM heap {work['jvm_memory']}",
     )
     lag.step(millions, [one["lag"] / 1e6 for one in samples], where="post", color="#D55E00")
-    lag.set_ylabel("millions behind")
+    lag.set_ylabel("million rows\nbehind")
     lag.set_xlabel("million rows read")
     lag.set_ylim(bottom=0)
     for axes in (memory, lag):
@@ -51,7 +56,7 @@ def draw_growth(result: dict[str, Any], folder: Path) -> Path:
     """Draw the throughput relative to the baselines into `folder`."""
     axes = result["axes"]
     figure, panels = pyplot.subplots(
-        1, len(axes), figsize=(11, 3.6), layout="constrained", sharey=True
+        1, len(axes), figsize=(11, 4), layout="constrained", sharey=True
     )
     for panel, (axis, lines) in zip(panels, axes.items(), strict=True):
         for (name, points), (color, mark) in zip(lines.items(), _PAIR_STYLES, strict=False):
@@ -71,6 +76,12 @@ def draw_growth(result: dict[str, Any], folder: Path) -> Path:
         panel.legend(frameon=False, fontsize=7, loc="lower left")
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("throughput relative to baseline")
+    head(
+        figure,
+        "Throughput of the bridge relative to the same work in Spark alone",
+        f"{result['workload']['rows']:,} rows, median of {result['workload']['rounds']} rounds; "
+        "bands from the least to the most",
+    )
     panels[0].set_ylim(bottom=0)  # once all lines are drawn: it ends the scaling
     target = folder / "spark_growth.png"
     folder.mkdir(parents=True, exist_ok=True)
