@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import TopicRoute
 
 _log = logging.getLogger("ordermq.consumer")
+_FIRST_LOCK_RETRY_MS = 20
 _UNKNOWN_TOPIC_RETRY_MS = 500  # a topic is created by its first message: do not miss many
 _NO_SUCH_TOPIC = (
     "topic not found on any broker; waiting for it to be created. Check its name, or create it "
@@ -98,11 +100,38 @@ def share_of(
     return share
 
 
+class LockRetries:
+    """Pauses between requests for locks of a topic that other members still hold.
+
+    RocketMQ's brokers tell nobody when a lock becomes free. A member that was told of a change
+    unlocks within milliseconds, as a rule: so the pauses begin short, and every second one is
+    twice as long as the one before. That is nine requests in the first second.
+
+    Args:
+        longest_ms: the last pause, kept for as long as the locks are refused.
+    """
+
+    def __init__(self, longest_ms: int) -> None:
+        self._longest_ms = longest_ms
+        self._refused: frozenset[MessageQueue] = frozenset()
+        self._pauses = 0
+
+    def pause_ms(self, refused: frozenset[MessageQueue]) -> int:
+        """Return the pause after a request; it is a short one if another queue was refused."""
+        if refused - self._refused:
+            self._pauses = 0
+        self._refused = refused
+        doublings = self._pauses // 2
+        self._pauses += 1
+        return min(_FIRST_LOCK_RETRY_MS << min(doublings, 16), self._longest_ms)
+
+
 class Rebalancer:
     """Keeps the queues this member holds equal to its share; on the I/O thread.
 
     Args:
-        retry_ms: pause before a refused lock, or a broker that failed, is asked again.
+        retry_ms: pause before a broker that failed is asked again; the longest before a refused
+            lock is.
         is_broadcasting: the share is every queue of every topic.
         topics: returns the subscribed topics, sorted; the group's retry topic too.
         make_queue: makes the state of a queue under a lease, from an offset.
@@ -152,6 +181,7 @@ class Rebalancer:
         self._passing = asyncio.Lock()
         self._own_id = client.client_id
         self._next_pass_ms = config.rebalance_interval_ms
+        self._lock_retries: dict[str, LockRetries] = defaultdict(lambda: LockRetries(retry_ms))
 
     def assigned(self) -> list[AssignedQueue]:
         """Return the queues held or still being released, sorted; any thread."""
@@ -299,16 +329,19 @@ class Rebalancer:
             self._release(self.held[queue])
         # A queue still being released comes back with a later pass, which the end of its
         # release starts: two objects of one queue would run its listener twice.
-        await self._acquire([queue for queue in todo.acquire if queue not in self.held])
+        await self._acquire(topic, [queue for queue in todo.acquire if queue not in self.held])
 
-    async def _acquire(self, queues: Sequence[MessageQueue]) -> None:
+    async def _acquire(self, topic: str, queues: Sequence[MessageQueue]) -> None:
         if not queues or self._closing or self._has_left:
+            self._lock_retries.pop(topic, None)
             return
         leases = await self._locks.acquire(queues)
         # Refused ones belong to members that still drain: usually the next try gets them. The
         # embedded broker wakes this member as the lock becomes free.
-        if len(leases) < len(queues):
-            self._try_again_in(self._retry_ms)
+        if refused := frozenset(queues).difference(leases):
+            self._try_again_in(self._lock_retries[topic].pause_ms(refused))
+        else:
+            self._lock_retries.pop(topic, None)
         await asyncio.gather(*(self._take(queue, lease) for queue, lease in leases.items()))
         for topic, count in sorted(self._offsets.take_skipped().items()):
             _log.warning(

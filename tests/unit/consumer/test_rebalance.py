@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordermq.config import RebalanceConfig
-from ordermq.consumer.group.rebalance import Plan, plan, share_of
+from ordermq.consumer.group.rebalance import LockRetries, Plan, plan, share_of
 from ordermq.model.message_queue import MessageQueue
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(8)]
@@ -37,3 +37,32 @@ def test_members_compute_disjoint_shares_from_lists_in_any_order() -> None:
 def test_a_member_the_broker_forgot_has_no_share_rather_than_an_empty_one() -> None:
     assert share_of(RebalanceConfig(), QUEUES, ["a", "b"], "me") is None
     assert share_of(RebalanceConfig(), QUEUES, [], "me") is None
+
+
+def pauses(retries: LockRetries, count: int, *refused: MessageQueue) -> list[int]:
+    return [retries.pause_ms(frozenset(refused)) for _ in range(count)]
+
+
+def test_locks_are_asked_for_soon_at_first_and_then_seldom() -> None:
+    assert pauses(LockRetries(200), 10, QUEUES[0]) == [20, 20, 40, 40, 80, 80, 160, 160, 200, 200]
+    assert pauses(LockRetries(10), 3, QUEUES[0]) == [10, 10, 10]
+
+
+def test_the_pauses_are_short_again_only_for_a_queue_that_was_not_refused_before() -> None:
+    retries = LockRetries(200)
+    pauses(retries, 10, *QUEUES[:3])
+    assert pauses(retries, 1, *QUEUES[:2]) == [200], "others were granted meanwhile"
+    assert pauses(retries, 2, *QUEUES[:3]) == [20, 20], "one that was granted is refused again"
+
+
+@given(st.lists(st.sets(st.sampled_from(QUEUES[:2]), min_size=1), min_size=1, max_size=60))
+def test_each_refusal_of_another_queue_costs_eight_early_requests_at_most(
+    refusals: list[set[MessageQueue]],
+) -> None:
+    retries = LockRetries(200)
+    early, changes, before = 0, 0, set[MessageQueue]()
+    for refused in refusals:
+        early += retries.pause_ms(frozenset(refused)) < 200
+        changes += bool(refused - before)
+        before = refused
+    assert early <= 8 * changes
