@@ -15,7 +15,7 @@ consumers=$(printf 'tests/component/test_%s.py ' orderly_consumer async_consumer
 for core in ${CORES:-cffi reference cython}; do
     if [ "$core" = cython ]; then
         echo "ordermq: consumers by the native consume loop, on cython"
-        ORDERMQ_CORE=cython ORDERMQ_LOOPS=native "$venv/bin/python" -m pytest -n 3 -q tests/unit/consumer \
+        ORDERMQ_CORE=cython ORDERMQ_CONSUME_PATH=native "$venv/bin/python" -m pytest -n 3 -q tests/unit/consumer \
             $consumers "$@"
     else
         echo "ordermq: the parts that use the core, on $core"

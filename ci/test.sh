@@ -23,10 +23,10 @@ for core in cffi reference; do
     ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer $engines
 done
 echo "ordermq: consumers by the pull engine, on cython"
-ORDERMQ_CORE=cython ORDERMQ_PULLS=native $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
+ORDERMQ_CORE=cython ORDERMQ_PULL_PATH=native $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
     tests/component/test_{hand_off,queue_control,damaged_answers,forking,failing_messages}.py
 echo "ordermq: orderly consumers by the native consume loop, on cython; ci/engines.sh runs more"
-ORDERMQ_CORE=cython ORDERMQ_LOOPS=native $pytest -q tests/component/test_orderly_consumer.py
+ORDERMQ_CORE=cython ORDERMQ_CONSUME_PATH=native $pytest -q tests/component/test_orderly_consumer.py
 echo "ordermq: all tests, on cython"
 ORDERMQ_CORE=cython $pytest --durations=10 "$@"
 if ! command -v java >/dev/null || ! command -v javac >/dev/null || ! command -v mvn >/dev/null; then

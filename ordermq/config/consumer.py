@@ -61,8 +61,8 @@ class ConsumePathKind(StrEnum):
     NATIVE = "native"  # the native loop, where it can; elsewhere the Python one
 
 
-PULL_PATH_VARIABLE = "ORDERMQ_PULLS"
-CONSUME_PATH_VARIABLE = "ORDERMQ_LOOPS"
+PULL_PATH_VARIABLE = "ORDERMQ_PULL_PATH"
+CONSUME_PATH_VARIABLE = "ORDERMQ_CONSUME_PATH"
 _Path = TypeVar("_Path", PullPathKind, ConsumePathKind)
 
 
@@ -125,7 +125,7 @@ class PullConfig:
     # it; 0: off. They are read again on each take-over. 0..1000000.
     deduplicate: int = 0
     # Path of pulls: "python", or "native" for the pull engine where it can; default from
-    # ORDERMQ_PULLS.
+    # ORDERMQ_PULL_PATH.
     pull_path: PullPathKind = field(default_factory=_pull_path)
 
     def __post_init__(self) -> None:
@@ -251,7 +251,7 @@ class ConsumeConfig:
     # By key: order of messages without a sharding key, "lane" or "barrier".
     keyless: Keyless = Keyless.LANE
     # Loop that calls an orderly listener: "python", or "native" where the core has it; default from
-    # ORDERMQ_LOOPS.
+    # ORDERMQ_CONSUME_PATH.
     consume_path: ConsumePathKind = field(default_factory=_consume_path)
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Pulls on both paths: the engine must bring the same messages, and nothing that was given up.
 
-ci/test.sh runs the suites of consumers on both, too (ORDERMQ_PULLS).
+ci/test.sh runs the suites of consumers on both, too (ORDERMQ_PULL_PATH).
 """
 
 from __future__ import annotations
