@@ -8,4 +8,8 @@ bin=$venv/bin
 "$bin/ruff" format --check .
 "$bin/mypy"
 "$bin/mypy" examples
+if command -v node >/dev/null; then # else pyright would download it
+    # Those of Spark follow in ci/spark.sh, which installs PySpark.
+    "$bin/pyright" --pythonpath "$bin/python" $(ls examples/*.py | grep -v _on_spark)
+fi
 "$bin/python" -m bench.report --check

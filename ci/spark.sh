@@ -20,4 +20,7 @@ if [ "${1:-}" = --long ]; then
     marked=
     shift
 fi
+if command -v node >/dev/null; then # else pyright would download it
+    "$venv/bin/pyright" --pythonpath "$venv/bin/python" examples/*_on_spark.py
+fi
 ORDERMQ_SPARK=1 exec "$venv/bin/python" -m pytest tests/spark -q --durations=10 -m "$marked" "$@"

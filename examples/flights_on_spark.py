@@ -106,7 +106,7 @@ def run(
     )
     printed = -1
     while True:
-        is_over = query.awaitTermination(0.2)
+        is_over = query.awaitTermination(0.2)  # pyright: ignore[reportArgumentType]
         for progress in query.recentProgress:
             if progress["batchId"] > printed and progress["numInputRows"]:
                 printed = progress["batchId"]
@@ -260,7 +260,7 @@ def imported_from(spark: SparkSession) -> set[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description="Process flights on Spark in order.")
     parser.add_argument("--name-servers", default="127.0.0.1:9876")
     parser.add_argument("--folder", type=Path, required=True, help="folder for checkpoint and logs")
     parser.add_argument("--max-rows", type=int, default=30_000, help="maximum rows per micro-batch")

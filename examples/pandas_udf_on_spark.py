@@ -33,8 +33,9 @@ def change(amount: pd.Series) -> pd.Series:
 def total(columns: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
     totals: dict[int, float] = defaultdict(float)  # a task may read several queues
     for queue_id, amount in columns:
-        so_far = amount.cumsum() + totals[queue_id[0]]
-        totals[queue_id[0]] = so_far.iloc[-1]
+        queue = int(queue_id.iloc[0])
+        so_far = amount.cumsum() + totals[queue]
+        totals[queue] = so_far.iloc[-1]
         yield so_far
 
 
@@ -52,7 +53,7 @@ def with_totals(messages: DataFrame) -> DataFrame:
 
 def main() -> None:
     """Show the totals of what is in the topic."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Show totals of a topic.")
     parser.add_argument("--name-servers", required=True)
     parser.add_argument("--topic", required=True)
     given = parser.parse_args()
