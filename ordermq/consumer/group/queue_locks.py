@@ -23,6 +23,7 @@ from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
+_NOT_RENEWED = "it could not be renewed in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ class Locks(Protocol):
     def is_doubtful(self, queue: MessageQueue) -> bool:
         """Return True if the broker may have forgotten the queue's grant since `acquire`."""
 
+    async def is_over(self, assigned: AssignedQueue) -> bool:
+        """Return True if the lease has ended for good: no renewal on its way can revive it."""
+
     async def prepare_release(self, assigned: AssignedQueue) -> None:
         """Do what must come before `release`, beside the queue's last commit."""
 
@@ -153,6 +157,9 @@ class NoLocks:
 
     def is_doubtful(self, queue: MessageQueue) -> bool:
         return False
+
+    async def is_over(self, assigned: AssignedQueue) -> bool:
+        return assigned.lease is None
 
     async def prepare_release(self, assigned: AssignedQueue) -> None:
         """Nothing was granted."""
@@ -251,7 +258,8 @@ class QueueLocks:
         return {queue: lease for answer in answers for queue, lease in answer.items()}
 
     def is_doubtful(self, queue: MessageQueue) -> bool:
-        return self._losses_at_grant[queue] != self._losses
+        # None: it was released while its lock was regained.
+        return self._losses_at_grant.get(queue) != self._losses
 
     def connection_lost(self, address: str) -> None:
         self._losses += 1  # for queues between their grant and their first batch
@@ -294,11 +302,21 @@ class QueueLocks:
                 continue
             lease = assigned.lease
             if lease is not None and not lease.is_valid(now_ms):
-                assigned.lose_lease("it could not be renewed in time")
+                assigned.lose_lease(_NOT_RENEWED)
                 lease = None
             (valid if lease is not None else lost).append(assigned)
         # Both at once: a broker that does not answer must not delay the renewals at another.
         await asyncio.gather(self._renew(valid), self._regain(lost))
+
+    async def is_over(self, assigned: AssignedQueue) -> bool:
+        # Behind the renewal that may be under way: its answer counts from its send, and comes
+        # after the deadline where a broker restarts.
+        async with self._request_lock_of[assigned.queue.broker_name]:
+            lease = assigned.lease
+            if lease is not None and lease.is_valid(self._client.clock.now_ms()):
+                return False
+            assigned.lose_lease(_NOT_RENEWED)
+            return True
 
     async def prepare_release(self, assigned: AssignedQueue) -> None:
         # One round trip more before the unlock, and members that are told of a leaving one would

@@ -102,9 +102,11 @@ class Revocation:
             if await self._offsets.commit_last(assigned):
                 return True
             lease, now_ms = assigned.lease, self._client.clock.now_ms()
-            if lease is None or not lease.is_valid(now_ms):
+            if lease is None or (not lease.is_lock and now_ms >= last_try_ms):
                 return True
-            if not lease.is_lock and now_ms >= last_try_ms:
+            # Else the answer of a renewal could revive the lease behind the last try, and the lock
+            # would be released before what is done was committed.
+            if not lease.is_valid(now_ms) and await self._locks.is_over(assigned):
                 return True
             # The broker may have left the routes, or moved, since they were last asked for.
             await self._client.routes.refresh_soon(assigned.queue.topic)

@@ -236,7 +236,7 @@ def test_the_environment_chooses_the_loop(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(CONSUME_PATH_VARIABLE, "native")
     assert ConsumeConfig().consume_path == "native"
     monkeypatch.setenv(CONSUME_PATH_VARIABLE, "fast")
-    with pytest.raises(ConfigError, match=r"ORDERMQ_CONSUME_PATH='fast' in the environment: expected"):
+    with pytest.raises(ConfigError, match=r"ORDERMQ_CONSUME_PATH='fast' in the environment"):
         ConsumeConfig()
 
 

@@ -16,6 +16,7 @@ from ordermq.client.broker_api import LockGrant
 from ordermq.clock import ManualClock
 from ordermq.config import LeaseConfig
 from ordermq.consumer.group.queue_locks import LeaseTimes, QueueLocks
+from ordermq.consumer.group.revocation import Revocation
 from ordermq.consumer.offsets.lock_epochs import LocalEpochs
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
@@ -81,6 +82,7 @@ def test_a_lease_counts_from_the_send_of_its_request() -> None:
 QUEUE = MessageQueue("orders", "b", 0)
 WALL_MS = 1_700_000_000_000
 LOCK_TIMEOUT_MS = 1_000  # RemotingConfig's
+LATE_MS = 20_000
 
 
 class Broker:
@@ -102,11 +104,14 @@ class Broker:
         )
         lease = self.times.lease(1, self._start_ms)
         self.queue = AssignedQueue(QUEUE, "g", lease, 0, callbacks)
-        client = SimpleNamespace(
+        client = self.client = SimpleNamespace(
             clock=self.clock,
             api=SimpleNamespace(lock=self.lock, unlock=self.unlock),
             routes=SimpleNamespace(
-                master_of=lambda name: name, brokers_at=lambda address: {address}
+                master_of=lambda name: name,
+                brokers_at=lambda address: {address},
+                is_away=lambda name: False,
+                refresh_soon=lambda topic: asyncio.sleep(0),
             ),
             outages=SimpleNamespace(failed=lambda *_: None),
             doubt_route=lambda topic: None,
@@ -129,6 +134,9 @@ class Broker:
     ) -> LockGrant:
         self.sent_ms.append(self.clock.now_ms() - self._start_ms)
         answer = self.answers.pop(0) if self.answers else "granted"
+        if answer == "late":
+            await self.clock.sleep_ms(LATE_MS)
+            answer = "granted"
         if answer == "granted":
             return LockGrant(dict.fromkeys(queues, self.epoch), self._lock_ms, "")
         if answer == "silence":
@@ -202,6 +210,66 @@ def test_the_oldest_lease_decides_when_to_renew() -> None:
     assert times.pause_ms([28_000], 9_900, 200) == 100
     assert times.pause_ms([28_000], 10_000, 200) == 200, "due, and yet not renewed: it failed"
     assert times.pause_ms([28_000, 38_000], 10_000, 5_000) == 1_000
+
+
+def test_a_lock_that_is_released_while_it_is_regained_is_given_back() -> None:
+    broker = Broker(None)
+    broker.queue.lose_lease("a test's own")
+    broker.locks._epochs = epochs = LosingEpochs(broker.clock)
+    epochs.lose = lambda: broker.queue.discard()  # what a release does, and then forgets its grant
+
+    async def start_offset(*_: object) -> tuple[int, bool]:
+        broker.locks._losses_at_grant.pop(QUEUE)
+        return 0, True
+
+    broker.locks._offsets = cast(Any, SimpleNamespace(start_offset=start_offset))
+    asyncio.run(broker.locks.renew_all())
+    assert broker.unlocked == [QUEUE]
+
+
+@pytest.mark.parametrize("answer", ["late", "silence"])
+def test_a_renewal_that_is_answered_late_releases_nothing_before_the_commit(answer: str) -> None:
+    # A broker restarts: no commit gets through, the lease ends, and the renewal that was sent
+    # before its end is answered after it.
+    broker = Broker(None)
+    broker.answers = [answer]
+    done: list[str] = []
+
+    async def commit_last(assigned: AssignedQueue) -> bool:
+        lease = assigned.lease
+        is_back = broker.clock.now_ms() - broker._start_ms > broker.stop_ms + 1_000
+        if lease is None or not is_back or not lease.is_valid(broker.clock.now_ms()):
+            return False
+        done.append("commit")
+        return True
+
+    async def unlock(*_: object) -> None:
+        done.append("unlock")
+
+    broker.client.api.unlock = unlock
+    offsets = SimpleNamespace(commit_last=commit_last, forget=lambda queue: None)
+    revocation = Revocation(
+        cast(Any, broker.client), broker.locks, cast(Any, offsets),
+        ConsumerStatistics(broker.clock), 30_000, lambda: True,
+    )  # fmt: skip
+
+    async def work() -> None:
+        release = asyncio.ensure_future(revocation.release(broker.queue))
+        await stepped(broker, broker.stop_ms - LATE_MS // 2)
+        renewal = asyncio.ensure_future(broker.locks.renew_all())
+        await stepped(broker, 2 * LATE_MS)
+        await asyncio.gather(renewal, release)
+
+    asyncio.run(work())
+    assert done == (["commit", "unlock"] if answer == "late" else [])
+
+
+async def stepped(broker: Broker, time_ms: int) -> None:
+    """Let time pass, and everybody act in between."""
+    for _ in range(0, time_ms, 100):
+        broker.clock.advance(100)
+        for _ in range(20):
+            await asyncio.sleep(0)
 
 
 class LosingEpochs(LocalEpochs):
