@@ -22,8 +22,8 @@ for core in cffi reference; do
     echo "ordermq: messages through the core, on $core"
     ORDERMQ_CORE=$core ORDERMQ_EVENT_LOOP=asyncio $pytest -q tests/unit/model tests/unit/consumer $engines
 done
-echo "ordermq: consumers by the pull engine, on cython"
-ORDERMQ_CORE=cython ORDERMQ_PULL_PATH=native $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
+echo "ordermq: consumers without the pull engine, on cython"
+ORDERMQ_CORE=cython ORDERMQ_PULL_PATH=python $pytest -q tests/component/test_{orderly,concurrent}_consumer.py \
     tests/component/test_{hand_off,queue_control,damaged_answers,forking,failing_messages}.py
 echo "ordermq: orderly consumers by the native consume loop, on cython; ci/engines.sh runs more"
 ORDERMQ_CORE=cython ORDERMQ_CONSUME_PATH=native $pytest -q tests/component/test_orderly_consumer.py

@@ -66,11 +66,11 @@ CONSUME_PATH_VARIABLE = "ORDERMQ_CONSUME_PATH"
 _Path = TypeVar("_Path", PullPathKind, ConsumePathKind)
 
 
-def _path_from(variable: str, kind: type[_Path]) -> _Path:
-    """Return the path that the environment sets; the Python path by default."""
+def _path_from(variable: str, default: _Path) -> _Path:
+    """Return the path that the environment sets, or the default."""
     text = os.environ.get(variable, "")
     try:
-        return kind(text or "python")
+        return type(default)(text or default)
     except ValueError:
         raise ConfigError(
             f"{variable}={text!r} in the environment: expected python or native"
@@ -78,11 +78,11 @@ def _path_from(variable: str, kind: type[_Path]) -> _Path:
 
 
 def _pull_path() -> PullPathKind:
-    return _path_from(PULL_PATH_VARIABLE, PullPathKind)
+    return _path_from(PULL_PATH_VARIABLE, PullPathKind.NATIVE)
 
 
 def _consume_path() -> ConsumePathKind:
-    return _path_from(CONSUME_PATH_VARIABLE, ConsumePathKind)
+    return _path_from(CONSUME_PATH_VARIABLE, ConsumePathKind.PYTHON)
 
 
 class Keyless(StrEnum):
@@ -124,7 +124,7 @@ class PullConfig:
     # Drop a message that a producer sent again, if its id is that of one of so many messages before
     # it; 0: off. They are read again on each take-over. 0..1000000.
     deduplicate: int = 0
-    # Path of pulls: "python", or "native" for the pull engine where it can; default from
+    # Path of pulls: "native" for the pull engine where it can, or "python"; default from
     # ORDERMQ_PULL_PATH.
     pull_path: PullPathKind = field(default_factory=_pull_path)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ordermq.config.consumer import PULL_PATH_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "internals" / "architecture.md"
@@ -36,10 +39,11 @@ def walks() -> dict[str, list[str]]:
     return {title: _ITEM.findall(body) for title, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def entered(what: str) -> list[str]:
+def entered(what: str, pull_path: str) -> list[str]:
     answer = subprocess.run(
         [sys.executable, "-m", "tests.architecture.entered_files", what],
         cwd=ROOT,
+        env=os.environ | {PULL_PATH_VARIABLE: pull_path},
         capture_output=True,
         text=True,
     )
@@ -48,8 +52,8 @@ def entered(what: str) -> list[str]:
     return [name for name in found if not name.startswith("ordermq/core/")]
 
 
-def test_there_are_three_walks() -> None:
-    assert len(walks()) == 3
+def test_there_are_four_walks() -> None:
+    assert len(walks()) == 4
     assert all(len(files) > 15 for files in walks().values())
 
 
@@ -61,13 +65,14 @@ def test_a_walk_names_each_file_once(title: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "title"),
+    ("what", "title", "pull_path"),
     [
-        ("receive", "A body, from the socket to the commit"),
-        ("send", "A send, from the call to the receipt"),
+        ("receive", "A body, from the socket to the commit", "native"),
+        ("receive", "The same body, on the Python path", "python"),
+        ("send", "A send, from the call to the receipt", "python"),
     ],
 )
-def test_a_walk_is_true(what: str, title: str) -> None:
-    named, passed = walks()[title], entered(what)
+def test_a_walk_is_true(what: str, title: str, pull_path: str) -> None:
+    named, passed = walks()[title], entered(what, pull_path)
     assert sorted(set(named) - set(passed)) == [], "named, and never entered"
     assert sorted(set(passed) - set(named) - _BESIDE) == [], "entered, and not named"
