@@ -393,6 +393,9 @@ class ClientSession(ProcessBound):
         try:
             self._on_connection_lost(address)
         finally:
+            # Whatever broke this one, as a middlebox that went silent, has the other in its hands,
+            # too; a pull would notice that only after its long poll.
+            self.pulls.drop(address)
             self.heartbeats.connection_lost(address)
 
 

@@ -147,3 +147,25 @@ def test_what_the_engine_does_not_do_takes_the_python_path(
     consumer.orderly(lambda messages, context: None)
     with consumer:
         assert not isinstance(path_of(consumer), EnginePath)
+
+
+def test_pulls_begin_anew_when_the_clients_own_connection_is_lost(
+    producer: Producer,
+    broker: EmbeddedBroker,
+    make_consumer: MakeConsumer,
+    seen: Seen,
+    pull_path: str,
+) -> None:
+    # A middlebox that has gone silent has both: a pull alone would notice after its long poll.
+    with make_consumer(seen.take, pull_path=pull_path) as consumer:
+        producer.send_many(numbered(8))
+        seen.wait_for_count(8)
+        client = consumer._member.client
+        before = client.pulls._open.get(broker.address)
+        own = client.connections._open[broker.address]
+        client.runtime.post(own.abort, ConnectionResetError("by the test"))
+        if before is not None:
+            eventually(lambda: before.error is not None, "the engine's connection has ended, too")
+        producer.send_many(numbered(8, start=8))
+        seen.wait_for_count(16)
+    assert seen.duplicates() == 0
