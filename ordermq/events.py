@@ -117,6 +117,7 @@ class History(Closing):
         self.process = process
         self._lock = threading.Lock()
         self._sequence = 0
+        self._is_end_told = False
         self._is_torn = False  # the last line is incomplete: the disk was full
         try:
             # Private, because it has the sharding keys of the messages.
@@ -158,9 +159,12 @@ class History(Closing):
     def close(self) -> None:
         if self._file < 0:
             return
-        # Without its last line an audit takes this process for a crashed one, which is safe.
-        with contextlib.suppress(OSError):
-            self.record(EventType.CLOSE)
+        # Without its last line an audit takes this process for a crashed one, which is safe. So one
+        # that Ctrl-C has interrupted is not written again: its number would be missing.
+        is_told, self._is_end_told = self._is_end_told, True
+        if not is_told:
+            with contextlib.suppress(OSError):
+                self.record(EventType.CLOSE)
         with self._lock:
             self._close_file()
 

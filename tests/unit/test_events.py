@@ -60,6 +60,19 @@ def test_a_closed_history_takes_no_more_and_closes_once(path: Path) -> None:
     assert [line["type"] for line in lines(path)] == ["OPEN", "CLOSE"]
 
 
+def test_an_interrupted_close_leaves_no_gap(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    history = History(path, "p1")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            history.close()
+    history.close()
+    assert [line["type"] for line in lines(path)] == ["OPEN"], "as of a process that crashed"
+
+
 def test_a_later_incarnation_appends(path: Path) -> None:
     for process in ("p1", "p2"):
         History(path, process).close()
