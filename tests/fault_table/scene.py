@@ -248,16 +248,26 @@ class Scene:
         # Of the members alone: a broker's grants do not say when they were asked for.
         told = [path for path in run.histories if path not in self.brokers_histories]
         events = list(events_of(told))
+        late = list(late_starts(events))
+        # No check can prevent these; what they do is not committed.
+        woken = {(event["p"], event["seq"]) for event in late if is_woken(event, self._woken)}
         for violation in report.violations:
-            if violation.invariant == "I7" or "moved the" in violation.sentence:
+            started = violation.events[-1].event
+            if (
+                violation.invariant == "I7"
+                or "moved the" in violation.sentence
+                or (violation.invariant == "I5" and (started["p"], started["seq"]) in woken)
+            ):
                 continue  # the first of those that are all judged below
             figures.problems.append(str(violation))
             figures.overlaps += violation.invariant in OVERLAPS
             figures.order_breaks += violation.invariant in ORDER
-        late = [event for event in late_starts(events) if not is_woken(event, self._woken)]
+        late = [event for event in late if (event["p"], event["seq"]) not in woken]
         figures.overlaps += len(late)
         figures.problems += [f"started outside of its lease: {event}" for event in late]
-        figures.problems += set_back_by_ours(events)
+        figures.problems += set_back_by_ours(
+            event for event in events if (event["p"], event["seq"]) not in woken
+        )
         breaks = list(order_breaks(run))
         figures.order_breaks += len(breaks)
         figures.problems += breaks[:3]

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -357,7 +357,7 @@ def late_starts(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def set_back_by_ours(events: list[dict[str, Any]]) -> Iterator[str]:
+def set_back_by_ours(events: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Messages that the group had committed through us, and that one of ours was given again or
     committed again from before.
 
