@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -139,6 +140,8 @@ class BrokerConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
+        # The client has read. What fills the buffer again may be as much as waited before.
+        self._unsent_bytes = sys.maxsize
         self._work()
         if self._transport is not None and not self._is_paused:
             self._transport.resume_reading()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ordermq.broker import EmbeddedBroker
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.statistics import BrokerStatistics
 from ordermq.clock import ManualClock
 from ordermq.config import BrokerConfig
 from ordermq.remoting.codes import RequestCode, ResponseCode
@@ -220,11 +225,36 @@ def test_a_reader_that_reads_slowly_is_kept(start: Start, clock: ManualClock) ->
     broker = start(reader_timeout_ms=1_000)
     fill(broker, 1)
     with WireClient(broker.port) as slow:
-        pulls = [slow.start_pull("orders", 0) for _ in range(30)]
-        for pull in pulls:
-            clock.advance(250)
+        pulls = [slow.start_pull("orders", 0) for _ in range(60)]
+        for number, pull in enumerate(pulls):
             assert slow.wait(pull).code == 0
+            # More than the system buffers of a connection: the broker has had to write meanwhile.
+            if number % 5 == 4:
+                clock.advance(250)
     assert broker.statistics.slow_readers == 0
+
+
+def test_a_reader_is_not_slow_if_as_much_waits_again() -> None:
+    async def checks() -> list[int]:
+        ignore: Any = lambda *_: None  # noqa: E731
+        limited: Any = None
+        connection = BrokerConnection(
+            BrokerConfig(), limited, BrokerStatistics(), ignore, ignore, ignore
+        )
+        transport: Any = SimpleNamespace(
+            get_write_buffer_size=lambda: 5 * MIB, pause_reading=ignore, resume_reading=ignore
+        )
+        connection._transport = transport
+        found = []
+        for is_read in (False, False, True, False):
+            if is_read:
+                connection.resume_writing()
+            connection.pause_writing()
+            connection.note_stalled()
+            found.append(connection.stalled_checks)
+        return found
+
+    assert asyncio.run(checks()) == [1, 2, 0, 1]
 
 
 def test_without_free_descriptors_the_broker_goes_on(
