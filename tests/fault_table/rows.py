@@ -28,8 +28,16 @@ from tests.fault_table.network import (
     flip_in_record,
 )
 from tests.fault_table.scene import Scene
-from tests.fault_table.servers import EMBEDDED, QUEUES, Embedded, Servers
-from tests.interop.cluster import eventually
+from tests.fault_table.servers import (
+    EMBEDDED,
+    QUEUES,
+    ROCKETMQ,
+    SLAVE,
+    Embedded,
+    Servers,
+    rocketmq,
+)
+from tests.interop.cluster import Cluster, eventually
 from tests.interop.ordered_flow import OrderedFlow
 
 Play = Callable[[Servers, Path], contextlib.AbstractContextManager[Scene]]
@@ -50,31 +58,35 @@ class Row:
 
     Attributes:
         play: yields its scene when the faults are over; what is left is to judge.
-        anywhere: also on RocketMQ.
+        only: the one kind of broker it is for, EMBEDDED or ROCKETMQ; empty: both.
     """
 
     name: str
     fault: str
     play: Play
-    anywhere: bool
+    only: str
+
+    def is_for(self, broker: str) -> bool:
+        """Return True if it is played on this broker: "embedded", or a version of RocketMQ."""
+        return not self.only or (self.only == EMBEDDED) == (broker == EMBEDDED)
 
 
 ROWS: dict[str, Row] = {}
 
 
-def row(fault: str, *, anywhere: bool = True) -> Callable[[Callable[..., Iterator[Scene]]], Play]:
+def row(fault: str, *, only: str = "") -> Callable[[Callable[..., Iterator[Scene]]], Play]:
     """Add a row to the table, named as its function."""
 
     def add(play: Callable[..., Iterator[Scene]]) -> Play:
         name = play.__name__.replace("_", "-")
-        ROWS[name] = Row(name, fault, contextlib.contextmanager(play), anywhere)
+        ROWS[name] = Row(name, fault, contextlib.contextmanager(play), only)
         return ROWS[name].play
 
     return add
 
 
 def repeated(
-    fault: str, around: Play | None = None, *, anywhere: bool = True
+    fault: str, around: Play | None = None, *, only: str = ""
 ) -> Callable[[Callable[[Scene], None]], Play]:
     """Add a row that does one thing under load, a few times: what this decorates.
 
@@ -92,7 +104,7 @@ def repeated(
                 yield scene
 
         play.__name__ = act.__name__
-        return row(fault, anywhere=anywhere)(play)
+        return row(fault, only=only)(play)
 
     return add
 
@@ -248,6 +260,56 @@ def freeze_broker(scene: Scene) -> None:
     pause(1.5 * scene.servers.lease_s)
     scene.servers.signal_broker(signal.SIGCONT)
     scene.faults += 1
+
+
+# The slave of RocketMQ.
+
+
+@contextlib.contextmanager
+def beside_slave(servers: Servers, folder: Path) -> Iterator[Scene]:
+    """A scene on a master and a slave of its own; whoever lags behind is sent to the slave."""
+    settings = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "0"}
+    with (
+        rocketmq(servers.name, folder / "cluster", "--slave", **settings) as replicas,
+        scene_on(replicas, folder) as scene,
+    ):
+        replicas.put_topic(scene.run.topic)
+        replicas.cluster.wait_for_topics(SLAVE, [scene.run.topic])
+        scene.join(2)
+        yield scene
+
+
+def while_it_serves(scene: Scene) -> Cluster:
+    """Wait until members read from the slave."""
+    cluster: Cluster = scene.servers.cluster  # type: ignore[attr-defined]
+    before = cluster.delivered_by(SLAVE)
+    eventually(lambda: cluster.delivered_by(SLAVE) > before, "members read from the slave")
+    scene.faults += 1
+    return cluster
+
+
+@row("the slave that serves members is killed with -9 and started again", only=ROCKETMQ)
+def kill_slave(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with beside_slave(servers, folder) as scene:
+        with scene.run.flow():
+            cluster = while_it_serves(scene)
+            cluster.kill(SLAVE)
+            scene.let_flow(600)
+            cluster.start(SLAVE)
+            scene.wait_for_every_queue()
+        yield scene
+
+
+@row("the slave that serves members is stopped (SIGSTOP) for 12 s and goes on", only=ROCKETMQ)
+def freeze_slave(servers: Servers, folder: Path) -> Iterator[Scene]:
+    with beside_slave(servers, folder) as scene:
+        with scene.run.flow():
+            slave = while_it_serves(scene).pid(SLAVE)
+            os.kill(slave, signal.SIGSTOP)
+            pause(12.0)
+            os.kill(slave, signal.SIGCONT)
+            scene.wait_for_every_queue()
+        yield scene
 
 
 # The network.
@@ -551,7 +613,7 @@ def own_broker(folder: Path, **environment: str) -> Iterator[Embedded]:
         servers.close()
 
 
-@row("the broker's disk is full for 2 s", anywhere=False)
+@row("the broker's disk is full for 2 s", only=EMBEDDED)
 def disk_full(servers: Servers, folder: Path) -> Iterator[Scene]:
     assert isinstance(servers, Embedded)
     # Its own history is on the full disk, too, so the audit gets the producer's receipts.
@@ -591,7 +653,7 @@ def limit(pid: int, size: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-@row("every sync of the broker's disk takes 200 ms longer", anywhere=False)
+@row("every sync of the broker's disk takes 200 ms longer", only=EMBEDDED)
 def slow_disk(servers: Servers, folder: Path) -> Iterator[Scene]:
     library = built("slow_sync.c", folder)
     with (
@@ -604,7 +666,7 @@ def slow_disk(servers: Servers, folder: Path) -> Iterator[Scene]:
         yield scene
 
 
-@row("power loss: the broker starts again from what was synced, and nothing else", anywhere=False)
+@row("power loss: the broker starts again from what was synced, and nothing else", only=EMBEDDED)
 def power_loss(servers: Servers, folder: Path) -> Iterator[Scene]:
     library = built("../component/broker/power_loss.c", folder)
     disks = iter(folder / f"disk-{number}" for number in range(1_000))
@@ -640,7 +702,7 @@ def number_of(path: Path) -> int:
     return int(path.name)
 
 
-@row("10,000 connections are opened, half with an unfinished frame of 15 MiB", anywhere=False)
+@row("10,000 connections are opened, half with an unfinished frame of 15 MiB", only=EMBEDDED)
 def connections(servers: Servers, folder: Path) -> Iterator[Scene]:
     host, port = servers.name_servers.split(":")
     with contextlib.ExitStack() as stack, direct(servers, folder) as scene:

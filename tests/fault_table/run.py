@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import re
 import shutil
 import signal
@@ -36,7 +37,7 @@ def servers_of(broker: str) -> Iterator[Servers | None]:
     if broker == EMBEDDED:
         yield None
         return
-    with rocketmq(broker) as shared:
+    with rocketmq(broker, ROOT / "build" / f"table-{os.getpid()}", "--brokers=2") as shared:
         yield shared
 
 
@@ -102,10 +103,14 @@ def merged(page: str, place: str, lines: dict[str, str]) -> list[str]:
     return [*HEAD, *(both[row] for row in ROWS if row in both)]
 
 
+def shown(broker: str) -> str:
+    return "the embedded broker" if broker == EMBEDDED else broker
+
+
 def described() -> list[str]:
     """Return a line for each row, with its fault."""
     return [
-        f"| {row.name} | {row.fault}{'' if row.anywhere else '; not on RocketMQ'} |"
+        f"| {row.name} | {row.fault}{row.only and f' (only on {shown(row.only)})'} |"
         for row in ROWS.values()
     ]
 
@@ -123,7 +128,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.list:
         for row in ROWS.values():
-            print(f"{row.name:20} {row.fault}{'' if row.anywhere else ' (embedded broker)'}")
+            print(f"{row.name:20} {row.fault}{row.only and f' ({shown(row.only)})'}")
         return
     # Processes inherit it where it is ignored, as in the background of a shell; a row sends it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -132,7 +137,7 @@ def main() -> None:
     kept = Path(tempfile.mkdtemp(prefix="fault-table-"))
     problems = 0
     for broker in [asked.on] if asked.on else BROKERS:
-        rows = [row for row in ROWS.values() if broker == EMBEDDED or row.anywhere]
+        rows = [row for row in ROWS.values() if row.is_for(broker)]
         rows = [row for row in rows if not asked.row or row.name in asked.row]
         lines: dict[str, str] = {}
         with servers_of(broker) as shared:

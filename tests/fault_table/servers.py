@@ -11,12 +11,14 @@ from typing import Protocol
 
 from tests.chaos.conftest import Child
 from tests.component.broker.wire_client import WireClient
-from tests.interop.cluster import ROOT, Cluster, eventually
+from tests.interop.cluster import Cluster, eventually
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import Run
 
 QUEUES = 8
 EMBEDDED = "embedded"
+ROCKETMQ = "RocketMQ"
+SLAVE = "broker-a-slave"
 
 
 class Servers(Protocol):
@@ -131,15 +133,17 @@ class Rocketmq:
         eventually(lambda: self.cluster.route(run.topic) == self._route, "it is registered")
 
     def signal_broker(self, number: signal.Signals) -> None:
-        os.kill(int((self.cluster.folder / "broker-a" / "pid").read_text()), number)
+        os.kill(self.cluster.pid("broker-a"), number)
 
 
 @contextlib.contextmanager
-def rocketmq(version: str) -> Iterator[Rocketmq]:
-    """Start RocketMQ, and stop it after the block. Needs a JDK 17 and Maven."""
+def rocketmq(version: str, folder: Path, *options: str, **settings: str) -> Iterator[Rocketmq]:
+    """Start RocketMQ, and stop it after the block. Needs a JDK 17 and Maven.
+
+    Args: as of `own_cluster`.
+    """
     lease = f"--java=-Drocketmq.broker.rebalance.lockMaxLiveTime={int(Rocketmq.lease_s * 1000)}"
-    folder = ROOT / "build" / f"table-{os.getpid()}"
     # Quick registration after a restart of the name server, as in ci/interop.sh.
-    settings = {"registerNameServerPeriod": "10000"}
-    with own_cluster(version, folder, "--brokers=2", lease, **settings) as cluster:
+    settings["registerNameServerPeriod"] = "10000"
+    with own_cluster(version, folder, lease, *options, **settings) as cluster:
         yield Rocketmq(cluster)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,24 @@ class Cluster:
 
     def kill(self, part: str) -> None:
         self._script("kill", part)
+
+    def pid(self, part: str) -> int:
+        """The process of a part that runs."""
+        return int((self.folder / part / "pid").read_text())
+
+    def delivered_by(self, broker: str) -> int:
+        """The number of messages a broker has delivered since its start, by its own count."""
+        answer = self.ask(broker, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        return int(json.loads(answer.body)["table"]["msgGetTotalTodayNow"])
+
+    def wait_for_topics(self, slave: str, topics: Sequence[str]) -> None:
+        """Wait until a slave has asked its master for these topics: once a minute, since 5.0."""
+
+        def are_known() -> bool:
+            answer = self.ask(slave, RequestCode.GET_ALL_TOPIC_CONFIG, {})
+            return all(f'"{topic}"' in answer.body.decode() for topic in topics)
+
+        eventually(are_known, "the slave has asked its master for topics", deadline_s=90)
 
     def ask(self, part: str, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         """One request over a connection of its own."""
