@@ -3,6 +3,7 @@
 # the broker, with Java's member in between, and check that fence tokens only grow.
 #   ci/fences.sh                                  on RocketMQ 5.3.3
 #   ci/fences.sh --version 4.9.7 --changes 200    another version, another number
+#   ci/fences.sh --database postgresql            writes to a PostgreSQL instead of SQLite
 # Needs a JDK 17 and Maven. About ten minutes on an idle machine.
 set -euo pipefail
 case ${1:-} in
@@ -19,6 +20,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --version) version=${2:?a version, for example 5.3.3} ;;
     --changes) ORDERMQ_FENCE_CHANGES=${2:?a number} ;;
+    --database) export ORDERMQ_FENCE_DATABASE=${2:?sqlite or postgresql} ;;
     *) fail "$1: see ci/fences.sh --help" ;;
     esac
     shift 2

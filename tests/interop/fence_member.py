@@ -1,6 +1,7 @@
 """A group member on a host with clocks of its own, which writes by the recipe of fence tokens:
-python -m tests.interop.fence_member NAME_SERVERS GROUP TOPIC HISTORY DATABASE UPTIME_MS WALL_MS.
+python -m tests.interop.fence_member NAME_SERVERS GROUP TOPIC HISTORY DATABASE UPTIME_MS WALL_MS
 
+The database is a file of SQLite, or the URL of a PostgreSQL.
 Told "rest" it leaves the group, told "work" it joins again; told "all" it asks for every queue,
 told "share" for its own ones; told "count" it answers how many it holds. Prints each refused
 write. Leaves when its standard input ends.
@@ -10,31 +11,22 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from examples.write_once import TABLES, StaleOwner, write
+from examples.write_once import StaleOwner
 from ordermq import MessageView, PushConsumer
 from ordermq.clock import CLOCK_ID, SystemClock
 from ordermq.consumer.group.allocation import allocate_avg
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
+from tests.interop.fenced_table import open_table
 
 LOCK_MS = 8_000  # of the broker
 _WORK_S = 0.03  # between reading the token and writing: a freeze shall find a member there
-# Every write that was accepted, in its order.
-_JOURNAL = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = OFF;
-CREATE TABLE IF NOT EXISTS journal (queue TEXT, epoch INTEGER, next_offset INTEGER);
-CREATE TRIGGER IF NOT EXISTS note AFTER INSERT ON progress BEGIN
-    INSERT INTO journal VALUES (new.queue, new.epoch, new.next_offset);
-END;
-"""
 
 
 class HostClock(SystemClock):
@@ -51,15 +43,9 @@ class HostClock(SystemClock):
         return super().wall_ms() + self._wall_ms
 
 
-def open_database(path: str) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=60)
-    database.executescript(TABLES + _JOURNAL)
-    return database
-
-
 def main() -> None:
     name_servers, group, topic, history, path, uptime_ms, wall_ms = sys.argv[1:8]
-    database, one_writer = open_database(path), threading.Lock()
+    table, one_writer = open_table(path), threading.Lock()
 
     def say(**members: object) -> None:
         os.write(1, json.dumps(members).encode() + b"\n")
@@ -72,7 +58,7 @@ def main() -> None:
         threading.Event().wait(_WORK_S)
         try:
             with one_writer:
-                write(database, str(queue), epoch, messages)
+                table.write(str(queue), epoch, messages)
         except StaleOwner:
             say(refused=epoch, queue=queue, t=time.clock_gettime_ns(CLOCK_ID))
             raise

@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
 from tests.interop.cluster import ROOT, Cluster, eventually
-from tests.interop.fence_member import LOCK_MS, open_database
+from tests.interop.fence_member import LOCK_MS
+from tests.interop.fenced_table import open_table
 from tests.interop.java_process import JavaProcess
 from tests.interop.line_process import LineProcess
 from tests.interop.own_cluster import own_cluster
 from tests.interop.run import MEMBER_SETTINGS, Run
+from tests.postgresql import PostgreSql
 
 CHANGES = int(os.environ.get("ORDERMQ_FENCE_CHANGES", "60"))
 QUEUES = 8
@@ -48,15 +50,15 @@ pytestmark = [pytest.mark.restarts, pytest.mark.timeout(300 + 3 * CHANGES)]
 class Owners:
     """Two members of one group on two hosts, and everything they were granted and wrote."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, place: str) -> None:
         self.run = run
-        self.database = run.folder / "orders.sqlite"
+        self.place = place
         self.histories: list[Path] = []
         self.refused: list[dict[str, Any]] = []
         self.java_bodies: set[int] = set()
         self.java_count = 0
         self.done: Counter[str] = Counter()
-        open_database(str(self.database)).close()
+        open_table(place).close()
         self.members = {host: self._start(host) for host in HOSTS}
         self._answers: dict[str, int] = {}
 
@@ -68,7 +70,7 @@ class Owners:
         return LineProcess(
             [
                 sys.executable, "-m", "tests.interop.fence_member", run.cluster.name_servers,
-                run.group, run.topic, str(history), str(self.database), str(uptime_ms),
+                run.group, run.topic, str(history), self.place, str(uptime_ms),
                 str(wall_ms),
             ],
             run.folder,
@@ -183,7 +185,17 @@ class Owners:
 
 
 @pytest.fixture
-def owners(cluster: Cluster, tmp_path: Path) -> Any:
+def table_place(tmp_path: Path) -> Iterator[str]:
+    """The database that owners write to: SQLite, or ORDERMQ_FENCE_DATABASE."""
+    if os.environ.get("ORDERMQ_FENCE_DATABASE", "sqlite") == "sqlite":
+        yield str(tmp_path / "orders.sqlite")
+        return
+    with contextlib.closing(PostgreSql()) as database:
+        yield database.url.replace("+psycopg", "")
+
+
+@pytest.fixture
+def owners(cluster: Cluster, tmp_path: Path, table_place: str) -> Any:
     locks = f"--java=-Drocketmq.broker.rebalance.lockMaxLiveTime={LOCK_MS}"
     with (
         # ci/fences.sh starts one with such locks.
@@ -193,7 +205,7 @@ def owners(cluster: Cluster, tmp_path: Path) -> Any:
     ) as own:
         run = Run(own, tmp_path, f"fences-{os.getpid()}")
         own.put_topic(run.topic, {"broker-a": QUEUES})
-        found = Owners(run)
+        found = Owners(run, table_place)
         try:
             yield found
         finally:
@@ -219,13 +231,9 @@ def test_epochs_grow_through_every_change_of_owner_and_the_recipe_writes_once(
             host, other = chance.sample(sorted(HOSTS), 2)
             way(host, other)
             owners.done[way.__name__] += 1
-    reader = open_database(str(owners.database))
-
-    def written() -> set[int]:
-        return {int(body) for (body,) in reader.execute("SELECT body FROM orders")}
-
+    reader = open_table(owners.place)
     eventually(
-        lambda: len(written() | owners.java_bodies) == run.sent, "everything is written", 120
+        lambda: len(reader.bodies() | owners.java_bodies) == run.sent, "everything is written", 120
     )
     for host in HOSTS:
         owners.count(host)  # reads what they still had to tell
@@ -239,9 +247,8 @@ def test_epochs_grow_through_every_change_of_owner_and_the_recipe_writes_once(
         assert newer, refusal
         assert min(newer) < refusal["t"], refusal
     # And no write of an older owner was accepted, nor any offset written twice.
-    journal = reader.execute("SELECT queue, epoch, next_offset FROM journal ORDER BY rowid")
     last: dict[str, tuple[int, int]] = {}
-    for queue, epoch, next_offset in journal:
+    for queue, epoch, next_offset in reader.journal():
         before = last.get(queue, (0, 0))
         assert epoch >= before[0], f"queue {queue}: {epoch} after {before}"
         assert next_offset >= before[1], f"queue {queue}: {next_offset} after {before}"
