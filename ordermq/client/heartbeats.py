@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from ordermq.client.broker_api import BrokerApi
@@ -55,6 +57,7 @@ class Heartbeats:
         self._registered: set[str] = set()  # by `register_with`: must be able to send us requests
         self._registering: dict[str, asyncio.Task[bool]] = {}
         self._reconnecting: dict[str, asyncio.Task[None]] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._is_stopped = False
         self.acknowledged_ms: int | None = None  # the last one, by any broker
 
@@ -65,7 +68,7 @@ class Heartbeats:
 
     async def beat_to(self, address: str) -> None:
         """Send a heartbeat to one broker, as `beat`."""
-        if not self._is_stopped and (failed := await self._beat_one(address, self._describe())):
+        if not self._is_stopped and (failed := await self._beat_one(address)):
             self._outages.failed(failed[0], "heartbeat", failed[1])
 
     async def register(self) -> None:
@@ -105,7 +108,17 @@ class Heartbeats:
 
         Raises: RemotingError: it does not answer.
         """
-        return await self._api.heartbeat(address, self._describe())
+        return await self._send(address)
+
+    @contextlib.asynccontextmanager
+    async def none_under_way(self, address: str) -> AsyncIterator[None]:
+        """Let nothing of a heartbeat be under way to a broker, for an unregistration.
+
+        RocketMQ works the two in different threads. A heartbeat that is overtaken registers again
+        for two minutes, in which the other members leave a share of the queues to nobody.
+        """
+        async with self._turns[address]:
+            yield
 
     def connection_lost(self, address: str) -> None:
         """Reconnect to a broker that must know us, and register again."""
@@ -146,7 +159,7 @@ class Heartbeats:
 
     async def _is_registered_again(self, address: str) -> bool:
         try:
-            await self._api.heartbeat(address, self._describe())
+            await self._send(address)
         except OrderMQError as error:
             if self._routes.is_expected(address):  # else it was forgotten meanwhile
                 self._outages.failed(address, "reconnect", error)
@@ -155,7 +168,7 @@ class Heartbeats:
 
     async def _register_with(self, address: str) -> bool:
         try:
-            await self._api.heartbeat(address, self._describe())
+            await self._send(address)
         except RemotingError as error:
             self._outages.failed(address, "registration", error)
             return False
@@ -163,23 +176,23 @@ class Heartbeats:
         return True
 
     async def _beat_all(self) -> list[tuple[str, RemotingError]]:
-        heartbeat = self._describe()
         addresses = self._routes.masters()
         # Concurrently: one broker that does not answer must not delay the others' heartbeats until
         # they drop the client.
-        if heartbeat.consumers:
+        if self._describe().consumers:
             addresses += self._routes.slaves()
-        outcomes = await asyncio.gather(
-            *(self._beat_one(address, heartbeat) for address in addresses)
-        )
+        outcomes = await asyncio.gather(*map(self._beat_one, addresses))
         return [outcome for outcome in outcomes if outcome is not None]
 
-    async def _beat_one(
-        self, address: str, heartbeat: Heartbeat
-    ) -> tuple[str, RemotingError] | None:
+    async def _beat_one(self, address: str) -> tuple[str, RemotingError] | None:
         try:
-            await self._api.heartbeat(address, heartbeat)
+            await self._send(address)
         except RemotingError as error:
             return address, error
         self.acknowledged_ms = self._clock.now_ms()
         return None
+
+    async def _send(self, address: str) -> int:
+        # Described in its turn: what was true before an unregistration is not after it.
+        async with self._turns[address]:
+            return await self._api.heartbeat(address, self._describe())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import socket
 import threading
@@ -250,8 +251,12 @@ class ClientSession(ProcessBound):
         self, *, consumer_group: str | None = None, producer_group: str | None = None
     ) -> None:
         """Stop the heartbeats, one of which would register again, and unregister."""
-        await self.stop_loops()
-        await self.unregister(consumer_group=consumer_group, producer_group=producer_group)
+        async with contextlib.AsyncExitStack() as turns:
+            masters = self._connected_masters()
+            for address in masters:
+                await turns.enter_async_context(self.heartbeats.none_under_way(address))
+            await self.stop_loops()
+            await self._unregister(masters, consumer_group, producer_group)
 
     async def stop_loops(self) -> None:
         """End the periodic heartbeats and route refreshes, and reconnects under way."""
@@ -259,11 +264,23 @@ class ClientSession(ProcessBound):
         loops, self._loops = self._loops, []  # first: a new master gets no heartbeat any more
         await cancelled(*loops, *self._background)
 
-    async def unregister(
-        self, *, consumer_group: str | None = None, producer_group: str | None = None
-    ) -> None:
+    async def unregister(self, *, consumer_group: str) -> None:
         """Unregister from a group at every broker; one that fails removes us by itself later."""
 
+        async def unregister(address: str) -> None:
+            async with self.heartbeats.none_under_way(address):
+                await self._unregister([address], consumer_group, None)
+
+        await asyncio.gather(*map(unregister, self._connected_masters()))
+
+    def _connected_masters(self) -> list[str]:
+        # Masters only: a slave forgets the client with the connection, and allocates no queues.
+        # So has a master that we are not connected to: it is not worth a connect's time-out.
+        return [each for each in self.routes.masters() if self.connections.is_open(each)]
+
+    async def _unregister(
+        self, addresses: list[str], consumer_group: str | None, producer_group: str | None
+    ) -> None:
         async def unregister(address: str) -> None:
             try:
                 await self.api.unregister(
@@ -272,10 +289,7 @@ class ClientSession(ProcessBound):
             except OrderMQError as error:
                 self.outages.failed(address, "unregistration", error)
 
-        # Masters only: a slave forgets the client with the connection, and allocates no queues.
-        # So has a master that we are not connected to: it is not worth a connect's time-out.
-        masters = filter(self.connections.is_open, self.routes.masters())
-        await asyncio.gather(*map(unregister, masters))
+        await asyncio.gather(*map(unregister, addresses))
 
     async def disconnect(self) -> None:
         """Stop the loops and close the connections; later requests raise `StateError`."""

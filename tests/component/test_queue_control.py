@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable
@@ -13,11 +14,14 @@ import pytest
 
 from ordermq import Message, MessageQueue, Producer, PushConsumer
 from ordermq.audit import audit
-from ordermq.broker import EmbeddedBroker
+from ordermq.broker import EmbeddedBroker, server
+from ordermq.broker.connection import BrokerConnection
+from ordermq.broker.context import BrokerContext
 from ordermq.consumer.group.group_member import GroupMember
 from ordermq.consumer.queue.assigned_queue import AssignedQueue
 from ordermq.errors import ConfigError, StateError
 from ordermq.remoting.codes import RequestCode
+from ordermq.remoting.command import Command
 from tests.component.broker.wire_client import WireClient, locked
 from tests.component.conftest import Seen, assert_in_order, eventually, numbered
 from tests.component.test_orderly_consumer import committed, send_all
@@ -99,6 +103,48 @@ def test_a_consumer_that_steps_out_leaves_all_queues_to_the_others_until_it_resu
         seen.wait_for_count(200)
     assert_in_order(seen, 200)
     assert seen.duplicates() == 0
+
+
+def test_no_heartbeat_is_under_way_beside_an_unregistration(
+    producer: Producer, make_consumer: MakeConsumer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ works the two in different threads: the one sent first may come last."""
+    handlers = dict(server.HANDLERS)
+    under_way: list[tuple[BrokerConnection, int]] = []
+    overtaking: list[str] = []
+    unregistered = threading.Event()
+
+    def work_later(context: BrokerContext, connection: BrokerConnection, request: Command) -> None:
+        overtaking.extend(
+            f"{request.code} beside {code}"
+            for other, code in under_way
+            if other is connection and code != request.code
+        )
+        under_way.append((connection, request.code))
+
+        def work() -> None:
+            under_way.remove((connection, request.code))
+            handlers[request.code](context, connection, request)
+            if request.code == RequestCode.UNREGISTER_CLIENT:
+                unregistered.set()
+
+        asyncio.get_running_loop().call_later(0.02, work)
+
+    for code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT):
+        monkeypatch.setitem(server.HANDLERS, code, work_later)
+    send_all(producer, numbered(10))
+    first = make_consumer(seen.take, heartbeat_interval_ms=10)
+    second = make_consumer(seen.take)
+    with first, second:
+        for _ in range(3):
+            eventually(lambda: len(orders_of(first)) == 1, "each has its share")
+            unregistered.clear()
+            first.pause(release=True)
+            assert unregistered.wait(10)
+            eventually(lambda: len(orders_of(second)) == 2, "the other has both queues")
+            first.pause(release=True)
+            first.resume()
+    assert overtaking == []
 
 
 def test_a_consumer_without_locks_steps_out_and_in_too(
