@@ -26,7 +26,7 @@ from libc.stdint cimport (
 )
 from libc.stdlib cimport free
 from libc.string cimport strchr
-from posix.time cimport clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport clockid_t
 
 cimport libordermq as omq
@@ -53,3 +53,4 @@ include "pull_engine.pyx"
 include "lane_map.pyx"
 include "lock_table.pyx"
 include "consume_loop.pyx"
+include "lane_run.pyx"

@@ -425,9 +425,12 @@ cdef class ProcessQueue:
 
     def remove(self, offsets):
         cdef array done = copied_offsets(offsets)
+        return self._remove(<int64_t *>done.data.as_longlongs, len(done))
+
+    cdef int64_t _remove(self, const int64_t *offsets, size_t count) except? -1:
         cdef int64_t watermark
         cdef omq.omq_status status = omq.omq_process_queue_remove(
-            self._queue, <int64_t *>done.data.as_longlongs, len(done), &watermark
+            self._queue, offsets, count, &watermark
         )
         self._forget()  # also after an error: a prefix was removed
         if status != omq.OMQ_OK:

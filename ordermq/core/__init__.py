@@ -39,6 +39,8 @@ __all__ = [
     "Claim",
     "IdWindow",
     "LaneMap",
+    "LanePlan",
+    "LaneRun",
     "LockTable",
     "MessageIndex",
     "MessageRun",
@@ -112,6 +114,8 @@ CallPlan: type[interface.CallPlan] | None = getattr(_core, "CallPlan", None)
 BatchCalls: type[interface.BatchCalls] | None = getattr(_core, "BatchCalls", None)
 RunPlan: type[interface.RunPlan] | None = getattr(_core, "RunPlan", None)
 OrderlyRun: type[interface.OrderlyRun] | None = getattr(_core, "OrderlyRun", None)
+LanePlan: type[interface.LanePlan] | None = getattr(_core, "LanePlan", None)
+LaneRun: type[interface.LaneRun] | None = getattr(_core, "LaneRun", None)
 ordered_rows: interface.OrderedRows = _core.ordered_rows
 if TYPE_CHECKING:  # one implementation's types, for these are subclassed
     from ordermq.core import interface

@@ -1252,6 +1252,70 @@ class OrderlyRun(Protocol):
     def perform_async(self, listener: Any, runtime: Any) -> Any: ...
 
 
+class LanePlan(Protocol):
+    """Values that all runs of a key-ordered dispatcher share; made once."""
+
+    def __init__(
+        self,
+        *,
+        calls: CallPlan,
+        claim: type,
+        running_call: Callable[[Any, Any, int, int], object],
+        active: object,
+        draining: object,
+        over: object,
+        submit: object,
+        most_ms: int,
+        hold_ns: int,
+        count: Callable[[Any, int, int, int, int], object],
+        is_closed: Callable[[], bool],
+        outcome_raised: Callable[[BaseException], object],
+        awaiting: Callable[[object], object],
+    ) -> None:
+        """Make one.
+
+        Args:
+            calls: of at most 64 messages each.
+            claim: class of the claims, derived from Claim.
+            running_call: makes what the queue keeps of a call in progress.
+            active, draining: states of a queue.
+            over, submit: ends of a run; see consumer/dispatch/orderly.py.
+            most_ms: time after which a run claims no more.
+            hold_ns: time after which a run lets other tasks of its event loop go on.
+            count: counts a call of which everything is done, as the statistics do.
+            is_closed: tells, behind each call of an `async def` listener, that its result is void.
+            outcome_raised: makes the outcome of a call of such a listener that raised.
+            awaiting: returns a coroutine that awaits a result, or a result that is not to be.
+        """
+
+
+class LaneRun(Protocol):
+    """Calls for the keys of one queue, claimed and settled one after the other: the `LaneCalls` of
+    consumer/dispatch/key_ordered.py, whose dispatcher does the same in Python.
+
+    It asks the queue's own `begin_batch` and `end_batch` whenever they would do more than claim, or
+    count everything as done.
+    """
+
+    def __init__(
+        self,
+        plan: LanePlan,
+        assigned: QueueFields,
+        goes_on: Callable[[int], bool],
+        submit: Callable[[Any], object],
+    ) -> None: ...
+
+    @property
+    def begun_ms(self) -> int: ...
+    @property
+    def claim(self) -> Any: ...
+    @property
+    def end(self) -> Any: ...
+    def let_go(self) -> None: ...
+    def perform(self, listener: Any, runtime: Any, awaited: Any) -> Any: ...
+    def perform_async(self, listener: Any, runtime: Any) -> Any: ...
+
+
 # ---- id window ----
 
 

@@ -44,7 +44,7 @@ CLASSES = [
     "RecordWriter",
 ]
 ENGINE = ["PullConnection", "PullEngine", "PullStream"]
-LOOP = ["BatchCalls", "CallPlan", "OrderlyRun", "RunPlan"]
+LOOP = ["BatchCalls", "CallPlan", "LanePlan", "LaneRun", "OrderlyRun", "RunPlan"]
 FUNCTIONS = {  # function -> the protocol that it fulfils
     "encode_batch": "EncodeBatch",
     "encode_rows": "EncodeRows",

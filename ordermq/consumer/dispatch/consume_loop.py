@@ -12,8 +12,8 @@ dispatchers do differently and yields the steps that wait:
 A thread performs the steps for plain listeners and a task performs them for `async def` ones, so
 both follow the same rules. Per message only the middle three run, of an orderly claim all of them
 inside one `BatchCalls`. Native code can be that step (`consume_path`), or one for all of these,
-claim after claim (`ClaimRun` in orderly.py): it returns the first outcome of a call that does not
-simply succeed.
+claim after claim (`ClaimRun` in orderly.py, `LaneCalls` in key_ordered.py): it returns the first
+outcome of a call that does not simply succeed.
 
 An exception of the listener is caught in `ListenerCalls`, `_judge` makes a `Verdict` of it, and the
 dispatcher asks `failure_policy.py` what follows.
@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol
 
 from ordermq import core
-from ordermq.client.runtime import Runtime
+from ordermq.client.runtime import Runtime, result_of
 from ordermq.client.session import ClientSession
 from ordermq.client.user_code import UserCode
 from ordermq.clock import Clock, system_clock_id
@@ -60,7 +60,7 @@ _DIRECT_RESULTS = {ConsumeResult.COMMIT: "CR_COMMIT", ConsumeResult.ROLLBACK: "C
 _CHECKS_PER_TIMEOUT = 10  # so a slow call is found at most a tenth of its time-out late
 _FIRST_RESTART_MS = 1_000
 _MAX_RESTART_MS = 60_000
-_HOLD_S = 0.001  # so long a run may keep an event loop from its other tasks
+HOLD_S = 0.001  # so long a run may keep an event loop from its other tasks
 
 AnyListener = Callable[..., Any]
 Awaited = Callable[[Awaitable[object]], object]  # waits for what a plain listener returned
@@ -300,6 +300,16 @@ class OnIoThread:
             return None, _told_apart(error)
 
 
+def awaiting(value: object) -> object:
+    """Return a coroutine that awaits what a listener returned; or the value, if it is a result."""
+    return result_of(value) if inspect.isawaitable(value) else value
+
+
+def outcome_raised(error: BaseException) -> Outcome:
+    """Return the outcome of a call on an event loop that raised."""
+    return None, _told_apart(error)
+
+
 def _told_apart(error: BaseException) -> BaseException:
     """Return the error a call ended with, or `ListenerCancelled` if its task was cancelled.
 
@@ -516,6 +526,8 @@ class ConsumeLoop(ABC, Generic[Queue]):
             return
         except BaseException:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
+        finally:
+            steps.close()  # what it has claimed, and nobody settled, is given back
 
     async def _run_async(self, assigned: Queue, begun: asyncio.Event) -> None:
         begun.set()
@@ -532,7 +544,7 @@ class ConsumeLoop(ABC, Generic[Queue]):
                     return  # cancelled: the batch stays unfinished and is redelivered elsewhere
                 step = steps.send(outcome)
                 # A listener that never waits would keep the loop for as long as messages come.
-                if time.monotonic() - turn_s > _HOLD_S:
+                if time.monotonic() - turn_s > HOLD_S:
                     await asyncio.sleep(0)
                     turn_s = time.monotonic()
         except StopIteration:
@@ -544,6 +556,8 @@ class ConsumeLoop(ABC, Generic[Queue]):
             raise
         except Exception:  # noqa: BLE001 - logged, and the queue restarts
             self._recover(assigned)
+        finally:
+            steps.close()
 
     def _recover(self, assigned: Queue) -> None:
         # An internal error. The dispatch flag would have no run behind it, and the queue would

@@ -10,27 +10,169 @@ order; the commit goes up to the oldest one that is not done.
 from __future__ import annotations
 
 import logging
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, Protocol
 
-from ordermq.config import PullConfig
-from ordermq.consumer.dispatch.consume_loop import ListenerCalls, OnIoThread, Steps
-from ordermq.consumer.dispatch.failure_policy import NextStep
-from ordermq.consumer.dispatch.orderly import OrderedDispatcher
+from ordermq import core
+from ordermq.client.session import ClientSession
+from ordermq.client.user_code import UserCode
+from ordermq.config import ConsumeConfig, PullConfig
+from ordermq.consumer.dispatch.consume_loop import (
+    HOLD_S,
+    CallPlan,
+    ListenerCalls,
+    OnIoThread,
+    Outcome,
+    Step,
+    Steps,
+    awaiting,
+    native_plan,
+    outcome_raised,
+)
+from ordermq.consumer.dispatch.failure_policy import FailurePolicy, NextStep
+from ordermq.consumer.dispatch.orderly import OrderedDispatcher, RunEnd
 from ordermq.consumer.dispatch.parked_keys import ParkedKeys, run_of
 from ordermq.consumer.dispatch.parking_log import offset_of
-from ordermq.consumer.listener import ConsumeContext
-from ordermq.consumer.queue.assigned_queue import BatchClaim, Lease, NotClaimed, QueueCallbacks
+from ordermq.consumer.listener import ConsumeContext, Listener
+from ordermq.consumer.offsets.offset_committer import OffsetCommitter
+from ordermq.consumer.queue.assigned_queue import (
+    BatchClaim,
+    Lease,
+    NotClaimed,
+    QueueCallbacks,
+    QueueState,
+    RunningCall,
+)
 from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
+from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import EventType
 from ordermq.model.message import MessageView
 from ordermq.model.message_queue import MessageQueue
 
 _log = logging.getLogger("ordermq.consumer")
+_MOST_MESSAGES_PER_NATIVE_CALL = 64  # as many as the core keeps on the stack
+
+
+class LaneCalls(Step, Protocol):
+    """Calls for the keys of one queue, claimed and settled one after the other, until something is
+    to decide: what `KeyOrderedDispatcher` does in Python, natively.
+
+    It returns the first outcome of a call that does not simply succeed, whose claim the dispatcher
+    settles, and continues behind that call when it is performed again. It returns None at its
+    `end`.
+
+    Attributes:
+        begun_ms: when the present call began, on the monotonic clock.
+        claim: of the present call; None if it is settled.
+        end: why nothing more is claimed; None until then.
+    """
+
+    @property
+    def begun_ms(self) -> int: ...
+    @property
+    def claim(self) -> BatchClaim | None: ...
+    @property
+    def end(self) -> RunEnd | None: ...
+
+    def let_go(self) -> None:
+        """Leave the claim of the present call to the caller, who settles it."""
+
+
+class MakeLaneCalls(Protocol):
+    """Makes the native run of a queue."""
+
+    def __call__(
+        self,
+        assigned: KeyOrderedQueue,
+        goes_on: Callable[[int], bool],
+        submit: Callable[[KeyOrderedQueue], None],
+    ) -> LaneCalls:
+        """Make it.
+
+        Args:
+            goes_on: as of `ListenerPool`.
+            submit: has the queue served by a further worker.
+        """
+
+
+def native_lanes(
+    config: ConsumeConfig,
+    calls: core.interface.CallPlan | None,
+    size: int,
+    count: Callable[[MessageQueue, int, int, int, int], None],
+    is_closed: Callable[[], bool],
+) -> MakeLaneCalls | None:
+    """Return what makes native runs; None if the core or the settings do not allow them.
+
+    Args:
+        calls: None: native code is not asked for.
+        size: of a call, in messages.
+    """
+    # A call that is committed by itself waits for the broker.
+    if calls is None or core.LanePlan is None or core.LaneRun is None:
+        return None
+    if config.commit_interval_ms == 0 or size > _MOST_MESSAGES_PER_NATIVE_CALL:
+        return None
+    plan = core.LanePlan(
+        calls=calls,
+        claim=BatchClaim,
+        running_call=RunningCall,
+        active=QueueState.ACTIVE,
+        draining=QueueState.DRAINING,
+        over=RunEnd.OVER,
+        submit=RunEnd.SUBMIT,
+        most_ms=config.max_time_consume_continuously_ms,
+        hold_ns=int(HOLD_S * 1e9),
+        count=count,
+        is_closed=is_closed,
+        outcome_raised=outcome_raised,
+        awaiting=awaiting,
+    )
+    return partial(core.LaneRun, plan)
 
 
 class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
     """Calls a listener for each key in order, several keys at once; fulfils `Receiver`."""
+
+    def __init__(
+        self,
+        client: ClientSession,
+        group: str,
+        config: ConsumeConfig,
+        listener: Listener,
+        on_failure: FailurePolicy,
+        offsets: OffsetCommitter,
+        recorder: EventRecorder,
+        statistics: ConsumerStatistics,
+        user_code: UserCode,
+    ) -> None:
+        super().__init__(
+            client,
+            group,
+            config,
+            listener,
+            on_failure,
+            offsets,
+            recorder,
+            statistics,
+            user_code,
+        )
+        self._record_begin = partial(self._record_start, lane=config.max_in_flight_per_queue)
+        calls = CallPlan(
+            client.clock,
+            self._batch_size,
+            self._judges_all,
+            self._other_success,
+            self._record_begin if recorder.enabled else None,
+        )
+        self._make_run = native_lanes(
+            config,
+            native_plan(config.consume_path, calls),
+            self._batch_size,
+            statistics.consumed,
+            lambda: self._is_closed,
+        )
 
     @cached_property
     def _parked(self) -> ParkedKeys | None:
@@ -71,6 +213,10 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         return begins is not None
 
     def _consume(self, assigned: KeyOrderedQueue) -> Steps:
+        make_run = self._make_run
+        return self._in_python(assigned) if make_run is None else self._natively(assigned, make_run)
+
+    def _in_python(self, assigned: KeyOrderedQueue) -> Steps:
         size = self._batch_size
         most_ms = self._config.max_time_consume_continuously_ms
         # This request is served now. A message that arrives from here on submits another one,
@@ -80,10 +226,7 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         while now_ms - started_ms <= most_ms:
             claim = assigned.begin_batch(size, now_ms)
             if isinstance(claim, NotClaimed):
-                # What is left may be of parked keys only; their messages must leave the queue,
-                # or they would hold its commit.
-                if self._parked is not None and assigned.parked_keys():
-                    self._client.runtime.post(self._parked.move_soon, assigned)
+                self._move_parked(assigned)
                 return
             # Before the call: the next worker serves another key while this one runs.
             if assigned.request_another():
@@ -95,22 +238,69 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
         if assigned.request_next():
             self.submit(assigned)  # other queues wait for this thread
 
+    def _natively(self, assigned: KeyOrderedQueue, make_run: MakeLaneCalls) -> Steps:
+        assigned.process_queue.end_dispatch()  # as above
+        run = make_run(assigned, self._pool.goes_on, self.submit)
+        try:
+            while run.end is None:
+                if (called := (yield run)) is not None:
+                    run.let_go()
+                    yield from self._settle(assigned, called[0], called[1], run.begun_ms)
+        except BaseException:
+            if (claim := run.claim) is not None:
+                self._give_back(assigned, claim)
+            raise
+        if run.end is RunEnd.OVER:
+            self._move_parked(assigned)
+        elif assigned.request_next():
+            self.submit(assigned)
+
+    def _move_parked(self, assigned: KeyOrderedQueue) -> None:
+        # What is left may be of parked keys only; their messages must leave the queue, or they
+        # would hold its commit.
+        if self._parked is not None and assigned.parked_keys():
+            self._client.runtime.post(self._parked.move_soon, assigned)
+
+    def _give_back(self, assigned: KeyOrderedQueue, claim: BatchClaim) -> None:
+        # An internal error, or the listeners' loop was closed. The lanes must not wait for this
+        # call for ever.
+        assigned.end_batch(claim, 0, self._clock.now_ms())
+        if assigned.release(claim, 0):
+            self.submit(assigned)
+
     def _call(self, assigned: KeyOrderedQueue, claim: BatchClaim) -> Steps:
         """Call the listener once and settle its messages."""
         run = claim.messages
         attempt = assigned.attempts.get(run.first_offset, 0) if assigned.attempts else 0
         context = ConsumeContext(assigned, claim, run, attempt)
         begun_ms = self._clock.now_ms()
-        step = NextStep.RETRY  # what follows if fewer than all are done
         try:
             if self._recorder.enabled:
-                lane = self._config.max_in_flight_per_queue
-                self._record_start(context, lane=lane)
+                self._record_begin(context)
             called = yield ListenerCalls((context,), self._judges_all, self._other_success)
+        except BaseException:
+            self._give_back(assigned, claim)
+            raise
+        yield from self._settle(assigned, context, None if called is None else called[1], begun_ms)
+
+    def _settle(
+        self,
+        assigned: KeyOrderedQueue,
+        context: ConsumeContext,
+        outcome: Outcome | None,
+        begun_ms: int,
+    ) -> Steps:
+        """Settle the messages of a call.
+
+        Args: outcome: None: it has simply succeeded.
+        """
+        claim, run = context.claim, context.messages
+        step = NextStep.RETRY  # what follows if fewer than all are done
+        try:
             spent_ms = self._clock.now_ms() - begun_ms
             done = succeeded = len(run)
-            if called is not None:
-                verdict = self._judge(context, called[1])
+            if outcome is not None:
+                verdict = self._judge(context, outcome)
                 if self._recorder.enabled:
                     self._record_end(context, verdict)
                 done = succeeded = verdict.done
@@ -120,15 +310,11 @@ class KeyOrderedDispatcher(OrderedDispatcher[KeyOrderedQueue]):
                     done += yield from self._failure_handler.move_to_dead_letters(
                         assigned, claim, run[done]
                     )
+            failed = len(run) - succeeded
+            self._statistics.consumed(assigned.queue, succeeded, failed, 1, spent_ms)
         except BaseException:
-            # An internal error, or the listeners' loop was closed. The lanes must not wait for
-            # this call for ever.
-            assigned.end_batch(claim, 0, self._clock.now_ms())
-            if assigned.release(claim, 0):
-                self.submit(assigned)
+            self._give_back(assigned, claim)
             raise
-        failed = len(run) - succeeded
-        self._statistics.consumed(assigned.queue, succeeded, failed, 1, spent_ms)
         assigned.internal_errors = 0
         if not assigned.end_batch(claim, done, self._clock.now_ms()):
             return
