@@ -50,7 +50,7 @@ core() {
 }
 
 end_to_end() {
-    for name in rocketmq send latency catch_up shape hand_off take_over; do
+    for name in rocketmq send latency catch_up shape lanes hand_off take_over; do
         echo "bench.end_to_end.bench_$name"
         "$python" -m "bench.end_to_end.bench_$name"
     done

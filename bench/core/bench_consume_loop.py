@@ -1,14 +1,16 @@
-"""Consume loop: runs of an orderly dispatcher over a filled queue; its listener does nothing.
+"""Consume loop: runs of an ordered dispatcher over a filled queue; its listener does nothing.
 
     python -m bench.core.bench_consume_loop      both loops, nanoseconds a message
 
 A run with one pull's messages is what a consumer that keeps up does at each pull; one with a whole
-claim is what it does while it catches up. The queue, its lease and its statistics are real ones.
+claim is what it does while it catches up. By key a call has one message, and the run does what
+other workers would be submitted for, too. The queue, its lease and its statistics are real ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,18 +23,24 @@ from ordermq.client.user_code import OwnThreads
 from ordermq.clock import SystemClock
 from ordermq.config import ConsumeConfig, ConsumePathKind
 from ordermq.consumer.dispatch.failure_policy import policy_for
+from ordermq.consumer.dispatch.key_ordered import KeyOrderedDispatcher
 from ordermq.consumer.dispatch.orderly import OrderlyDispatcher
+from ordermq.consumer.listener import ConsumeContext
 from ordermq.consumer.queue.assigned_queue import AssignedQueue, Lease, QueueCallbacks
+from ordermq.consumer.queue.key_ordered_queue import KeyOrderedQueue
 from ordermq.consumer.queue.statistics import ConsumerStatistics, EventRecorder
 from ordermq.events import NoHistory
-from ordermq.model.message import MessageBatch
+from ordermq.model.message import MessageBatch, MessageView
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import ConsumeResult
+from ordermq.remoting.event_loop import new_event_loop
 
 _QUEUE = MessageQueue(TOPIC, "broker-a", 3)
 _RUNS = 40 if not workloads.IS_QUICK else 4
 _TIMES = 5
 _CLAIM = 256  # messages: the most of one claim
+_MOST_CALLS = 256  # by key: messages of a queue
+_TASKS = 64
 
 
 def consumed(path: ConsumePathKind, batch: int, messages: int) -> Work:
@@ -78,6 +86,70 @@ def consumed(path: ConsumePathKind, batch: int, messages: int) -> Work:
     return Work(case, _RUNS * messages, run, check, fill, _TIMES)
 
 
+def consumed_by_key(path: ConsumePathKind, is_async: bool) -> Work:
+    """Run over a queue whose messages have a key each, with a plain or an `async def` listener."""
+    clock = SystemClock()
+    config = ConsumeConfig(
+        order_by_key=True, max_in_flight_per_queue=_MOST_CALLS, consume_path=path
+    )
+    statistics = ConsumerStatistics(clock)
+    pool: Any = SimpleNamespace(
+        goes_on=lambda calls: True, awaited=None, submit=lambda assigned: None
+    )
+
+    def listen(messages: Sequence[MessageView], context: ConsumeContext) -> ConsumeResult:
+        return ConsumeResult.SUCCESS
+
+    async def listen_async(messages: Sequence[MessageView], context: ConsumeContext) -> None:
+        await asyncio.sleep(0)
+
+    dispatcher = KeyOrderedDispatcher(
+        cast(Any, SimpleNamespace(clock=clock, runtime=None)),
+        "bench",
+        config,
+        listen,
+        policy_for(None, config, "bench"),
+        cast(Any, SimpleNamespace(is_transactional=False)),
+        EventRecorder(NoHistory(), "bench"),
+        statistics,
+        OwnThreads(),
+    )
+    dispatcher._pool = pool
+    dispatcher._listener = listen_async if is_async else listen
+    answer = MessageBatch(_QUEUE, pull_body(_MOST_CALLS, 100, sharding_keys=_MOST_CALLS))
+    filled: list[KeyOrderedQueue] = []
+
+    def fill() -> None:
+        callbacks = QueueCallbacks(lambda *_: None, lambda _: None, lambda _: None, lambda: None)
+        filled[:] = [
+            KeyOrderedQueue(_QUEUE, "bench", Lease(1, 1 << 60, True), 0, config, callbacks)
+            for _ in range(_RUNS)
+        ]
+        for queue in filled:
+            queue.accept(0, answer, _MOST_CALLS)
+
+    def run() -> None:
+        for queue in filled:
+            dispatcher._run(queue)
+
+    async def tasks() -> None:
+        # So many at once, as where a listener waits.
+        for queue in filled:
+            served = (dispatcher._run_async(queue, asyncio.Event()) for _ in range(_TASKS))
+            await asyncio.gather(*served)
+
+    def run_async() -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(tasks())
+
+    def check() -> None:
+        assert all(queue.done_offset == _MOST_CALLS for queue in filled)
+
+    case = f"{path}, by key, {'async' if is_async else 'plain'}"
+    items = _RUNS * _MOST_CALLS
+    return Work(case, items, run_async if is_async else run, check, fill, _TIMES)
+
+
 def matrix() -> Iterator[tuple[str, Callable[[], Work]]]:
     """A name and a maker of every case."""
     # The native loop is of one core alone; with another it would be the Python one, timed again.
@@ -86,6 +158,9 @@ def matrix() -> Iterator[tuple[str, Callable[[], Work]]]:
         for batch in workloads.LISTENER_BATCHES:
             for messages in (workloads.PULL_SIZE, _CLAIM):
                 yield f"{path}-{batch}-{messages}", partial(consumed, path, batch, messages)
+        for is_async in (False, True):
+            name = "async" if is_async else "plain"
+            yield f"{path}-by_key-{name}", partial(consumed_by_key, path, is_async)
 
 
 def main() -> None:

@@ -12,15 +12,22 @@ _HOST = host_bytes("10.0.0.1", 10_911)
 _BORN_MS = 1_760_000_000_000
 
 
-def pull_body(messages: int, body_bytes: int, first_offset: int = 0) -> bytes:
-    """Return stored records (v1), each with a tag, a key and the properties a producer adds."""
+def pull_body(
+    messages: int, body_bytes: int, first_offset: int = 0, *, sharding_keys: int = 0
+) -> bytes:
+    """Return stored records (v1), each with a tag, a key and the properties a producer adds.
+
+    Args: sharding_keys: so many, in turn; 0: messages have none.
+    """
     writer = RecordWriter(TOPIC, 3, _HOST, _HOST)
     pattern = bytes(range(32, 127))
     body = (pattern * (body_bytes // len(pattern) + 1))[:body_bytes]
     records = b""
     for offset in range(first_offset, first_offset + messages):
+        sharding = {props.SHARDING_KEY: f"k{offset % sharding_keys}"} if sharding_keys else {}
         text = props.encode(
             {
+                **sharding,
                 props.TAGS: f"T{offset % 4}",
                 props.KEYS: f"order-{offset:08}",
                 props.UNIQ_KEY: f"7F000001A1B2C3D4E5F6{offset:012X}",

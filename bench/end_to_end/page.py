@@ -269,6 +269,55 @@ def shape_section(result: dict[str, Any]) -> str:
     )
 
 
+# By case: least share of the ceiling, and most CPU us per message.
+_LANE_TARGETS = {
+    "32 threads, 1 ms": (0.75, None),
+    "100 threads, 10 ms": (0.95, None),
+    "1000 tasks, 10 ms": (0.6, 15.0),
+    "1000 tasks, 100 ms": (0.97, 15.0),
+}
+
+
+def lanes_section(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    rows = []
+    for case, by_version in result["rows"].items():
+        ours, python, bare = (by_version[each] for each in ("native", "python", "bare"))
+        share, cpu = _LANE_TARGETS[case]
+        rows.append([
+            case, f"{ours['share']:.2f}", f">= {share}", verdict(ours["share"] >= share),
+            f"{python['share']:.2f}", f"{bare['share']:.2f}", f"{ours['cpu_us']:.1f}",
+            "" if cpu is None else f"<= {cpu:.0f}",
+            "" if cpu is None else verdict(ours["cpu_us"] <= cpu),
+            f"{python['cpu_us']:.1f}", f"{bare['cpu_us']:.1f}",
+        ])  # fmt: skip
+    return (
+        "## Key lanes with listeners that wait\n\n"
+        f"One consumer with `order_by_key=True` on the embedded broker, {work['queues']} queues, "
+        f"{work['keys']:,} keys; the listener only waits. So many calls at once make at most "
+        "calls / wait a second, the ceiling. Keys of plain listeners (threads) are skewed, Zipf "
+        f"with exponent {work['skews']['skewed']}; those of `async def` listeners (tasks) are all "
+        "as frequent. *Bare*: threads and tasks that only wait, without messages.\n\n"
+        + table(
+            [
+                "calls at once, wait",
+                "share of the ceiling",
+                "target",
+                "met",
+                "loop in Python",
+                "bare",
+                "CPU us per message",
+                "target",
+                "met",
+                "loop in Python",
+                "bare",
+            ],
+            rows,
+        )
+        + source_line(result)
+    )
+
+
 def hand_off_section(result: dict[str, Any]) -> str:
     work = result["workload"]
     rows = [
@@ -381,6 +430,7 @@ SECTIONS = {
     "latency_rocketmq": latency_section,
     "catch_up_embedded": catch_up_section,
     "shape_embedded": shape_section,
+    "lanes_embedded": lanes_section,
     "hand_off_rocketmq": hand_off_section,
     "hand_off_embedded": hand_off_section,
     "take_over_embedded": take_over_section,
