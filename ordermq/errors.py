@@ -216,7 +216,9 @@ class FunctionFailed(OrderMQError):
 
 
 class StoreError(OrderMQError):
-    """The embedded broker's store, an offset file or an offset store could not read or write."""
+    """The embedded broker's store, an offset file, an offset store or the stored state of a Spark
+    stage could not be read or written.
+    """
 
     code = "store"
 

@@ -23,7 +23,11 @@
 | How are sorted rows cut by key, and keys processed concurrently? | stages/rows_by_key.py |
 | What may the user's function return? | stages/output.py |
 | What happens to a row on which the function fails? | stages/failure_policy.py |
-| Where is a key's state kept? | stages/apply_with_state.py |
+| Where is a key's state kept: by Spark? | stages/apply_with_state.py |
+| And beside its queue? | stages/apply_with_keyed_state.py |
+| How is such a state kept in memory, through a micro-batch, on disk? | stages/keyed_state.py, \
+stages/queue_state.py, stages/state_store.py |
+| Who may look at stored states from outside? | stages/stored_states.py |
 | How does a column function get its rows in order? | stages/ordered_udf.py |
 | How are messages written, and who checks their order? | sink/writer.py |
 | Which queue does a row go to? How is it encoded? | sink/row_encoder.py |
@@ -47,11 +51,13 @@ if TYPE_CHECKING:
     from ordermq.spark.sink.target_queues import by_target_queue
     from ordermq.spark.source.lag_listener import LagListener
     from ordermq.spark.stages.apply_in_order import apply_in_order
+    from ordermq.spark.stages.apply_with_keyed_state import apply_with_keyed_state
     from ordermq.spark.stages.apply_with_state import apply_with_state
     from ordermq.spark.stages.deduplication import drop_repeats
     from ordermq.spark.stages.failure_policy import DeadLetter, ParkKey, unpark
     from ordermq.spark.stages.ordered_udf import ordered_udf
     from ordermq.spark.stages.stage_invocation import StageContext
+    from ordermq.spark.stages.stored_states import state_statistics, stored_states
 
 __all__ = [
     "DeadLetter",
@@ -59,11 +65,14 @@ __all__ = [
     "ParkKey",
     "StageContext",
     "apply_in_order",
+    "apply_with_keyed_state",
     "apply_with_state",
     "by_target_queue",
     "drop_repeats",
     "ordered_udf",
     "register",
+    "state_statistics",
+    "stored_states",
     "unpark",
 ]
 
@@ -73,11 +82,13 @@ _HOMES = {
     "sink.target_queues": ("by_target_queue",),
     "source.lag_listener": ("LagListener",),
     "stages.apply_in_order": ("apply_in_order",),
+    "stages.apply_with_keyed_state": ("apply_with_keyed_state",),
     "stages.apply_with_state": ("apply_with_state",),
     "stages.deduplication": ("drop_repeats",),
     "stages.failure_policy": ("DeadLetter", "ParkKey", "unpark"),
     "stages.ordered_udf": ("ordered_udf",),
     "stages.stage_invocation": ("StageContext",),
+    "stages.stored_states": ("state_statistics", "stored_states"),
 }
 
 if not TYPE_CHECKING:  # to them, each name would be there, also a misspelt one

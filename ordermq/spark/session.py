@@ -139,6 +139,7 @@ class RunningTask:
         partition: Spark's number of the partition.
         attempt: number of the attempt, 0 for the first.
         task_attempt: unique within the Spark application; a replayed batch has another one.
+        run_id: of this start of the query; None in a batch query.
     """
 
     stage: str
@@ -147,6 +148,7 @@ class RunningTask:
     partition: int
     attempt: int
     task_attempt: int
+    run_id: str | None = None
 
 
 def running_task(stage: str) -> RunningTask:
@@ -167,4 +169,6 @@ def running_task(stage: str) -> RunningTask:
         task.partitionId(),
         task.attemptNumber(),
         task.taskAttemptId(),
+        # Spark makes the run's id the group of its jobs.
+        task.getLocalProperty("spark.jobGroup.id"),
     )

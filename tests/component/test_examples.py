@@ -32,6 +32,7 @@ PRINTED = {
 ELSEWHERE = {
     "exactly_once.py": "tests/component/test_exactly_once.py",
     "flights_on_spark.py": "tests/spark",
+    "keyed_state_on_spark.py": "tests/spark",
     "orders_service.py": "tests/component/test_orders_service.py",
     "pandas_udf_on_spark.py": "tests/spark",
     "run_processes.py": "below",

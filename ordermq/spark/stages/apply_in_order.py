@@ -132,7 +132,7 @@ micro-batch are in memory together | one key's rows |
     if not shuffles:
         check_not_split(frame)
     check_speculation(frame.sparkSession, allow_speculation)
-    _check_arguments(frame, on_failure, max_in_flight, rows_per_call, shuffles, barrier)
+    check_arguments(frame, on_failure, max_in_flight, rows_per_call, shuffles, barrier)
     target = struct_of(schema)
     spec = make_spec(
         frame,
@@ -209,7 +209,7 @@ def make_spec(
     )
 
 
-def _check_arguments(
+def check_arguments(
     frame: DataFrame,
     on_failure: DeadLetter | None,
     max_in_flight: int,
@@ -217,6 +217,10 @@ def _check_arguments(
     shuffles: bool,
     barrier: bool,
 ) -> None:
+    """Refuse arguments of a stage that do not fit each other, or the DataFrame.
+
+    Raises: ConfigError: names them.
+    """
     if not 1 <= max_in_flight <= 1_000:
         raise ConfigError(f"max_in_flight={max_in_flight}: expected 1..1000")
     if rows_per_call is not None and rows_per_call < 1:
