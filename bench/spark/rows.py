@@ -38,13 +38,15 @@ class Part(InputPartition):
     keys: int
     queues: int = QUEUES
     batch_rows: int = BATCH_ROWS
+    first: int = 0
 
 
 def batches(part: Part) -> Iterator[Any]:
     """Return the rows of a queue; each key is in one queue, as with a selector."""
     body = pa.scalar(b"x" * BODY_BYTES, pa.binary())
-    for start in range(0, part.rows, part.batch_rows):
-        offsets = np.arange(start, min(start + part.batch_rows, part.rows), dtype=np.int64)
+    end = part.first + part.rows
+    for start in range(part.first, end, part.batch_rows):
+        offsets = np.arange(start, min(start + part.batch_rows, end), dtype=np.int64)
         count = len(offsets)
         # A multiplier that no count of keys divides, so that neighbours differ.
         keys = offsets * 7_919 % (part.keys // part.queues) * part.queues + part.queue
@@ -75,25 +77,32 @@ class _Reader(DataSourceReader):
 
 
 class _StreamReader(_Reader, DataSourceStreamReader):
-    """All rows are one micro-batch; per second has half of them and is not measured."""
+    """The rows in a number of micro-batches of the same size."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._micro_batches = int(options.get("micro_batches", "1"))
 
     def initialOffset(self) -> dict[str, int]:
         return {"batch": 0}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        return {"batch": 1}
+        return {"batch": min(start["batch"] + 1, self._micro_batches)}
 
     def partitions(  # type: ignore[override]
         self, start: dict[str, int], end: dict[str, int]
     ) -> Sequence[InputPartition]:
-        return super().partitions() if end != start else []
+        rows = self._rows // self._micro_batches
+        first, count = start["batch"] * rows, (end["batch"] - start["batch"]) * rows
+        numbers = range(self._queues) if count else ()
+        return [Part(queue, count, self._keys, self._queues, first=first) for queue in numbers]
 
     def commit(self, end: dict[str, int]) -> None:
         return None
 
 
 class Rows(DataSource):
-    """Options: rows, in all; keys, at least as many as queues; queues."""
+    """Options: rows, in all; keys, at least as many as queues; queues; micro_batches."""
 
     @classmethod
     def name(cls) -> str:
