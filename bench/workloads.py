@@ -49,6 +49,8 @@ CORE_LANE_KEYS: tuple[int, ...] = (1, 100, 10_000, 1_000_000)
 CORE_LANE_IN_FLIGHT: tuple[int, ...] = (1, 32, 1_024)
 CORE_LANE_STANDING = 4_096  # messages delivered and not done
 CORE_LANE_MESSAGES = 65_536  # added, taken and ended for one figure
+CORE_ID_WINDOWS: tuple[int, ...] = (1_000, 10_000, 100_000)
+CORE_ID_MESSAGES = 16_384  # noted for one figure; at most the largest window
 CORE_CODEC_MESSAGES: tuple[int, ...] = (1, 32, 1_024)
 CORE_CODEC_BODY_BYTES: tuple[int, ...] = (100, 1_000)
 CORE_CODEC_TIMED = 100_000  # messages decoded for one figure
@@ -88,6 +90,8 @@ if IS_QUICK:
     CORE_LANE_KEYS = (1, 100)
     CORE_LANE_IN_FLIGHT = (1, 32)
     CORE_LANE_STANDING = CORE_LANE_MESSAGES = 256
+    CORE_ID_WINDOWS = (64, 1_024)
+    CORE_ID_MESSAGES = 256
     CORE_CODEC_MESSAGES = (1, 32)
     CORE_CODEC_TIMED = 64
     CORE_MEMORY_MESSAGES = (32_000,)

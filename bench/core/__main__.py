@@ -18,7 +18,7 @@ from bench.core import bench_memory
 from bench.machine import run_json, save
 from bench.peers import java_classes, pyrocketmq
 
-WORKS = ("process_queue", "offset_map", "lane_map", "lock_table", "codec", "memory")
+WORKS = ("process_queue", "offset_map", "lane_map", "lock_table", "codec", "id_window", "memory")
 _PYTHON_PEERS = {"sortedcontainers": "sorted_dict", "BTrees": "btrees"}
 _CONDITIONS = (
     "Times are processor time of the one working thread, in every peer: other work of the machine "

@@ -13,11 +13,18 @@ _BORN_MS = 1_760_000_000_000
 
 
 def pull_body(
-    messages: int, body_bytes: int, first_offset: int = 0, *, sharding_keys: int = 0
+    messages: int,
+    body_bytes: int,
+    first_offset: int = 0,
+    *,
+    sharding_keys: int = 0,
+    id_shift: int = 0,
 ) -> bytes:
     """Return stored records (v1), each with a tag, a key and the properties a producer adds.
 
-    Args: sharding_keys: so many, in turn; 0: messages have none.
+    Args:
+        sharding_keys: so many, in turn; 0: messages have none.
+        id_shift: each has the producer's id of the message so many offsets before it.
     """
     writer = RecordWriter(TOPIC, 3, _HOST, _HOST)
     pattern = bytes(range(32, 127))
@@ -30,7 +37,7 @@ def pull_body(
                 **sharding,
                 props.TAGS: f"T{offset % 4}",
                 props.KEYS: f"order-{offset:08}",
-                props.UNIQ_KEY: f"7F000001A1B2C3D4E5F6{offset:012X}",
+                props.UNIQ_KEY: f"7F000001A1B2C3D4E5F6{offset - id_shift:012X}",
                 props.WAIT: "true",
                 "CLUSTER": "DefaultCluster",
             }

@@ -19,6 +19,7 @@ from bench.core import (
     bench_codec,
     bench_consume_loop,
     bench_frame_path,
+    bench_id_window,
     bench_lane_map,
     bench_lock_table,
     bench_offset_map,
@@ -34,6 +35,7 @@ MODULES: tuple[ModuleType, ...] = (
     bench_codec,
     bench_consume_loop,
     bench_frame_path,
+    bench_id_window,
 )
 CASES = [
     pytest.param(make, id=f"{module.__name__.rpartition('bench_')[2]}-{name}")
