@@ -25,7 +25,7 @@ from ordermq.consumer.offsets.lock_epochs import queue_of_epoch
 from ordermq.errors import StateError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
-from tests.interop.cluster import ROOT, Cluster, eventually
+from tests.interop.cluster import DEADLINE_S, ROOT, Cluster, eventually
 from tests.interop.fence_member import LOCK_MS
 from tests.interop.fenced_table import open_table
 from tests.interop.java_process import JavaProcess
@@ -85,10 +85,14 @@ class Owners:
             answer = self.members[host].read()
         return int(answer["count"])
 
-    def wait_until(self, host: str, least: int) -> None:
+    def wait_until(self, host: str, least: int, deadline_s: float = DEADLINE_S) -> None:
+        wanted = f"{least} queues of {host}"
         try:
-            eventually(lambda: self.count(host) >= least, f"{least} queues of {host}")
+            eventually(lambda: self.count(host) >= least, wanted, deadline_s)
         except pytest.fail.Exception as failure:
+            ext = {"consumerGroup": self.run.group}
+            listed = self.run.cluster.ask("broker-a", RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+            failure.add_note(f"members that the broker lists: {listed.body!r}")
             for name, member in self.members.items():
                 failure.add_note(f"{name} holds {self.count(name)}: {member.errors()}")
             raise
@@ -141,8 +145,10 @@ class Owners:
         finally:
             java.leave()
         self.java_bodies.update(got)
-        self.wait_until(host, QUEUES // 2)
-        self.wait_until(other, QUEUES // 2)
+        # Java's client may send a heartbeat while it unregisters. A broker that works it last
+        # lists the member for two more minutes.
+        for member in (host, other):
+            self.wait_until(member, QUEUES // 2, 3 * DEADLINE_S)
 
     def _start_java(self, on_line: Callable[[dict[str, Any]], None]) -> JavaProcess:
         # Java's client gives up at the first request that fails, as on a busy machine.
