@@ -102,8 +102,6 @@ def text(result: dict[str, Any]) -> str:
         "- **Lock table**: one member renews 64 queues per call.\n"
         f"- **Codec**: read the columns {', '.join(f'`{name}`' for name in ours['columns'])}, or "
         "body, tags and keys of each message as Python objects; Java decodes the same bytes.\n"
-        "- **Id window**: note the producers' ids of a pulled batch, to drop copies "
-        "(`deduplicate`).\n"
         "- **Memory**: growth of the process per buffered message; for received batches of 32 "
         "with the batch and its columns.\n\n"
     )

@@ -55,7 +55,6 @@ def rows() -> Iterator[Row]:
     yield from _offset_map()
     yield from _lock_table()
     yield from _codec()
-    yield from _id_window()
     yield from _memory()
 
 
@@ -146,16 +145,6 @@ def _codec() -> Iterator[Row]:
                 f"codec, {text}, {case}", "codec", f"{kind}, {case}", CODEC, case,
                 at_least=factor, why=_CODEC,
             )  # fmt: skip
-
-
-def _id_window() -> Iterator[Row]:
-    largest = workloads.CORE_ID_WINDOWS[-1]
-    for size in workloads.CORE_ID_WINDOWS:
-        yield Row(f"id window of {size:,}, note a message", "id_window", f"new, window {size}")
-    case = f"copies, window {largest}"
-    yield Row(f"id window of {largest:,}, drop a copy", "id_window", case)
-    case = f"memory, {largest} ids, bytes per id"
-    yield Row(f"memory, id window of {largest:,}, bytes per id", "id_window", case)
 
 
 def _memory() -> Iterator[Row]:
