@@ -12,6 +12,7 @@ from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
@@ -20,14 +21,16 @@ from cpython.sequence cimport PySequence_Fast_GET_ITEM, PySequence_Fast_GET_SIZE
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.type cimport PyType_Check
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport (
     INT32_MAX, INT64_MAX, INT64_MIN, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t,
     uint32_t, uint64_t,
 )
 from libc.stdlib cimport free
-from libc.string cimport strchr
+from libc.string cimport memmove, strchr
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport clockid_t
+from posix.unistd cimport read
 
 cimport libordermq as omq
 
@@ -48,6 +51,7 @@ include "message_codec.pyx"
 include "id_window.pyx"
 include "message_writer.pyx"
 include "frame_codec.pyx"
+include "frame_stream.pyx"
 include "process_queue.pyx"
 include "pull_engine.pyx"
 include "lane_map.pyx"

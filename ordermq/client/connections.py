@@ -19,6 +19,7 @@ from ordermq.remoting.codes import RequestCode, ResponseCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection, connect_failed
 from ordermq.remoting.dialer import Dialer
+from ordermq.remoting.reading import ReadingOf, TransportReading
 from ordermq.remoting.tls import client_context
 
 _log = logging.getLogger("ordermq.client")
@@ -34,6 +35,7 @@ class Connections(ProcessBound):
     Args:
         on_request: called with a broker's address and its request; returns the answer or None.
         on_lost: called with an address whose connection ended and was not closed here.
+        reading_of: chooses who reads a connection.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Connections(ProcessBound):
         config: RemotingConfig,
         on_request: Callable[[str, Command], Answer],
         on_lost: Callable[[str], None],
+        reading_of: ReadingOf = TransportReading,
     ) -> None:
         self.outages = Outages(clock)
         self.answered_ms: dict[str, int] = {}  # last answers to `request`; pulls and sends pass by
@@ -49,6 +52,7 @@ class Connections(ProcessBound):
         self._config = config
         self._on_request = on_request
         self._on_lost = on_lost
+        self._reading_of = reading_of
         self._dialer = Dialer(clock)
         self._tls: ssl.SSLContext | None = None
         self._open: dict[str, Connection] = {}
@@ -189,7 +193,13 @@ class Connections(ProcessBound):
             self._tls = client_context(self._config)
         try:
             connection = await Connection.open(
-                address, self._clock, self._config, self, self._tls, self._dialer
+                address,
+                self._clock,
+                self._config,
+                self,
+                self._tls,
+                self._dialer,
+                self._reading_of,
             )
         except ConnectFailed:
             longest = self._config.reconnect_delay_ms * _MAX_BACKOFF

@@ -31,6 +31,7 @@ from ordermq.model.names import check_instance
 from ordermq.remoting.bodies import Heartbeat
 from ordermq.remoting.command import Command
 from ordermq.remoting.dialer import look_up
+from ordermq.remoting.reading import TransportReading, shared_reading
 from ordermq.supervisor import Supervisor, every
 
 _log = logging.getLogger("ordermq.client")
@@ -70,6 +71,8 @@ class ClientSession(ProcessBound):
         on_route_change: called with a topic whose queues changed.
         on_master_moved: called with a broker whose master has another address now.
         on_internal_error: called with each error of a loop, to count it.
+        are_reads_shared: threads that wait for answers read them themselves, where the connection
+            allows it; only if `can_share_reads`.
     Attributes:
         supervisor: runs the client's loops, those of its owner too; on the I/O thread.
     Raises: ConfigError: `name_servers` is not host:port.
@@ -90,6 +93,7 @@ class ClientSession(ProcessBound):
         on_route_change: Callable[[str], None] = _ignore,
         on_master_moved: Callable[[str], None] = _ignore,
         on_internal_error: Callable[[], object] = lambda: None,
+        are_reads_shared: bool = False,
     ) -> None:
         addresses = parse_name_servers(name_servers)  # before the thread is held: this may raise
         own_id = client_id if client_id is not None else new_client_id(config, addresses)
@@ -100,7 +104,13 @@ class ClientSession(ProcessBound):
         self.clock = clock if clock is not None else SystemClock()
         self.runtime = Runtime.acquire()
         self.supervisor = Supervisor(self.clock, _log, on_internal_error)
-        self.connections = Connections(self.clock, config, on_request, self._connection_lost)
+        self.connections = Connections(
+            self.clock,
+            config,
+            on_request,
+            self._connection_lost,
+            shared_reading if are_reads_shared else TransportReading,
+        )
         self.pulls = PullConnections(config, self.connections)
         self.outages = self.connections.outages
         self.api = BrokerApi(self.connections, config, own_id)

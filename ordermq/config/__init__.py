@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         CompressionType,
         ProducerConfig,
         SendConfig,
+        SendPathKind,
         TransactionConfig,
     )
     from ordermq.config.pull_consumers import (
@@ -85,6 +86,7 @@ __all__ = [
     "RebalanceConfig",
     "RemotingConfig",
     "SendConfig",
+    "SendPathKind",
     "SerializeType",
     "TlsVerify",
     "TraceConfig",
@@ -118,6 +120,7 @@ _HOMES = {
         "CompressionType",
         "ProducerConfig",
         "SendConfig",
+        "SendPathKind",
         "TransactionConfig",
     ),
     "pull_consumers": (

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ordermq.errors import ConfigError
 
 DAY_MS = 86_400_000
+_Path = TypeVar("_Path", bound=StrEnum)
+
+
+def path_from(variable: str, default: _Path) -> _Path:
+    """Return the path that the environment sets, or the default."""
+    text = os.environ.get(variable, "")
+    try:
+        return type(default)(text or default)
+    except ValueError:
+        raise ConfigError(
+            f"{variable}={text!r} in the environment: expected python or native"
+        ) from None
 
 
 def require_range(config: object, **ranges: tuple[int, int]) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from ordermq.callables import require_plain
 from ordermq.clock import require_wall_ms
-from ordermq.config.checks import DAY_MS, require_choice, require_flags, require_range
+from ordermq.config.checks import DAY_MS, path_from, require_choice, require_flags, require_range
 from ordermq.config.client import ClientConfig
 from ordermq.config.remoting import RemotingConfig
 from ordermq.config.trace import TraceConfig
@@ -63,26 +62,14 @@ class ConsumePathKind(StrEnum):
 
 PULL_PATH_VARIABLE = "ORDERMQ_PULL_PATH"
 CONSUME_PATH_VARIABLE = "ORDERMQ_CONSUME_PATH"
-_Path = TypeVar("_Path", PullPathKind, ConsumePathKind)
-
-
-def _path_from(variable: str, default: _Path) -> _Path:
-    """Return the path that the environment sets, or the default."""
-    text = os.environ.get(variable, "")
-    try:
-        return type(default)(text or default)
-    except ValueError:
-        raise ConfigError(
-            f"{variable}={text!r} in the environment: expected python or native"
-        ) from None
 
 
 def _pull_path() -> PullPathKind:
-    return _path_from(PULL_PATH_VARIABLE, PullPathKind.NATIVE)
+    return path_from(PULL_PATH_VARIABLE, PullPathKind.NATIVE)
 
 
 def _consume_path() -> ConsumePathKind:
-    return _path_from(CONSUME_PATH_VARIABLE, ConsumePathKind.PYTHON)
+    return path_from(CONSUME_PATH_VARIABLE, ConsumePathKind.PYTHON)
 
 
 class Keyless(StrEnum):

@@ -25,6 +25,7 @@ from ordermq.config import (
     RebalanceConfig,
     RemotingConfig,
     SendConfig,
+    SendPathKind,
     SerializeType,
     TlsVerify,
     TraceConfig,
@@ -82,6 +83,7 @@ class ProducerSettings(RemotingSettings, total=False):
     compress_msg_body_over_howmuch: int
     compress_type: CompressionType | Literal["zlib", "lz4", "zstd"]
     compress_level: int
+    send_path: SendPathKind | Literal["python", "native"]
     check_thread_count: int
     check_request_hold_max: int
     enable_msg_trace: bool

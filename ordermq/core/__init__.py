@@ -37,6 +37,7 @@ __all__ = [
     "CallContext",
     "CallPlan",
     "Claim",
+    "FrameStream",
     "IdWindow",
     "LaneMap",
     "LanePlan",
@@ -109,7 +110,9 @@ encode_rows: interface.EncodeRows = _core.encode_rows
 PullEngine: type[interface.PullEngine] | None = getattr(_core, "PullEngine", None)
 PullConnection: type[interface.PullConnection] | None = getattr(_core, "PullConnection", None)
 PullStream: type[interface.PullStream] | None = getattr(_core, "PullStream", None)
-# Of that core alone, too; the Python loop serves the others.
+# Of that core alone, too; the I/O thread reads with the others.
+FrameStream: type[interface.FrameStream] | None = getattr(_core, "FrameStream", None)
+# And these; the Python loop serves the others.
 CallPlan: type[interface.CallPlan] | None = getattr(_core, "CallPlan", None)
 BatchCalls: type[interface.BatchCalls] | None = getattr(_core, "BatchCalls", None)
 RunPlan: type[interface.RunPlan] | None = getattr(_core, "RunPlan", None)

@@ -343,6 +343,48 @@ class FillLimits(Protocol):
     def span(self) -> int: ...
 
 
+class FrameStream(Protocol):
+    """Bytes received from one socket, and the frames they make; one thread at a time.
+
+    A frame stays until it is dropped, so that one whose handling was interrupted is not lost.
+    """
+
+    def __init__(self, max_frame_bytes: int) -> None: ...
+
+    @property
+    def is_broken(self) -> bool:
+        """True once `frame` has met lengths that no frame has; it returns no more frames."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The number of bytes that were received and not dropped."""
+
+    def wait(self, descriptor: int, event: int, timeout_ms: int) -> bool:
+        """Sleep until a socket or an event can be read, without the interpreter lock.
+
+        The event, an eventfd or a pipe, is read.
+        Returns: True if the socket can be read. Raises: whatever a signal handler raises.
+        """
+
+    def receive(self, descriptor: int) -> int:
+        """Receive what is there; return its length, 0 at the end, -1 for nothing.
+
+        Raises: OSError: the connection broke.
+        """
+
+    def add(self, data: bytes) -> None:
+        """Add bytes that somebody else has received."""
+
+    def frame(self) -> tuple[int, bytes, bytes] | None:
+        """Return the next whole frame, again until `drop`: encoding of the header, header, body."""
+
+    def drop(self) -> None:
+        """Remove the frame that `frame` returned."""
+
+    def rest(self) -> bytes:
+        """Return what is buffered."""
+
+
 class PullEngine(Protocol):
     """A native thread that pulls messages into process queues without the interpreter.
 

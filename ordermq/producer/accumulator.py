@@ -20,6 +20,7 @@ from ordermq.producer.hooks import SendCheck, SendHooks
 from ordermq.producer.pending_message import PendingMessage
 from ordermq.producer.queue_selector import QueueRouting, ShardingKey
 from ordermq.producer.queue_sender import QueueSender
+from ordermq.remoting.reading import AnswerWaiter, wait_for_event
 
 
 class MessagePreparation:
@@ -170,6 +171,15 @@ class SendRequest:
     queue: MessageQueue | None  # as the caller named it
     pending: Sequence[PendingMessage]
     sender: QueueSender | None = None  # of the chosen queue
+    is_alone: bool = False  # no other request was in flight
+
+    def wait(self, waiter: AnswerWaiter) -> None:
+        """Return once the waiter is done, on its thread; it may read answers meanwhile."""
+        # With others the I/O thread reads: one thread for all wakes each of them once.
+        if self.sender is None or not self.is_alone:
+            wait_for_event(waiter)
+        else:
+            self.sender.wait(waiter)
 
     def fail(self, error: BaseException) -> None:
         self.sender = None
@@ -230,7 +240,8 @@ class Accumulator:
             self._client.runtime.post(self._drain)
 
     def _is_sent(self, request: SendRequest) -> bool:
-        joins_others = self._senders_in_flight and len(request.pending[0]) == 1
+        request.is_alone = not self._senders_in_flight
+        joins_others = not request.is_alone and len(request.pending[0]) == 1
         # Never wait for the lock: its holder may be the I/O thread, which is about to send anyway.
         if joins_others or not self._lock.acquire(blocking=False):
             return False

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 import threading
 import warnings
 from collections import deque
@@ -22,9 +20,10 @@ from ordermq import core
 from ordermq.model.status import SendReceipt
 from ordermq.producer.queue_selector import ShardingKey
 from ordermq.remoting.headers import SendReplyHeader
+from ordermq.remoting.reading import wait_for_event
+from ordermq.remoting.thread_event import ThreadEvent
 
 _log = logging.getLogger("ordermq.producer")
-_ONE = (1).to_bytes(8, sys.byteorder)  # an eventfd counts in eight-byte numbers
 
 
 class Requirement(Protocol):
@@ -61,6 +60,8 @@ class PendingMessage:
     fallbacks_left: int = 0  # how many more other brokers may be tried
     is_watched: bool = False  # hooks want the header of the broker's answer
     is_timed: bool = False  # brokers before 5.0 would deliver it at once
+    # `on_done` only wakes a thread: the thread that read the answer may call it, and twice.
+    wakes_only: bool = False
     is_oneway: bool = False  # needs no answer: it is unordered, and its caller does not wait
     requirement: Requirement | None = None
     receipts: Sequence[SendReceipt] | None = None  # empty for a one-way message
@@ -88,6 +89,11 @@ class PendingMessage:
     def receipt(self) -> SendReceipt:
         """Return the receipt of a single message; raises as `all_receipts`."""
         return self.all_receipts()[0]
+
+    def tell_again(self) -> None:
+        """Notify the caller of a message that is done, because an exception came between."""
+        if self.wakes_only:
+            self.on_done(self)
 
     def finish(self, receipts: Sequence[SendReceipt] | None, error: BaseException | None) -> None:
         """Set the outcome and notify the caller; later outcomes change nothing."""
@@ -129,67 +135,6 @@ def take_batch(waiting: deque[PendingMessage], max_bytes: int) -> list[PendingMe
             break
         batch.append(waiting.popleft())
     return batch
-
-
-class ThreadEvent:
-    """An event that one thread waits for and any thread sets; each thread has its own.
-
-    It writes to an eventfd (a pipe outside Linux) because that releases the GIL. Releasing a
-    lock does not: the woken thread asks for the GIL before it is free and sleeps again, which
-    cost two more thread switches per send.
-    """
-
-    __slots__ = ("_reader", "_writer")
-
-    def __init__(self) -> None:
-        if sys.platform == "linux":
-            self._reader = self._writer = os.eventfd(0)
-        else:
-            self._reader, self._writer = os.pipe()
-            os.set_blocking(self._writer, False)
-
-    def __del__(self) -> None:
-        for end in {self._reader, self._writer}:
-            os.close(end)
-
-    @classmethod
-    def of_thread(cls) -> ThreadEvent:
-        """Return the calling thread's event; it lives as long as the thread."""
-        try:
-            return _own.event
-        except AttributeError:
-            _own.event = cls()
-            return _own.event
-
-    def set(self) -> None:
-        """Let the current wait return, or the next one; from any thread."""
-        try:  # noqa: SIM105 - `suppress` takes a microsecond of every send
-            os.write(self._writer, _ONE)
-        except BlockingIOError:
-            pass  # the pipe is full: what it holds wakes the reader as well
-
-    def wait(self) -> None:
-        """Return once set; the caller checks its condition again.
-
-        A caller that was interrupted, for example by a signal, leaves its event set for the
-        next wait.
-        """
-        os.read(self._reader, 512)  # releases the GIL; a pipe may hold many bytes
-
-
-class _Own(threading.local):
-    event: ThreadEvent
-
-
-_own = _Own()
-
-
-def _forget() -> None:
-    global _own
-    _own = _Own()
-
-
-os.register_at_fork(after_in_child=_forget)  # else parent and child would wake each other
 
 
 class SendWindow:
@@ -254,18 +199,23 @@ class BatchWaiter:
     """Lets a thread wait until all `count` messages of one call are done."""
 
     def __init__(self, count: int) -> None:
-        self._left = count  # changed by one thread at a time: a batch goes to one queue
-        self._event = ThreadEvent.of_thread()
+        self._count = count
+        self._done: set[PendingMessage] = set()
+        self._thread = threading.get_ident()
+        self.event = ThreadEvent.of_thread()
+
+    @property
+    def is_done(self) -> bool:
+        # A copy: another thread may add to the set meanwhile.
+        return sum(map(len, [*self._done])) == self._count
 
     def on_done(self, message: PendingMessage) -> None:
-        self._left -= len(message)
-        if not self._left:
-            self._event.set()
+        self._done.add(message)
+        if threading.get_ident() != self._thread and self.is_done:
+            self.event.set()
 
     def wait(self) -> None:
-        self._event.wait()
-        while self._left:  # an earlier, interrupted call had left the event set
-            self._event.wait()
+        wait_for_event(self)
 
 
 class FutureWaiter:

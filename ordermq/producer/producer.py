@@ -19,6 +19,7 @@ from ordermq.client.trace import TraceDispatcher
 from ordermq.clock import Clock, SystemClock
 from ordermq.closing import Starting
 from ordermq.config import ProducerConfig
+from ordermq.config.producer import SendPathKind
 from ordermq.core import compression
 from ordermq.errors import ConfigError, OrderMQError, RequestTimeout, StateError
 from ordermq.health import ClientHealth
@@ -53,6 +54,7 @@ from ordermq.producer.send_protocol import SendProtocol
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
 from ordermq.remoting.headers import RecallHeader
+from ordermq.remoting.reading import can_share_reads
 
 if TYPE_CHECKING:
     from ordermq.config.settings import ProducerSettings
@@ -133,6 +135,8 @@ class Producer(Starting):
             raise StateError(
                 "start() may be called only once: create a new producer", group=self.group
             )
+        is_native = self.config.send.send_path is SendPathKind.NATIVE
+        are_reads_shared = is_native and can_share_reads()
         client = self._client = ClientSession(
             self.name_servers,
             self.config.remoting,
@@ -140,6 +144,7 @@ class Producer(Starting):
             clock=self._clock,
             producer_groups=(self.group,),
             on_request=self._on_request,
+            are_reads_shared=are_reads_shared,
         )
         client.start()
         self._accumulator = Accumulator(
@@ -496,8 +501,9 @@ class Producer(Starting):
         self._live_for_blocking()
         waiter = BatchWaiter(len(messages))
         made = self._preparation.batch(messages, key, waiter.on_done)
-        self._hand_in(messages[0], key, queue, made)
-        waiter.wait()
+        for pending in made:
+            pending.wakes_only = not self._hooks.hooks
+        self._hand_in(messages[0], key, queue, made).wait(waiter)
         return _receipts(made)
 
     def _hand_in(
@@ -509,7 +515,7 @@ class Producer(Starting):
         *,
         is_awaited: bool = True,
         fallbacks: int = _FALLBACKS,
-    ) -> None:
+    ) -> SendRequest:
         self._live()
         # Any queue will do for an unordered message, so another broker's may store it, too. Not
         # for a batch of several requests: its messages lie in one queue.
@@ -519,6 +525,7 @@ class Producer(Starting):
         assert self._accumulator is not None
         request = SendRequest(message.topic, message, key, queue, pending)
         self._accumulator.hand_in(request, is_awaited=is_awaited)
+        return request
 
     # Requests and replies.
 

@@ -29,7 +29,9 @@ from ordermq.producer.retry_policy import (
     retry_delay_ms,
 )
 from ordermq.producer.send_protocol import SendProtocol, compressed, needs_compression
+from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.command import Command
+from ordermq.remoting.reading import AnswerWaiter
 from ordermq.remoting.response_futures import ResponseFuture
 
 _log = logging.getLogger("ordermq.producer")
@@ -131,12 +133,18 @@ class QueueSender:
         """Queue and send messages from another thread, which writes the request if it can."""
         with self._lock:
             self._waiting.extend(messages)
-            if self._in_flight is not None:
-                return  # sent after that request's answer
-            if self._failed_keys:  # messages are refused on the I/O thread, like all that fail
-                self._client.runtime.post(self.begin)
-            else:
-                self._begin_next(InFlightBatch.start_from_caller)
+            if self._in_flight is None:  # else it is sent after that request's answer
+                self._begin_outside()
+
+    def wait(self, waiter: AnswerWaiter) -> None:
+        """Return once the waiter is done, on its thread; it may read answers meanwhile."""
+        self._protocol.wait(waiter)
+
+    def _begin_outside(self) -> None:
+        if self._failed_keys:  # messages are refused on the I/O thread, like all that fail
+            self._client.runtime.post(self.begin)
+        else:
+            self._begin_next(InFlightBatch.start_from_caller)
 
     def _begin_next(self, start: Callable[[InFlightBatch], None]) -> None:
         batch: Sequence[PendingMessage] = ()  # whom to notify if no request can be made of it
@@ -172,6 +180,22 @@ class QueueSender:
             else:  # after a defect, or `stop`: nothing may be sent behind an abandoned batch
                 self._fail_waiting()
 
+    def _ended_outside(self) -> None:
+        """Go on behind a batch that another thread has found to be stored."""
+        with self._lock:
+            self._in_flight = None
+            self._senders_in_flight.discard(self)
+            if self._waiting:
+                self._begin_outside()
+
+    def _end_again(self, batch: InFlightBatch) -> None:
+        """Go on as after `_ended_outside`, whatever of it was done; on the I/O thread."""
+        with self._lock:
+            if self._in_flight is batch:
+                self._in_flight = None
+                self._senders_in_flight.discard(self)
+            self.begin()
+
     def _fail_waiting(self) -> None:
         with self._lock:
             while self._waiting:
@@ -192,9 +216,9 @@ class QueueSender:
 class InFlightBatch(ResponseFuture):
     """One batch of a queue sender: sent until it is stored, refused, or of unknown outcome.
 
-    On the I/O thread, except `start_from_caller`. The request is written where the batch
-    starts, and its answer read where it arrives. A task is made only for what must be awaited:
-    a connection, compression, the pause before another attempt.
+    On the I/O thread, except `start_from_caller` and `answered_outside`. The request is written
+    where the batch starts, and its answer read where it arrives. A task is made only for what
+    must be awaited: a connection, compression, the pause before another attempt.
     """
 
     __slots__ = (
@@ -306,8 +330,51 @@ class InFlightBatch(ResponseFuture):
         return self._is_over
 
     def answered(self, command: Command) -> None:
-        if not self._is_over:
+        if self._is_over:
+            self._finish_again(command)
+        else:
             self._guarded(lambda: self._read(command))
+
+    def answered_outside(self, command: Command) -> bool:
+        """Take a success, if that only wakes threads; all else is the I/O thread's."""
+        if command.code != ResponseCode.SUCCESS:
+            return False
+        for message in self._batch:
+            if not message.wakes_only:
+                return False
+        assert self._body is not None
+        try:
+            receipts = self._protocol.receipts(self._batch, len(self._body), command)
+        except Exception:  # noqa: BLE001 - the I/O thread meets it again and handles it
+            return False
+        if self._may_end():
+            try:
+                self._sender._ended_outside()
+            finally:
+                for message, its_receipts in zip(self._batch, receipts, strict=True):
+                    message.finish(its_receipts, None)
+        return True
+
+    def _may_end(self) -> bool:
+        """Return True to one of the threads that would end this batch."""
+        with self._sender._lock:
+            is_first, self._is_over = not self._is_over, True
+        return is_first
+
+    def _finish_again(self, command: Command) -> None:
+        # An exception ended `answered_outside` somewhere; or the answer is to a batch that `stop`
+        # gave up, and changes nothing.
+        self._sender._end_again(self)
+        if not all(message.is_done for message in self._batch):
+            self._guarded(lambda: self._tell_receipts(command))
+        for message in self._batch:
+            message.tell_again()
+
+    def _tell_receipts(self, command: Command) -> None:
+        assert self._body is not None
+        receipts = self._protocol.receipts(self._batch, len(self._body), command)
+        for message, its_receipts in zip(self._batch, receipts, strict=True):
+            message.finish(its_receipts, None)
 
     def failed(self, error: Exception) -> None:
         if not self._is_over:
@@ -323,7 +390,8 @@ class InFlightBatch(ResponseFuture):
         self._finish(receipts)
 
     def _finish(self, receipts: Sequence[Sequence[SendReceipt]]) -> None:
-        self._is_over = True
+        if not self._may_end():
+            return
         try:
             # The next request first: callers that wake up compete for the GIL.
             self._sender._ended(True)
@@ -393,7 +461,7 @@ class InFlightBatch(ResponseFuture):
             message.finish(None, error)
 
     def _abandon(self, why: str) -> None:
-        if self._is_over:
+        if not self._may_end():
             return
         outcome = f"whether it was stored is unknown ({why})"
         self._give_up(stopped_error(self._protocol.queue, outcome), AfterFailure.UNKNOWN)

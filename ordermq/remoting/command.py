@@ -167,7 +167,7 @@ class Framer:
                     break
                 body_start, next_at = at + 8 + header_size, at + 4 + length
                 header = source[at + 8 : body_start]
-                commands.append(_decode(mark >> 24, header, source[body_start:next_at]))
+                commands.append(decode_frame(mark >> 24, header, source[body_start:next_at]))
                 at = next_at
         except ProtocolError:
             self.completed = commands
@@ -185,7 +185,11 @@ class Framer:
         return len(self._buffer) + more < 4 + length <= self.max_frame_bytes
 
 
-def _decode(serialization: int, header: bytes, body: bytes) -> Command:
+def decode_frame(serialization: int, header: bytes, body: bytes) -> Command:
+    """Return the command of a frame.
+
+    Raises: ProtocolError: an unknown encoding of the header, or a malformed one.
+    """
     if serialization == Serialization.JSON:
         return decode_json(header, body)
     if serialization == Serialization.ROCKETMQ:

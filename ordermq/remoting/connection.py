@@ -1,8 +1,9 @@
 """A client's connection: sends requests, matches responses by opaque, passes on broker requests.
 
-Threads: all state belongs to the loop's thread, except that any thread may call `ask`. Such a
-thread writes to the socket itself, under `_lock`, which also guards the time-out check and the
-end of the connection; see `SharedSocket` below and response_futures.py.
+Threads: all state belongs to the loop's thread, except that any thread may call `ask` and
+`wait_for`. The first writes to the socket itself, under `_lock`, which also guards the time-out
+check and the end of the connection; see `SharedSocket` below and response_futures.py. The second
+may read from it, see reading.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import socket
 import ssl
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -29,23 +31,28 @@ from ordermq.remoting.command import (
     ONEWAY_FLAG,
     RESPONSE_FLAG,
     Command,
-    Framer,
     encode,
     make_binary,
 )
 from ordermq.remoting.dialer import Dialer, SocketAddress
 from ordermq.remoting.namespaces import Namespaces
+from ordermq.remoting.reading import (
+    WRONG_PORT,
+    AnswerWaiter,
+    Reading,
+    ReadingOf,
+    TransportReading,
+    wait_for_event,
+)
 from ordermq.remoting.response_futures import ResponseFuture, ResponseFutures
 from ordermq.remoting.signing import Credentials
 from ordermq.remoting.tls import (
     SHUTDOWN_TIMEOUT_S,
     describe_tls_error,
     hint_for_silence,
-    is_tls_record,
 )
 
 _log = logging.getLogger("ordermq.remoting")
-_WRONG_PORT = "is that the address of a RocketMQ name server (9876) or broker (10911)?"
 _FRAME_MS = 30_000  # the longest a pull takes; a frame that is incomplete longer never completes
 # MSG_NOSIGNAL: a closed connection must be an error, also in a program that dies of SIGPIPE.
 _FLAGS = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
@@ -83,17 +90,6 @@ def connect_failed(
     )
 
 
-def _other_protocol(data: bytes) -> ProtocolError | None:
-    """Recognize TLS and HTTP by the first bytes a server sends; None for anything else."""
-    # Both would be read as the length of a frame over `max_frame_bytes`, an error that names
-    # neither the protocol nor what to do.
-    if is_tls_record(data):
-        return ProtocolError("server speaks TLS on this port: give tls=True")
-    if data.startswith(b"HTTP/"):
-        return ProtocolError(f"HTTP server on this port: {_WRONG_PORT}")
-    return None
-
-
 class _AsyncioResponse(ResponseFuture):
     """A pending response that an asyncio future waits for."""
 
@@ -117,13 +113,20 @@ class _AsyncioResponse(ResponseFuture):
 
 
 class Connection(asyncio.Protocol):
-    """One TCP connection to a broker or name server; only `ask` may be called by other threads.
+    """One TCP connection to a broker or name server.
 
-    Make one with `Connection.open`.
+    Make one with `Connection.open`. Other threads may call `ask` and `wait_for` only.
+
+    Args: reading_of: chooses who reads it.
     """
 
     def __init__(
-        self, address: str, clock: Clock, config: RemotingConfig, events: ConnectionEvents
+        self,
+        address: str,
+        clock: Clock,
+        config: RemotingConfig,
+        events: ConnectionEvents,
+        reading_of: ReadingOf = TransportReading,
     ) -> None:
         self.address = address
         self.peer: SocketAddress | None = None  # of the host's addresses, the one connected to
@@ -137,7 +140,16 @@ class Connection(asyncio.Protocol):
         # then come from `frame` and cannot be made from a template (`PullFrames`).
         self.is_framing = self._is_binary or (self._credentials or self._namespaces) is not None
         self._config = config
-        self._framer = Framer(config.max_frame_bytes)
+        self.max_frame_bytes = config.max_frame_bytes
+        self._reading_of = reading_of
+        self._reading: Reading | None = None  # while it is open
+        # Of the thread that reads and is not the loop's, while it handles what it has read.
+        self._outside_thread = 0
+        self._outside_frames: list[bytes] = []  # to be written
+        self._left: deque[tuple[ResponseFuture | None, Command]] = deque()  # to the loop
+        # The opaque whose answer that thread handles; still here if an exception ended that.
+        self._answering: tuple[int, ResponseFuture] | None = None
+        self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
         self._lock = threading.Lock()  # of threads that write themselves, see the module
@@ -167,12 +179,14 @@ class Connection(asyncio.Protocol):
         events: ConnectionEvents,
         tls: ssl.SSLContext | None = None,
         dialer: Dialer | None = None,
+        reading_of: ReadingOf = TransportReading,
     ) -> Connection:
         """Connect.
 
         Args:
             tls: from `tls.client_context`; None connects without TLS.
             dialer: of the client, default one for this connection.
+            reading_of: chooses who reads it.
         Raises: ConnectFailed: refused, unknown host, no answer in `connect_timeout_ms`, or the
             TLS handshake failed.
         """
@@ -182,7 +196,7 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(config.connect_timeout_ms / 1000):
                 sock = await dialer.open(host, port)
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: cls(address, clock, config, events),
+                    lambda: cls(address, clock, config, events, reading_of),
                     sock=sock,
                     ssl=tls,
                     server_hostname=None if tls is None else host,
@@ -255,11 +269,26 @@ class Connection(asyncio.Protocol):
                 return False
             # Before the write: the response may arrive before `send` returns.
             self._pending.add_from_outside(opaque, waiting)
-            try:
-                shared.send(frame)
-            except OSError as error:
-                shared.loop.call_soon_threadsafe(self.abort, error)
+            if threading.get_ident() == self._outside_thread:
+                self._outside_frames.append(frame)  # it leaves with the others, see `end_outside`
+            else:
+                self._send_outside(shared, frame)
         return True
+
+    def _send_outside(self, shared: SharedSocket, data: bytes) -> None:
+        # Under the lock.
+        try:
+            shared.send(data)
+        except OSError as error:
+            self._loop.call_soon_threadsafe(self.abort, error)
+
+    def wait_for(self, waiter: AnswerWaiter) -> None:
+        """Return once the waiter's messages are done; on its thread, which may read meanwhile."""
+        reading = self._reading
+        if reading is None:  # the connection has ended, and tells so by the event
+            wait_for_event(waiter)
+        else:
+            reading.wait(waiter)
 
     def send_oneway(self, command: Command) -> None:
         """Send a request that gets no response.
@@ -347,23 +376,72 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by type
         self._socket = SharedSocket(self._transport, self._lock)
+        self._reading = self._reading_of(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._reading is not None:
+            self._reading.received(data)
+
+    # ReadConnection
+
+    def heard(self, count: int) -> bool:
         is_first = not self._heard_bytes
-        self._heard_bytes += len(data)
-        commands: list[Command] = []
-        broken = _other_protocol(data) if is_first else None
-        if broken is None:
-            try:
-                commands = self._framer.feed(data)
-            except ProtocolError as error:
-                # Responses that came whole before the damaged bytes still count.
-                commands, broken = self._framer.completed, error
+        self._heard_bytes += count
+        return is_first
+
+    def take(self, commands: list[Command], broken: ProtocolError | None) -> None:
         self._heard_commands += len(commands)
         self._handle(commands)
         if broken is not None:
             _log.warning("%s: closing the connection: %s", self.address, broken)
             self.abort(broken)
+
+    def peer_ended(self, error: OSError | None) -> None:
+        if error is not None:
+            self.abort(error)
+        elif self._transport is not None:
+            self._transport.close()
+
+    def take_outside(self, command: Command) -> None:
+        self._outside_thread = threading.get_ident()
+        self._heard_commands += 1
+        if not command.flag & RESPONSE_FLAG:
+            self._left.append((None, command))
+            return
+        waiting = self._pending.look(command.opaque)
+        if waiting is not None:
+            self._answering = command.opaque, waiting
+            if self._pending.pop(command.opaque) is None:  # it has just timed out
+                waiting = None
+        if waiting is None:
+            self._left.append((None, command))  # the loop's thread says that it came late
+        else:
+            if self._namespaces is not None:
+                self._namespaces.unwrap_answer(waiting.code, command)
+            if not waiting.answered_outside(command):
+                self._left.append((waiting, command))
+        self._answering = None
+
+    def end_outside(self) -> None:
+        self._outside_thread = 0
+        frames, self._outside_frames = self._outside_frames, []
+        if frames and self._socket is not None:
+            with self._lock:
+                self._send_outside(
+                    self._socket, frames[0] if len(frames) == 1 else b"".join(frames)
+                )
+        if self._left:
+            self._loop.call_soon_threadsafe(self._take_left)
+
+    def _take_left(self) -> None:
+        while self._left:
+            waiting, command = self._left.popleft()
+            if waiting is None:
+                self._handle([command])
+            else:
+                self._tell(waiting, command)
+
+    # Of both.
 
     def _handle(self, commands: list[Command]) -> None:
         # The responses to pulls of several queues often come in one read, and each sends the next
@@ -405,6 +483,9 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         if self._socket is not None:
             self._socket.close()
+        if self._reading is not None:
+            self._reading.end()
+            self._reading = None
         # Before `on_closed`: its owner may reconnect and retry, and must not meet old requests.
         for waiting in self._pending.end():
             self._fail(waiting, self._closed_error(ConnectionLost))
@@ -415,17 +496,22 @@ class Connection(asyncio.Protocol):
 
     def _complete(self, command: Command) -> None:
         waiting = self._pending.pop(command.opaque)
+        if self._answering is not None and self._answering[0] == command.opaque:
+            waiting, self._answering = self._answering[1], None
         if waiting is None:
             # The request timed out before, and its caller has got that error.
             _log.debug("%s: late response dropped: opaque %d", self.address, command.opaque)
-        else:
-            try:
-                if self._namespaces is not None:
-                    self._namespaces.unwrap_answer(waiting.code, command)
-                waiting.answered(command)
-            except Exception as error:  # noqa: BLE001 - whoever waits must not wait for ever
-                self._fail(waiting, error)
-                self._report(f"the answer to request {waiting.code}", error)
+            return
+        if self._namespaces is not None:
+            self._namespaces.unwrap_answer(waiting.code, command)
+        self._tell(waiting, command)
+
+    def _tell(self, waiting: ResponseFuture, command: Command) -> None:
+        try:
+            waiting.answered(command)
+        except Exception as error:  # noqa: BLE001 - whoever waits must not wait for ever
+            self._fail(waiting, error)
+            self._report(f"the answer to request {waiting.code}", error)
 
     def _explained(self, error: Exception | None) -> Exception | None:
         if isinstance(error, ssl.SSLError):
@@ -448,7 +534,7 @@ class Connection(asyncio.Protocol):
         for waiting in self._pending.due(now_ms):
             if waiting.is_over:  # its caller was cancelled: no error, and no sign of a dead peer
                 continue
-            silent = "" if self._heard_bytes else f"; the server never sent a byte: {_WRONG_PORT}"
+            silent = "" if self._heard_bytes else f"; the server never sent a byte: {WRONG_PORT}"
             error = RequestTimeout(
                 f"request {waiting.code}: no response in time, its outcome is unknown{silent}",
                 address=self.address,
@@ -479,7 +565,7 @@ class Connection(asyncio.Protocol):
         # request would see a dead connection, for bytes do arrive.
         # Also between requests, when no check runs: what is incomplete after no further command is
         # the same frame.
-        if not self._framer.buffered_bytes:
+        if self._reading is None or not self._reading.buffered_bytes:
             self._incomplete = None
         elif self._incomplete is None or self._incomplete[0] != self._heard_commands:
             self._incomplete = self._heard_commands, now_ms
@@ -559,6 +645,10 @@ class SharedSocket:
 
         Raises: OSError: the connection broke.
         """
+        if not self.is_free:  # behind what waits there
+            self._rest += data
+            self.loop.call_soon_threadsafe(self.flush)
+            return
         own = self._own
         if own is None:
             shared = self._transport.get_extra_info("socket")

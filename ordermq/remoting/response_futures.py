@@ -38,6 +38,13 @@ class ResponseFuture:
         """Take the response, whatever its code; must not raise."""
         raise NotImplementedError
 
+    def answered_outside(self, command: Command) -> bool:
+        """Take the response on another thread, the one that read it.
+
+        Returns: False to get it by `answered` instead.
+        """
+        return False
+
     def failed(self, error: Exception) -> None:
         """Take the error instead; one of those of `Connection.request`. Must not raise."""
         raise NotImplementedError
@@ -76,6 +83,10 @@ class ResponseFutures:
         """Add a request on another thread, with the lock held and while `is_ticking`."""
         self._waiting[opaque] = waiting
         self._was_added = True
+
+    def look(self, opaque: int) -> ResponseFuture | None:
+        """Return the request with this opaque, without removing it; any thread."""
+        return self._waiting.get(opaque)
 
     def pop(self, opaque: int) -> ResponseFuture | None:
         """Remove and return the request with this opaque; None if it is no longer pending."""

@@ -43,7 +43,7 @@ CLASSES = [
     "RecordBlock",
     "RecordWriter",
 ]
-ENGINE = ["PullConnection", "PullEngine", "PullStream"]
+ENGINE = ["FrameStream", "PullConnection", "PullEngine", "PullStream"]
 LOOP = ["BatchCalls", "CallPlan", "LanePlan", "LaneRun", "OrderlyRun", "RunPlan"]
 FUNCTIONS = {  # function -> the protocol that it fulfils
     "encode_batch": "EncodeBatch",

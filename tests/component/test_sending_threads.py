@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ordermq import Message, Producer, SendReceipt
+from ordermq.producer.accumulator import SendRequest
 from ordermq.producer.queue_sender import InFlightBatch, QueueSender
+from ordermq.remoting.command import Command
 from ordermq.remoting.connection import Connection
+from ordermq.remoting.reading import AnswerWaiter, can_share_reads
+from tests.component.interruption import InterruptedAt
 
 ROUNDS = 60
 
@@ -118,3 +123,62 @@ def test_threads_keep_their_keys_in_order_and_one_request_per_queue_in_flight(
     assert not twice
     everything = [(r.message_queue, r.queue_offset) for receipts in found for r in receipts]
     assert len(set(everything)) == 6 * ROUNDS
+
+
+def test_a_thread_that_sends_alone_reads_the_answer_itself(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[str] = []
+    taken = InFlightBatch.answered_outside
+
+    def noting(self: InFlightBatch, command: Command) -> bool:
+        readers.append(threading.current_thread().name)
+        return taken(self, command)
+
+    monkeypatch.setattr(InFlightBatch, "answered_outside", noting)
+    for number in range(40):
+        producer.send(message(number), sharding_key="k")
+    mine = readers.count(threading.current_thread().name)
+    assert mine >= 10 if can_share_reads() else not readers
+
+
+def test_a_caller_that_is_interrupted_while_it_reads_leaves_nobody_waiting(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues, interrupted = producer.queues("orders"), 0
+    wait_for, main = Connection.wait_for, threading.current_thread()
+    place = [0]
+
+    def waiting_by_sender(self: SendRequest, waiter: AnswerWaiter) -> None:
+        assert self.sender is not None
+        self.sender.wait(waiter)
+
+    def interrupting(self: Connection, waiter: AnswerWaiter) -> None:
+        if threading.current_thread() is main and place[0]:
+            with InterruptedAt(place[0]):
+                wait_for(self, waiter)
+        else:
+            wait_for(self, waiter)
+
+    for queue in queues[:2]:
+        producer.send(message(0), queue=queue)
+    monkeypatch.setattr(Connection, "wait_for", interrupting)
+    # As if no other request were in flight: then the caller would leave the reading to the loop.
+    monkeypatch.setattr(SendRequest, "wait", waiting_by_sender)
+    # The answer of the other queue's message, and a message behind it, are the interrupted
+    # caller's to read and to send.
+    for at in range(1, 150, 2):
+        place[0] = at
+        others = [producer.send_nowait(message(n), queue=queues[1]) for n in range(2)]
+        with contextlib.suppress(KeyboardInterrupt):
+            producer.send(message(at), queue=queues[0])
+            interrupted -= 1
+        interrupted += 1
+        place[0] = 0
+        offsets = [other.result(10).queue_offset for other in others]
+        assert offsets[1] == offsets[0] + 1
+        first = producer.send(message(at), queue=queues[0]).queue_offset
+        assert producer.send(message(at), queue=queues[0]).queue_offset == first + 1
+    producer.flush(10)
+    least = 4 if can_share_reads() else 1  # there is less to interrupt in a wait for the event
+    assert interrupted >= least, "the interrupts came too late"

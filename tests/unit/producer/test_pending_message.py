@@ -11,7 +11,8 @@ import pytest
 
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.status import SendReceipt
-from ordermq.producer.pending_message import BatchWaiter, PendingMessage, SendWindow, ThreadEvent
+from ordermq.producer.pending_message import BatchWaiter, PendingMessage, SendWindow
+from ordermq.remoting.thread_event import ThreadEvent
 
 RECEIPT = SendReceipt(MessageQueue("T", "b", 0), 0, "id", "place")
 
@@ -33,7 +34,9 @@ def in_a_thread(work: threading.Thread) -> None:
 def test_an_event_set_before_the_wait_is_not_lost() -> None:
     def work() -> None:
         waiter = BatchWaiter(1)
-        pending(waiter).finish([RECEIPT], None)
+        finishing = threading.Thread(target=pending(waiter).finish, args=([RECEIPT], None))
+        finishing.start()
+        finishing.join()
         waiter.wait()
 
     in_a_thread(threading.Thread(target=work, daemon=True))
@@ -52,7 +55,9 @@ def test_a_caller_waits_for_all_of_its_messages() -> None:
 
 def test_an_event_that_an_interrupted_caller_left_set_ends_no_later_wait() -> None:
     event = ThreadEvent.of_thread()
-    pending(BatchWaiter(1)).finish([RECEIPT], None)  # its caller never waited
+    unawaited = pending(BatchWaiter(1))  # its caller never waits
+    in_a_thread(threading.Thread(target=unawaited.finish, args=([RECEIPT], None)))
+    assert is_set(event)
     waiter = BatchWaiter(1)
     later = pending(waiter)
     is_finished = threading.Event()

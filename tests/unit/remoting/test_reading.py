@@ -1,0 +1,374 @@
+"""Answers that a waiting thread reads itself: for all, once, and whatever ends its wait."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ordermq import core
+from ordermq.clock import SystemClock
+from ordermq.config import RemotingConfig
+from ordermq.errors import ConnectionLost, OrderMQError, ProtocolError
+from ordermq.remoting.command import Command, Framer, decode_frame, encode
+from ordermq.remoting.connection import Connection
+from ordermq.remoting.reading import shared_reading
+from ordermq.remoting.response_futures import ResponseFuture
+from ordermq.remoting.thread_event import ThreadEvent
+
+from .test_connection import Owner, echo
+from .wire_server import TIMEOUT_S, Handler, Line, WireServer
+
+LONG_MS = 60_000
+MAX_BYTES = 1_000
+
+
+class Told(ResponseFuture):
+    """Keeps what it is told, and on which threads; a waiter of the thread that made it.
+
+    Args: takes_outside: takes its answer on the thread that read it.
+    """
+
+    def __init__(self, *, takes_outside: bool = True) -> None:
+        self.code = 1
+        self.takes_outside = takes_outside
+        self.event = ThreadEvent.of_thread()
+        self.answers: list[tuple[Command, str]] = []
+        self.errors: list[Exception] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_done
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self.answers or self.errors)
+
+    def answered(self, command: Command) -> None:
+        self.answers.append((command, threading.current_thread().name))
+        self.event.set()
+
+    def answered_outside(self, command: Command) -> bool:
+        if self.takes_outside:
+            self.answered(command)
+        return self.takes_outside
+
+    def failed(self, error: Exception) -> None:
+        self.errors.append(error)
+        self.event.set()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a test's coroutine on either loop, with a deadline."""
+    new_loop = importlib.import_module(request.param).new_event_loop
+
+    def on_loop(work: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(work, 6 * TIMEOUT_S))
+
+    return on_loop
+
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+async def connect(server: WireServer, owner: Owner | None = None) -> Connection:
+    """Open; its time-outs are looked after, so that other threads may ask."""
+    connection = await Connection.open(
+        server.address, SystemClock(), RemotingConfig(), owner or Owner(), reading_of=shared_reading
+    )
+    await connection.request(Command.request(2), LONG_MS)
+    return connection
+
+
+def ask(connection: Connection, told: Told, body: bytes = b"x") -> bool:
+    command = Command.request(1, body=body)
+    return connection.ask(command.opaque, encode(command), told, LONG_MS)
+
+
+async def until_a_thread_reads(connection: Connection) -> None:
+    while getattr(connection._reading, "_turn", None) is None:
+        await asyncio.sleep(0)
+
+
+async def in_thread(work: Callable[[], None]) -> None:
+    """Run it on a thread of a name that begins with "mine"."""
+    with ThreadPoolExecutor(1, "mine") as pool:
+        await asyncio.get_running_loop().run_in_executor(pool, work)
+
+
+def test_a_thread_that_waits_reads_its_answer_itself(run: Run) -> None:
+    async def when_read(line: Line, command: Command) -> None:
+        if command.code == 1:
+            await until_a_thread_reads(connection)
+        echo(line, command)
+
+    connection: Connection
+
+    async def work() -> None:
+        nonlocal connection
+        async with WireServer(when_read) as server:
+            connection = await connect(server)
+
+            def rounds() -> None:
+                for _ in range(30):
+                    told = Told()
+                    assert ask(connection, told)
+                    connection.wait_for(told)
+                    readers.append(told.answers[0][1])
+
+            readers: list[str] = []
+            await in_thread(rounds)
+            assert all(name.startswith("mine") for name in readers), readers
+            # The loop reads again, now that nobody waits.
+            answer = await connection.request(Command.request(3), LONG_MS)
+            assert answer.is_response
+            await connection.close()
+
+    run(work())
+
+
+def test_what_it_reads_for_others_is_told_there_or_left_to_the_loop(run: Run) -> None:
+    async def work() -> None:
+        held: list[Command] = []
+
+        def together(line: Line, command: Command) -> None:
+            held.append(command)
+            if command.body == b"last":  # a request of the server, and all answers, in one write
+                notice = Command(40, {"consumerGroup": "G"}, opaque=77)
+                frames = [encode(notice), *(encode(one.reply(0)) for one in held)]
+                line.send_bytes(b"".join(frames))
+            elif command.code == 2:
+                held.clear()
+                echo(line, command)
+
+        owner = Owner()
+        async with WireServer(together) as server:
+            connection = await connect(server, owner)
+
+            def rounds() -> None:
+                there, left, last = Told(), Told(takes_outside=False), Told()
+                assert ask(connection, there)
+                assert ask(connection, left)
+                assert ask(connection, last, b"last")
+                for told in (last, there, left):
+                    connection.wait_for(told)
+                loops = left.answers[0][1]
+                assert not loops.startswith("mine")
+                assert len(there.answers) == len(left.answers) == len(last.answers) == 1
+
+            await in_thread(rounds)
+            await connection.request(Command.request(2), LONG_MS)
+            assert [request.opaque for request in owner.requests] == [77]
+            await connection.close()
+
+    run(work())
+
+
+def test_requests_that_answers_cause_leave_in_one_write(run: Run) -> None:
+    async def work() -> None:
+        sizes: list[int] = []
+
+        class Chained(Told):
+            def answered_outside(self, command: Command) -> bool:
+                following.append(Told())
+                assert ask(connection, following[-1])
+                return super().answered_outside(command)
+
+        async def together(line: Line, command: Command) -> None:
+            if command.body == b"last":
+                await until_a_thread_reads(connection)
+                line.send_bytes(b"".join(encode(one.reply(0)) for one in server.requests[1:]))
+            elif command.code == 2 or len(server.requests) > 3:
+                echo(line, command)
+
+        following: list[Told] = []
+        async with WireServer(together) as server:
+            connection = await connect(server)
+            assert connection._socket is not None
+            send = type(connection._socket).send
+
+            def noting(self: object, data: bytes) -> None:
+                sizes.append(len(Framer().feed(data)))
+                send(connection._socket, data)  # type: ignore[arg-type]
+
+            def rounds() -> None:
+                first, last = Chained(), Chained()
+                assert ask(connection, first)
+                assert ask(connection, last, b"last")
+                connection.wait_for(last)
+                for told in [first, *following]:
+                    connection.wait_for(told)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(type(connection._socket), "send", noting)
+                await in_thread(rounds)
+            assert sizes == [1, 1, 2]
+            await connection.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("ends", ["cut", "closed", "garbage"])
+def test_the_end_of_the_connection_ends_the_wait(run: Run, ends: str) -> None:
+    async def work() -> None:
+        def handle(line: Line, command: Command) -> None:
+            if command.code == 2:
+                echo(line, command)
+            elif ends == "garbage":
+                line.send_bytes(b"\xff" * 64)
+            elif ends == "closed":
+                line.close()
+            else:
+                line.cut()
+
+        owner = Owner()
+        async with WireServer(handle) as server:
+            connection = await connect(server, owner)
+
+            def waits() -> None:
+                told = Told()
+                assert ask(connection, told)
+                connection.wait_for(told)
+                assert isinstance(told.errors[0], ConnectionLost)
+                late = Told()
+                late.failed(told.errors[0])
+                connection.wait_for(late)  # without a connection
+
+            await in_thread(waits)
+        assert len(owner.closed) == 1
+        assert isinstance(owner.closed[0], ProtocolError) == (ends == "garbage")
+
+    run(work())
+
+
+def test_an_answer_is_told_once_whatever_ends_the_connection_meanwhile(run: Run) -> None:
+    outcomes: list[Told] = []
+
+    def cutting(after: int) -> Handler:
+        heard = [0]
+
+        def handle(line: Line, command: Command) -> None:
+            heard[0] += 1
+            if heard[0] == after:
+                line.cut()
+            else:
+                echo(line, command)
+
+        return handle
+
+    async def work() -> None:
+        for after in range(2, 24):
+            async with WireServer(cutting(after)) as server:
+                connection = await connect(server)
+
+                def waits(connection: Connection = connection) -> None:
+                    is_open = True
+                    while is_open:
+                        told = Told()
+                        is_open = ask(connection, told)
+                        if is_open:
+                            connection.wait_for(told)
+                            outcomes.append(told)
+                            is_open = not told.errors
+
+                await asyncio.gather(*(in_thread(waits) for _ in range(3)))
+
+    run(work())
+    assert all(len(told.answers) + len(told.errors) == 1 for told in outcomes)
+    assert any(told.answers for told in outcomes)
+    assert any(told.errors for told in outcomes)
+
+
+def test_closing_while_a_thread_reads_ends_its_wait(run: Run) -> None:
+    async def work() -> None:
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def silent_but_once(line: Line, command: Command) -> None:
+            if command.code == 2:
+                echo(line, command)
+            else:
+                asked.set()
+
+        async with WireServer(silent_but_once) as server:
+            connection = await connect(server)
+            told: list[Told] = []
+
+            def waits() -> None:
+                told.append(Told())
+                assert ask(connection, told[0])
+                connection.wait_for(told[0])
+
+            waiting = loop.create_task(in_thread(waits))
+            await asked.wait()
+            await connection.close()
+            await waiting
+            assert isinstance(told[0].errors[0], ConnectionLost)
+
+    run(work())
+
+
+# The stream of frames, compared with the framer in Python.
+
+_HEADERS = st.sampled_from([b'{"code":0,"opaque":1}', b'{"code":1,"extFields":{"a":"b"}}', b"{}"])
+_FRAMES = st.builds(
+    lambda header, body: (
+        (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
+    ),
+    _HEADERS,
+    st.binary(max_size=40),
+)
+_WIRE = st.lists(st.one_of(_FRAMES, st.binary(max_size=12)), max_size=6).map(b"".join)
+
+
+def read_natively(data: bytes, cuts: list[int]) -> tuple[list[Command], bool]:
+    """Return the commands of a stream, and whether it was found malformed."""
+    assert core.FrameStream is not None
+    stream = core.FrameStream(MAX_BYTES)
+    commands: list[Command] = []
+    borders = sorted(cut % (len(data) + 1) for cut in cuts)
+    for begin, end in zip([0, *borders], [*borders, len(data)], strict=True):
+        stream.add(data[begin:end])
+        while (frame := stream.frame()) is not None:
+            assert stream.frame() == frame, "it was not dropped"
+            try:
+                commands.append(decode_frame(*frame))
+            except OrderMQError:
+                return commands, True
+            stream.drop()
+    return commands, stream.is_broken
+
+
+@given(_WIRE, st.lists(st.integers(0, 400), max_size=5))
+def test_the_stream_finds_the_frames_that_the_framer_finds(data: bytes, cuts: list[int]) -> None:
+    framer, is_broken = Framer(MAX_BYTES), False
+    try:
+        expected = framer.feed(data)
+    except ProtocolError:
+        expected, is_broken = framer.completed, True
+    assert read_natively(data, cuts) == (expected, is_broken)
+
+
+def test_a_stream_keeps_a_frame_longer_than_its_buffer() -> None:
+    assert core.FrameStream is not None
+    stream = core.FrameStream(1_000_000)
+    frame = encode(Command.request(1, body=b"x" * 700_000))
+    for begin in range(0, len(frame), 50_000):
+        assert stream.frame() is None
+        stream.add(frame[begin : begin + 50_000])
+    assert stream.buffered_bytes == len(frame)
+    found = stream.frame()
+    assert found is not None
+    assert len(found[2]) == 700_000
+    stream.drop()
+    assert stream.buffered_bytes == 0
+    assert stream.rest() == b""
