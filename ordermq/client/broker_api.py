@@ -43,7 +43,7 @@ from ordermq.remoting.bodies import (
     topic_table_from_body,
 )
 from ordermq.remoting.codes import OFFSET_RESET, RequestCode, ResponseCode
-from ordermq.remoting.command import Command
+from ordermq.remoting.command import Command, SendFrames, next_opaque
 from ordermq.remoting.connection import Connection
 from ordermq.remoting.headers import (
     CreateTopicHeader,
@@ -139,10 +139,16 @@ class BrokerApi:
     # Sends and pulls of the hot path come in two halves: `begin_send` and `stored`, `begin_pulls`
     # and `pulled`. Their callers wait for many responses at once, without a coroutine per request.
 
+    def send_frames(self, header: SendHeader) -> SendFrames:
+        """Return the frames of sends with this header, for `begin_send`."""
+        self._set_unit_mode(header)
+        return SendFrames(header)
+
     def begin_send(
         self,
         address: str,
         header: SendHeader,
+        frames: SendFrames,
         body: bytes,
         timeout_ms: int,
         waiting: ResponseFuture | None,
@@ -150,6 +156,7 @@ class BrokerApi:
         """Send without waiting; `waiting` gets the answer, which `stored` reads. Any thread.
 
         Args:
+            frames: of the header, by `send_frames`.
             waiting: None sends one-way, without an answer; only on the I/O thread.
         Returns: False if nothing was sent: the connection is not open, or accepts no bytes now
             (await `writable`), or none from this thread.
@@ -158,12 +165,17 @@ class BrokerApi:
         if connection is None:
             return False
         # Encoded before the write, outside of any lock: only the write itself is serialized.
-        command = self._send_command(header, body)
-        if waiting is None:
-            connection.send_oneway(command)
-            return True
-        waiting.code = command.code
-        return connection.ask(command.opaque, connection.frame(command), waiting, timeout_ms)
+        if waiting is None or connection.is_framing:
+            command = self._send_command(header, body)
+            if waiting is None:
+                connection.send_oneway(command)
+                return True
+            opaque, frame = command.opaque, connection.frame(command)
+        else:
+            opaque = next_opaque()
+            frame = frames.frame(header, opaque, body)
+        waiting.code = _send_code(header)
+        return connection.ask(opaque, frame, waiting, timeout_ms)
 
     def begin_reply(
         self,
@@ -189,10 +201,12 @@ class BrokerApi:
         await self._connections.writable(address)
 
     def _send_command(self, header: SendHeader, body: bytes) -> Command:
+        self._set_unit_mode(header)
+        return Command.request(_send_code(header), header.to_ext(), body)
+
+    def _set_unit_mode(self, header: SendHeader) -> None:
         # Absent rather than "false", which means the same in more bytes per message.
         header.unit_mode = self._config.unit_mode or None
-        code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
-        return Command.request(code, header.to_ext(), body)
 
     def stored(
         self, address: str, header: SendHeader, body_bytes: int, answer: Command
@@ -726,6 +740,10 @@ class BrokerApi:
             group=group,
             address=address,
         )
+
+
+def _send_code(header: SendHeader) -> RequestCode:
+    return RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
 
 
 def _is_about_size(remark: str, body_bytes: int) -> bool:

@@ -82,6 +82,7 @@ class SendProtocol:
             default_topic_queue_nums=config.default_topic_queue_nums,
             broker_name=queue.broker_name,
         )
+        self._frames = client.api.send_frames(self._header)
         self._address = ""  # of the last request, for the errors of its answer
         self._sent_ms = 0
         self._version: int | None = None  # of the broker; asked for by the first timed message
@@ -115,7 +116,8 @@ class SendProtocol:
 
     def _write(self, address: str, body: bytes, answer: ResponseFuture | None) -> bool:
         timeout_ms = self._config.send_timeout_ms
-        return self._client.api.begin_send(address, self._header, body, timeout_ms, answer)
+        header, frames = self._header, self._frames
+        return self._client.api.begin_send(address, header, frames, body, timeout_ms, answer)
 
     async def ready(self, batch: Sequence[PendingMessage]) -> None:
         """Return once the broker can be sent this batch.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -19,7 +19,7 @@ import orjson
 from ordermq.core import read_header
 from ordermq.errors import ProtocolError
 from ordermq.remoting.codes import PROTOCOL_VERSION, LanguageCode, PullFlag, RequestCode
-from ordermq.remoting.headers import PullHeader
+from ordermq.remoting.headers import PullHeader, SendHeader
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
@@ -34,6 +34,15 @@ _LANGUAGE_CODES = {code.name: code.value for code in LanguageCode}
 # the two members and nothing else.
 _OFFSET, _OPAQUE = 7_777_777, 8_888_888
 _OFFSET_MEMBER, _OPAQUE_MEMBER = b'"queueOffset":"%d"' % _OFFSET, b'"opaque":%d' % _OPAQUE
+# And of the send templates, in the order in which the members are written.
+_SYS_FLAG, _BORN, _FLAG, _PROPERTIES = 7_777_771, 7_777_772, 7_777_773, "7777774"
+_PROPERTIES_TEXT = b'"%b"' % _PROPERTIES.encode()
+_SEND_MEMBERS = (
+    b'"f":"%d"' % _SYS_FLAG,
+    b'"g":"%d"' % _BORN,
+    b'"h":"%d"' % _FLAG,
+    b'"i":%b' % _PROPERTIES_TEXT,
+)
 _opaques = itertools.count(1)
 
 
@@ -229,6 +238,67 @@ class PullFrames:
         before, between, after = self.parts
         text = b"%b%d%b%d%b" % (before, offset, between, opaque, after)
         return _WORDS.pack(len(text) + 4, len(text)) + text
+
+
+class SendFrames:
+    """Frames of sends to one queue that differ only in what each brings of its own.
+
+    The header is encoded once for single messages and once for batches, and the rest is filled in.
+
+    Args:
+        header: its producer, topic, queue and what else stays the same.
+    """
+
+    def __init__(self, header: SendHeader) -> None:
+        single = replace(
+            header,
+            sys_flag=_SYS_FLAG,
+            born_timestamp_ms=_BORN,
+            flag=_FLAG,
+            properties=_PROPERTIES,
+            batch=None,
+        )
+        batch = replace(single, flag=0, properties="", batch=True)
+        code = RequestCode.SEND_MESSAGE_V2
+        self._single = _parts_between(single, code, (*_SEND_MEMBERS, _OPAQUE_MEMBER))
+        code = RequestCode.SEND_BATCH_MESSAGE
+        self._batch = _parts_between(batch, code, (*_SEND_MEMBERS[:2], _OPAQUE_MEMBER))
+
+    def frame(self, header: SendHeader, opaque: int, body: bytes) -> bytes:
+        """Return the frame of a send, equal to `encode` of the command."""
+        if header.batch:
+            text = b"%b%d%b%d%b%d%b" % (
+                self._batch[0], header.sys_flag,
+                self._batch[1], header.born_timestamp_ms,
+                self._batch[2], opaque, self._batch[3],
+            )  # fmt: skip
+        else:
+            parts = self._single
+            text = b"%b%d%b%d%b%d%b%b%b%d%b" % (
+                parts[0], header.sys_flag,
+                parts[1], header.born_timestamp_ms,
+                parts[2], header.flag,
+                parts[3], orjson.dumps(header.properties),
+                parts[4], opaque, parts[5],
+            )  # fmt: skip
+        return b"".join((_WORDS.pack(4 + len(text) + len(body), len(text)), text, body))
+
+
+def _parts_between(
+    header: SendHeader, code: RequestCode, members: Sequence[bytes]
+) -> tuple[bytes, ...]:
+    """Return the pieces of a header's text around the values of these members."""
+    rest = encode(Command(code, header.to_ext(), opaque=_OPAQUE))[8:]
+    parts: list[bytes] = []
+    open_quote = b""
+    for member in members:
+        before, _, rest = rest.partition(member)
+        name, _, value = member.partition(b":")
+        # Numbers of extFields are strings; that of the member `opaque` is none.
+        quote = b'"' if value.startswith(b'"') and value != _PROPERTIES_TEXT else b""
+        parts.append(open_quote + before + name + b":" + quote)
+        open_quote = quote
+    return (*parts, open_quote + rest)
 
 
 def encode_json(command: Command) -> bytes:

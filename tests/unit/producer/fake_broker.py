@@ -14,7 +14,7 @@ from ordermq.errors import ConnectionLost, RemotingError, RequestTimeout
 from ordermq.model.properties import decode
 from ordermq.producer.queue_sender import FailedKeys
 from ordermq.remoting.codes import RequestCode
-from ordermq.remoting.command import Command
+from ordermq.remoting.command import Command, Framer
 from ordermq.remoting.headers import SendHeader, SendReplyHeader
 from ordermq.remoting.response_futures import ResponseFuture
 
@@ -82,7 +82,6 @@ class FakeBroker:
         self.acknowledged: int | None = None  # how many messages an answer names, if not all
         self.failed_keys = FailedKeys()
         self.oneway: list[list[str]] = []
-        self._framed = Command(0)
         self._serving: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -107,6 +106,8 @@ class FakeBroker:
 
     # Its connections, and the one of each.
 
+    is_framing = False
+
     def writable_now(self, address: str) -> FakeBroker | None:
         return self if self.is_writable() else None
 
@@ -125,13 +126,11 @@ class FakeBroker:
         self.headers.append(header)
         self.stored += ids
 
-    def frame(self, command: Command) -> bytes:
-        self._framed = command
-        return b""
-
     def ask(self, opaque: int, frame: bytes, waiting: ResponseFuture, timeout_ms: int) -> bool:
-        header, body = SendHeader.from_ext(self._framed.ext), self._framed.body
-        assert (self._framed.code == RequestCode.SEND_BATCH_MESSAGE) is bool(header.batch)
+        (request,) = Framer().feed(frame)
+        header, body = SendHeader.from_ext(request.ext), request.body
+        assert request.opaque == opaque
+        assert (request.code == RequestCode.SEND_BATCH_MESSAGE) is bool(header.batch)
         ids = [properties["UNIQ_KEY"] for properties in members(header, body)]
         self.requests.append(ids)
         self.headers.append(header)

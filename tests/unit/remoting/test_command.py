@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from ordermq.errors import ProtocolError
 from ordermq.remoting.codes import LanguageCode, PullFlag, RequestCode
-from ordermq.remoting.command import Command, Framer, PullFrames, Serialization, encode
-from ordermq.remoting.headers import PullHeader
+from ordermq.remoting.command import (
+    Command,
+    Framer,
+    PullFrames,
+    SendFrames,
+    Serialization,
+    encode,
+)
+from ordermq.remoting.headers import PullHeader, SendHeader
 
 JSON_REQUEST = Command(34, {}, b"{}", opaque=1)
 BINARY_REQUEST = Command(
@@ -257,3 +264,32 @@ def test_a_frame_is_the_encoded_request(name: str, offset: int, opaque: int) -> 
 )
 def test_the_flags_choose_the_request_code(flags: int, code: RequestCode) -> None:
     assert PullFrames(header_of("T", flags)).code == code
+
+
+@given(
+    name=TEXTS,
+    properties=TEXTS,
+    numbers=st.tuples(INT32, st.integers(0, 1 << 62), INT32),
+    opaque=st.integers(0, (1 << 31) - 1),
+    is_batch=st.booleans(),
+    unit_mode=st.sampled_from([None, True]),
+    body=st.binary(max_size=20),
+)
+def test_a_frame_of_a_send_is_the_encoded_request(
+    name: str,
+    properties: str,
+    numbers: tuple[int, int, int],
+    opaque: int,
+    is_batch: bool,
+    unit_mode: bool | None,
+    body: bytes,
+) -> None:
+    header = SendHeader(name, name, 3, broker_name=name, unit_mode=unit_mode)
+    frames = SendFrames(header)
+    header.sys_flag, header.born_timestamp_ms, header.flag = numbers
+    header.properties, code = properties, RequestCode.SEND_MESSAGE_V2
+    if is_batch:  # its messages have flags and properties of their own
+        header.flag, header.properties, header.batch = 0, "", True
+        code = RequestCode.SEND_BATCH_MESSAGE
+    whole = encode(Command(code, header.to_ext(), body, opaque=opaque))
+    assert frames.frame(header, opaque, body) == whole
