@@ -88,7 +88,10 @@ class PendingMessage:
 
     def receipt(self) -> SendReceipt:
         """Return the receipt of a single message; raises as `all_receipts`."""
-        return self.all_receipts()[0]
+        if self.error is not None:
+            raise self.error
+        assert self.receipts is not None
+        return self.receipts[0]
 
     def tell_again(self) -> None:
         """Notify the caller of a message that is done, because an exception came between."""
