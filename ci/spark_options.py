@@ -1,4 +1,4 @@
-"""Write the tables of options in docs/spark.md from the code that reads them.
+"""Write the tables of options and of versions in docs/spark.md from the code.
 
 .venv/bin/python ci/spark_options.py
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ordermq.spark.options import SINK, SOURCE, Setting
+from ordermq.spark.versions import FEATURES, VERSIONS
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "spark.md"
 TABLES: Final[dict[str, Iterable[Setting]]] = {"source": SOURCE, "sink": SINK}
@@ -25,12 +26,23 @@ def table(settings: Iterable[Setting]) -> str:
     return "\n".join(rows)
 
 
+def versions() -> str:
+    """Return what each version of Spark can do as a Markdown table."""
+    numbers = [".".join(map(str, version)) for version in VERSIONS]
+    rows = [f"| Spark | {' | '.join(numbers)} | where not |", f"|---|{'---|' * len(numbers)}---|"]
+    for one in FEATURES:
+        able = ["yes" if version >= one.since else "no" for version in VERSIONS]
+        rows.append(f"| {one.name} | {' | '.join(able)} | {one.instead} |")
+    return "\n".join(rows)
+
+
 def filled(page: str) -> str:
     """Return the page with the tables of the code."""
-    for name, settings in TABLES.items():
-        before, begin, rest = page.partition(f"<!-- options: {name} -->\n")
+    tables = {f"options: {name}": table(settings) for name, settings in TABLES.items()}
+    for name, rows in (tables | {"versions": versions()}).items():
+        before, begin, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
-        page = f"{before}{begin}{table(settings)}\n{end}{after}"
+        page = f"{before}{begin}{rows}\n{end}{after}"
     return page
 
 

@@ -39,6 +39,7 @@ else
     ci/interop.sh --short
 fi
 if command -v java >/dev/null; then
+    ci/spark.sh --oldest
     ci/spark.sh
 else
     echo "ordermq: SPARK SKIPPED: install a Java 17 (Debian: apt install openjdk-17-jre-headless)," \

@@ -70,10 +70,10 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream; it opens nothing before Spark's first call."""
         from ordermq.spark.options import SourceOptions
-        from ordermq.spark.source.stream import StreamReader
+        from ordermq.spark.source.stream import stream_reader
 
         # With its traceback: PySpark fails once more after an error here, and would show only that.
-        return StreamReader(SourceOptions.of(self.options))
+        return stream_reader(SourceOptions.of(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query."""

@@ -8,12 +8,15 @@
 | Which columns does the source have? | schema.py |
 | How does a process talk to brokers? Which task does it run? | session.py |
 | What does Spark show of an error? | shown_errors.py |
+| Which version of Spark can do what? | versions.py |
 | How is the order of rows checked? | row_order.py |
 | How does a batch, or a micro-batch, get its offsets? | source/offsets.py |
 | Where do the queues of a running stream end? | source/latest_offsets.py |
 | Which queues does a task read? | source/task_ranges.py, source/read_task.py |
 | How does a task read its rows? | source/queue_reader.py |
 | When does Spark call what of a batch read, or of a stream? | source/batch.py, source/stream.py |
+| What does a batch read skip by a query's filter? | source/pushdown.py |
+| Who limits a micro-batch? | source/admission_stream.py, source/self_limited_stream.py |
 | What does the driver of a stream do: offsets, commits, locks? | source/stream_driver.py |
 | How far is a query behind, and who is told? | source/stream_lag.py, source/lag_listener.py |
 | Who holds the queue locks of a running query? | source/driver_locks.py |
@@ -35,8 +38,8 @@ stages/queue_state.py, stages/state_store.py |
 | How is a message found that was written twice? | sink/row_stamps.py, stages/deduplication.py |
 | How do all rows of a target queue get into one task? | sink/target_queues.py |
 
-source, sink and stages import options, schema, session, row_order and shown_errors, and not each
-other. Spark finds the format by the package `pyspark_ordermq`.
+source, sink and stages import options, schema, session, row_order, shown_errors and versions, and
+not each other. Spark finds the format by the package `pyspark_ordermq`.
 """
 
 from __future__ import annotations
@@ -100,7 +103,12 @@ def register(spark: SparkSession) -> None:
 
     Needed only where Spark cannot find the package by its name: it searches the folders of
     sys.path, which do not contain an editable install.
+
+    Raises: ConfigError: this Spark has no data sources in Python.
     """
+    from ordermq.spark.versions import FORMAT, require
+
+    require(FORMAT)
     from pyspark_ordermq import DefaultSource
 
     spark.dataSource.register(DefaultSource)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.legs import LONG, MUST_EXIST, Row
+from tests.spark.legs import LONG, MUST_EXIST, OLDEST, Row
 
 FOLDER = Path(__file__).resolve().parents[1] / "spark"
 THERE = {
@@ -20,6 +20,12 @@ LONG_ONLY = {f"{file}::{name}" for file, names in LONG.items() for name in names
 
 def test_every_long_test_is_there() -> None:
     assert sorted(LONG_ONLY - THERE) == []
+
+
+def test_every_test_of_the_oldest_spark_is_there() -> None:
+    named = {f"{file}::{name}" for file, names in OLDEST.items() for name in names}
+    assert named
+    assert sorted(named - THERE) == []
 
 
 @pytest.mark.parametrize("row", MUST_EXIST.values(), ids=MUST_EXIST.keys())

@@ -22,7 +22,8 @@ from ordermq.config import BrokerConfig, RemotingConfig
 from ordermq.model.message_queue import MessageQueue
 from ordermq.remoting.codes import RequestCode
 from ordermq.remoting.command import Command
-from tests.spark.legs import LONG
+from ordermq.spark.versions import Feature, is_before
+from tests.spark.legs import LONG, OLDEST
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
@@ -48,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker(pytest.mark.timeout(600))
             if item.originalname in LONG.get(Path(item.path).stem, ()):
                 item.add_marker(pytest.mark.spark_long)
+            if item.originalname in OLDEST.get(Path(item.path).stem, ()):
+                item.add_marker(pytest.mark.spark_oldest)
+
+
+def needs(feature: Feature) -> pytest.MarkDecorator:
+    """Skip a test on a Spark that is too old for what it tests."""
+    since = ".".join(map(str, feature.since))
+    return pytest.mark.skipif(is_before(feature.since), reason=f"needs Spark {since}")
 
 
 def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -63,7 +72,9 @@ def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEAD
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One session for all: a JVM takes seconds to start and a good part of the machine."""
-    os.environ["PYTHONPATH"] = str(ROOT)  # as an installed package is: found by its name
+    # As an installed package is: found by its name. Before it ci/spark.sh may have put a Spark.
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, before), str(ROOT)])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ[MARK] = OWN_MARK  # its processes inherit it, so that tests can tell them
     from pyspark.sql import SparkSession

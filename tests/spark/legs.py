@@ -1,9 +1,9 @@
-"""The tests of the short and of the long leg.
+"""The tests of the short and of the long leg, and of the oldest Spark.
 
 The short leg (ci/spark.sh, in ci/test.sh too) is every test but those of `LONG`; `ci/spark.sh
---long` is all. `MUST_EXIST` is what spark.md asks for, row by row, with at least one test of the
-short leg each, the cheapest that shows it. tests/architecture/test_spark_legs.py holds both lists
-to the files.
+--long` is all, and `--oldest` (in ci/test.sh, too) is `OLDEST` on the oldest Spark. `MUST_EXIST` is
+what spark.md asks for, row by row, with at least one test of the short leg each, the cheapest that
+shows it. tests/architecture/test_spark_legs.py holds the lists to the files.
 """
 
 from __future__ import annotations
@@ -41,9 +41,25 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
         "test_repeats_are_dropped_across_micro_batches_by_a_cursor",
         "test_by_target_queue_sorts_a_stream_for_the_sink",
     ),
+    # On the newest Spark, other tests of the short leg do the same.
+    "test_versions": (
+        "test_a_batch_goes_through_a_stage_and_a_column_function_into_another_topic",
+        "test_max_rows_limits_each_batch_of_a_running_query_also_after_a_failed_one",
+        "test_a_stream_is_written_to_a_topic",
+        "test_runs_with_available_now_read_all_there_is_or_max_rows",
+        "test_pushdown_runs_or_says_which_version_it_needs",
+        "test_arrow_functions_are_accepted_or_the_error_says_which_version_they_need",
+    ),
     "test_standalone": (
         "test_the_flights_on_a_standalone_cluster_equal_pandas_and_no_process_is_left",
     ),
+}
+
+# What differs by version, and the least that every version must do.
+OLDEST: Final[dict[str, tuple[str, ...]]] = {
+    "test_versions": LONG["test_versions"],
+    "test_stream_source": ("test_a_stream_reads_every_message_once_in_queue_order",),
+    "test_endings": ("test_a_stopped_idle_query_releases_its_locks",),
 }
 
 

@@ -22,6 +22,8 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from ordermq.spark.versions import ADMISSION, is_before
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 
 SCHEMA = (
@@ -104,6 +106,13 @@ class _StreamReader(_Reading, DataSourceStreamReader):
         pass
 
 
+class _UntoldStreamReader(_StreamReader):
+    """For a Spark that tells no start: everything is one micro-batch."""
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
+        return {"to": self.rows}
+
+
 class MemorySource(DataSource):
     """Options: queues, rows (a queue), keys, planes, batch_rows, step (rows a batch), parts."""
 
@@ -118,4 +127,5 @@ class MemorySource(DataSource):
         return _Reader(dict(self.options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return _StreamReader(dict(self.options))
+        kind = _UntoldStreamReader if is_before(ADMISSION) else _StreamReader
+        return kind(dict(self.options))

@@ -19,6 +19,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from ordermq import Producer, PushConsumer
+from ordermq.spark.versions import END_OF_AVAILABLE_NOW
 from tests.spark.conftest import (
     DEADLINE_S,
     MARK,
@@ -27,6 +28,7 @@ from tests.spark.conftest import (
     Broker,
     Stream,
     eventually,
+    needs,
     numbers,
     owners,
     send,
@@ -79,6 +81,7 @@ def test_a_stopped_idle_query_releases_its_locks(stream: Stream, broker: Broker,
     assert_given_up(broker)
 
 
+@needs(END_OF_AVAILABLE_NOW)
 def test_a_finished_query_releases_its_locks(stream: Stream, broker: Broker, producer):
     send(producer, 100)
     assert numbers(stream.run(group="etl")) == list(range(100))

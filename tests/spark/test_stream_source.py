@@ -8,7 +8,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from ordermq.model.message_queue import MessageQueue
-from tests.spark.conftest import assert_in_order, eventually, numbers, send
+from ordermq.spark.versions import BATCHES_OF_AVAILABLE_NOW, END_OF_AVAILABLE_NOW, PROGRESS_ENDS
+from tests.spark.conftest import assert_in_order, eventually, needs, numbers, send
 
 
 def test_a_stream_reads_every_message_once_in_queue_order(stream, producer):
@@ -22,6 +23,7 @@ def test_a_stream_reads_every_message_once_in_queue_order(stream, producer):
     assert_in_order(rows + more)
 
 
+@needs(BATCHES_OF_AVAILABLE_NOW)
 def test_a_micro_batch_takes_at_most_max_rows_fairly(stream, producer):
     send(producer, 200)
     stream.run(max_rows="60")
@@ -32,6 +34,7 @@ def test_a_micro_batch_takes_at_most_max_rows_fairly(stream, producer):
     assert_in_order(stream.rows())
 
 
+@needs(BATCHES_OF_AVAILABLE_NOW)
 def test_available_now_ends_with_the_messages_present_at_its_start(stream, producer):
     send(producer, 100)
 
@@ -61,6 +64,7 @@ def test_offset_texts_are_canonical_and_an_idle_query_makes_no_batch(stream, pro
         assert set(told) == {"@lease", *(f"orders@b:{number}" for number in range(4))}
 
 
+@needs(PROGRESS_ENDS)
 def test_progress_has_the_ends_of_the_queues_and_of_the_batch(stream, producer):
     send(producer, 100)
     query = stream.start(max_rows="30", now=True)
@@ -72,6 +76,7 @@ def test_progress_has_the_ends_of_the_queues_and_of_the_batch(stream, producer):
     assert sum(end.values()) == 30
 
 
+@needs(BATCHES_OF_AVAILABLE_NOW)
 def test_a_batch_that_failed_is_read_again_with_the_same_range(stream, producer):
     send(producer, 100)
     seen = []
@@ -96,6 +101,7 @@ def test_a_batch_that_failed_is_read_again_with_the_same_range(stream, producer)
     assert {row.lease for row in broken}.isdisjoint({row.lease for row in again[1]})
 
 
+@needs(END_OF_AVAILABLE_NOW)
 def test_the_groups_offset_follows_the_batches_including_the_last(stream, producer, pull_consumer):
     send(producer, 200)
     stream.run(group="g", max_rows="50")

@@ -18,6 +18,7 @@ from ordermq.producer.queue_selector import selector_of
 from ordermq.spark.options import SinkOptions
 from ordermq.spark.row_order import ORIGIN_COLUMNS, check_columns
 from ordermq.spark.sink.block_sender import block_sender
+from ordermq.spark.versions import ARROW_UDF, is_before
 
 TARGET_COLUMN = "target_queue"
 
@@ -56,7 +57,12 @@ def by_target_queue(
     sender = block_sender(sink.name_servers, sink.config, sink.group, sink.selector)
     # On the driver, once: every task must number the same queues in the same way.
     queues = sender.queues(sink.topic)
-    queue_index = F.arrow_udf(_index_function(queues, sink.selector), IntegerType())
+    index = _index_function(queues, sink.selector)
+    kind = IntegerType()
+    if is_before(ARROW_UDF.since):
+        queue_index = F.pandas_udf(_on_series(index), kind)
+    else:
+        queue_index = F.arrow_udf(index, kind)
     key = F.col(sink.key_column).cast("string")
     indexed = frame.withColumn(TARGET_COLUMN, queue_index(key))
     if frame.isStreaming:
@@ -90,6 +96,16 @@ def _index_function(queues: Sequence[MessageQueue], selector: str) -> Callable[[
 
     # Spark reads the kind of UDF from the annotations, which are strings in this module.
     queue_index.__annotations__ = {"keys": pa.Array, "return": pa.Array}
+    return queue_index
+
+
+def _on_series(index: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    import pandas as pd  # type: ignore[import-untyped]  # only for a Spark without Arrow UDFs
+
+    def queue_index(keys: Any) -> Any:
+        return pd.Series(index(pa.Array.from_pandas(keys, type=pa.string())).to_numpy())
+
+    queue_index.__annotations__ = {"keys": pd.Series, "return": pd.Series}
     return queue_index
 
 

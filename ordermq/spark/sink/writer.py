@@ -15,11 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+import pyspark.sql.datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ordermq.errors import ConfigError, OrderingError
@@ -168,7 +165,13 @@ class BatchWriter(SinkWriter, DataSourceArrowWriter):
         _log_aborted(messages)
 
 
-class StreamWriter(SinkWriter, DataSourceStreamArrowWriter):
+# Spark 4.0 has no Arrow writer of streams, and takes the other one for both.
+_StreamArrowBase: Any = getattr(
+    pyspark.sql.datasource, "DataSourceStreamArrowWriter", DataSourceArrowWriter
+)
+
+
+class StreamWriter(SinkWriter, _StreamArrowBase):
     """The writer of `df.writeStream.format("ordermq")`."""
 
     def commit(self, messages: list[Sent | None], batchId: int) -> None:

@@ -2,6 +2,7 @@
 
 Spark makes a reader in one Python process per query run and calls its driver-side methods there,
 one after the other. It makes other readers only to pickle them, and calls `read` on executors.
+Which end a micro-batch has is asked differently from Spark 4.2 on: see `stream_reader`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from ordermq.errors import ConfigError
 from ordermq.spark.options import Boundary, Edge, SourceOptions
@@ -28,10 +23,26 @@ from ordermq.spark.source.offsets import OffsetJson, StreamOffset
 from ordermq.spark.source.read_task import make_task, read_task
 from ordermq.spark.source.stream_driver import StreamDriver
 from ordermq.spark.source.task_ranges import pack
+from ordermq.spark.versions import ADMISSION, is_before
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream, each queue in the order of its offsets."""
+def stream_reader(options: SourceOptions) -> StreamReader:
+    """Return the reader that this version of Spark can call.
+
+    Raises: ConfigError: an option is for batch reads.
+    """
+    # Imported here: a Spark before 4.2 lacks what the other one imports.
+    if is_before(ADMISSION):
+        from ordermq.spark.source.self_limited_stream import SelfLimitedStream
+
+        return SelfLimitedStream(options)
+    from ordermq.spark.source.admission_stream import AdmissionStream
+
+    return AdmissionStream(options)
+
+
+class StreamReader(DataSourceStreamReader):
+    """Reads a stream, each queue in the order of its offsets; all but the ends of its batches."""
 
     def __init__(self, options: SourceOptions) -> None:
         if options.end != Boundary(Edge.LATEST):
@@ -48,18 +59,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Not opened here: Spark makes readers which it only pickles, and they must not connect,
         # take locks or start threads.
         self._opened: StreamDriver | None = None
-        # As Spark gave it last, and as it was read: it asks many times per second with the same.
-        self._start: tuple[OffsetJson, StreamOffset] | None = None
-        self._ends: tuple[int, OffsetJson] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_opened": None, "_start": None, "_ends": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options,)
 
     def _driver(self) -> StreamDriver:
         if self._opened is None:
             install_sigterm_handler()
             self._opened = StreamDriver(self.options)
         return self._opened
+
+    def _next_end(self, start: StreamOffset, limit: int | None) -> StreamOffset | None:
+        driver = self._driver()
+        end = driver.next_end(start, limit)
+        # Spark asks again after 10 ms where nothing is to read, which costs it and this process a
+        # part of a core. So the answer takes its time, unless messages arrive.
+        if end is None and driver.wait_for_messages():
+            end = driver.next_end(start, limit)
+        return end
+
+    def _tasks(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
+        driver = self._driver()
+        ranges = driver.begin_batch(start, end)
+        return [make_task(task, driver.run_id) for task in pack(ranges, end.tasks)]
 
     # On the driver. The names are Spark's.
 
@@ -68,45 +90,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset at which a query without a checkpoint begins."""
         return self._driver().initial().to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return `max_rows` as the limit of a micro-batch."""
-        max_rows = self.options.max_rows
-        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
-
-    @text_first()
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end with the messages that exist now."""
-        self._driver().freeze_end()
-
-    @text_first()
-    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
-        """Return the end of the next batch; `start` itself if there is nothing to read."""
-        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        driver = self._driver()
-        if self._start is None or self._start[0] != start:
-            self._start = start, StreamOffset.of(start)
-        since = self._start[1]
-        end = driver.next_end(since, max_rows)
-        # Spark asks again after 10 ms where nothing is to read, which costs it and this process a
-        # part of a core. So the answer takes its time, unless messages arrive.
-        if end is None and driver.wait_for_messages():
-            end = driver.next_end(since, max_rows)
-        return start if end is None else end.to_json()
-
-    @text_first()
-    def reportLatestOffset(self) -> OffsetJson:
-        """Return the ends of the queues, for the query's progress."""
-        version = self._driver().ends_version
-        if self._ends is None or self._ends[0] != version:
-            self._ends = version, self._driver().queue_ends().to_json()
-        return self._ends[1]
-
     @text_first()
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         """Return the tasks of the batch, each queue whole in one."""
-        driver, until = self._driver(), StreamOffset.of(end)
-        ranges = driver.begin_batch(StreamOffset.of(start), until)
-        return [make_task(task, driver.run_id) for task in pack(ranges, until.tasks)]
+        return self._tasks(StreamOffset.of(start), StreamOffset.of(end))
 
     @text_first()
     def commit(self, end: OffsetJson) -> None:

@@ -124,11 +124,20 @@ class StreamDriver(ProcessBound):
             return None
         self._batch_ms = self._session.clock.now_ms()
         self._idle_at, self._pause_ms = None, 0
-        ranges = _ranges(start.queues, end)
+        return self._end_of(start.queues, end)
+
+    def _end_of(self, start: Offsets, end: Offsets) -> StreamOffset:
+        ranges = _ranges(start, end)
         tasks = task_count(ranges, self._options.tasks)
         # In the checkpoint, so that a batch which runs again has the same tasks, also on another
         # machine: rows without a queue are stamped with the number of their task.
         return StreamOffset(end, self.run_id, tasks if tasks < len(ranges) else None)
+
+    def first_end(self, limit: int | None) -> StreamOffset:
+        """Return the end of a new query's first batch, where Spark does not say its beginning."""
+        # Nothing is marked as finished: whoever asks may have a checkpoint that is ahead.
+        start = self.initial().queues
+        return self._end_of(start, advance(start, self._latest.get_now(), limit))
 
     def _is_too_little(self, start: Offsets, latest: Offsets) -> bool:
         """Return whether the batch waits for more messages, by `min_rows`."""

@@ -25,6 +25,7 @@ from ordermq.spark.stages.apply_in_order import check_engine, check_speculation,
 from ordermq.spark.stages.executor_lease import ExecutorLease
 from ordermq.spark.stages.output import OutputShape
 from ordermq.spark.stages.stage_invocation import PROCESS_QUEUES, Engine, is_spark_udf
+from ordermq.spark.versions import ARROW_UDF, is_before, require
 
 _REMEDY = (
     "use the function straight on the source's columns, before any repartition, join, sort or "
@@ -34,9 +35,12 @@ _REMEDY = (
 _ACCEPTED: dict[int, tuple[Engine, bool]] = {
     PythonEvalType.SQL_SCALAR_PANDAS_UDF: ("pandas", False),
     PythonEvalType.SQL_SCALAR_PANDAS_ITER_UDF: ("pandas", True),
-    PythonEvalType.SQL_SCALAR_ARROW_UDF: ("arrow", False),
-    PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: ("arrow", True),
 }
+if not is_before(ARROW_UDF.since):
+    _ACCEPTED |= {
+        PythonEvalType.SQL_SCALAR_ARROW_UDF: ("arrow", False),
+        PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF: ("arrow", True),
+    }
 
 
 @typing.overload
@@ -96,10 +100,13 @@ def ordered_udf(
         client_options: name servers, account and group of a source in ordered mode: with them the
             lease is read from the column `lease` and checked before the function gets rows.
         fence_interval_ms: how long an executor believes a confirmed lock.
-    Raises: ConfigError: the function is a UDF of another form, or an argument differs from it.
+    Raises: ConfigError: the function is a UDF of another form, an argument differs from it, or
+        Spark is too old for the engine.
     """
     if engine is not None:
         check_engine(engine)
+        if engine == "arrow":
+            require(ARROW_UDF)
     fence = ExecutorLease.of(client_options, fence_interval_ms) if client_options else None
 
     def made(function: Callable[..., Any]) -> OrderedUdf:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ordermq.errors import ConfigError
+from ordermq.spark.versions import is_before
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,7 +42,9 @@ class OutputShape:
         # Imported here: what is tested without PySpark imports this file, too.
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        plain = to_arrow_schema(schema, timezone="UTC")
+        # Before Spark 4.2 there is no such argument, and UTC is meant.
+        zone: dict[str, str] = {} if is_before((4, 2)) else {"timezone": "UTC"}
+        plain = to_arrow_schema(schema, **zone)
         # Rebuilt without Spark's "not null" and metadata: batches are compared with it exactly.
         self.schema = pa.schema([pa.field(one.name, one.type) for one in plain])
         self._time_zone = time_zone
