@@ -17,6 +17,7 @@ case ${1:-} in
     ;;
 esac
 EXTRAS=dev,spark-test
+[ "${1:-}" != --long ] || EXTRAS=dev,spark-long-test
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 command -v java >/dev/null || fail "java not found: install a Java 17 runtime (Debian: apt install openjdk-17-jre-headless)"
 OLDER="4.0.5 4.1.4 4.2.1" # the newest one is in .venv

@@ -41,6 +41,7 @@ LONG: Final[dict[str, tuple[str, ...]]] = {
         "test_repeats_are_dropped_across_micro_batches_by_a_cursor",
         "test_by_target_queue_sorts_a_stream_for_the_sink",
     ),
+    "test_guide": ("test_every_example_runs",),
     # On the newest Spark, other tests of the short leg do the same.
     "test_versions": (
         "test_a_batch_goes_through_a_stage_and_a_column_function_into_another_topic",
