@@ -54,7 +54,8 @@ def unique_message_id(now: float | None = None) -> str:
         now: seconds since 1970; the id contains the time since the first of the month.
     """
     now_ms = time.time_ns() // 1_000_000 if now is None else int(now * 1000)
-    return f"{_prefix(now_ms)}{_take_numbers(1) & 0xFFFF:04X}"
+    number = _take_numbers(1)
+    return f"{_prefix(now_ms)}{_HEX[number >> 8 & 0xFF]}{_HEX[number & 0xFF]}"
 
 
 def unique_message_ids(count: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -171,7 +170,7 @@ class SendRequest:
     queue: MessageQueue | None  # as the caller named it
     pending: Sequence[PendingMessage]
     sender: QueueSender | None = None  # of the chosen queue
-    is_alone: bool = False  # no other request was in flight
+    is_alone: bool = False  # no other request was in flight, nor another thread's the last one
 
     def wait(self, waiter: AnswerWaiter) -> None:
         """Return once the waiter is done, on its thread; it may read answers meanwhile."""
@@ -212,6 +211,7 @@ class Accumulator:
         self._handed_in: deque[SendRequest] = deque()
         self._to_begin: set[QueueSender] = set()  # senders with new messages
         self._is_woken = False  # the I/O thread will look at `_handed_in`
+        self._last_thread = 0  # that handed in and waited
         self._resolving: asyncio.Task[None] | None = None  # of the first one's queue
         self._refusal: BaseException | None = None  # since `close`
 
@@ -240,8 +240,10 @@ class Accumulator:
             self._client.runtime.post(self._drain)
 
     def _is_sent(self, request: SendRequest) -> bool:
-        request.is_alone = not self._senders_in_flight
-        joins_others = not request.is_alone and len(request.pending[0]) == 1
+        joins_others = self._senders_in_flight and len(request.pending[0]) == 1
+        thread = threading.get_ident()
+        request.is_alone = not self._senders_in_flight and thread == self._last_thread
+        self._last_thread = thread
         # Never wait for the lock: its holder may be the I/O thread, which is about to send anyway.
         if joins_others or not self._lock.acquire(blocking=False):
             return False
@@ -280,19 +282,22 @@ class Accumulator:
         self._turn_away(error)
 
     def _turn_away(self, error: BaseException) -> None:
-        with contextlib.suppress(IndexError):  # two threads may be doing this
-            while True:
-                self._handed_in.popleft().fail(error)
+        with self._lock:
+            refused = list(self._handed_in)
+            self._handed_in.clear()
+        for request in refused:
+            request.fail(error)
 
     def _drain(self) -> None:
         # Cleared first: what is handed in meanwhile is seen below or wakes this thread again.
         self._is_woken = False
-        while self._handed_in and self._resolving is None:
-            request = self._handed_in[0]
-            is_known = self._routes.is_known(request.topic)
-            if is_known and not self._routing.runs_user_code:
+        while self._resolving is None:
+            request = self._enter_chosen()
+            if request is None:
+                break
+            if self._routes.is_known(request.topic) and not self._routing.runs_user_code:
                 self._choose(request)
-            elif not is_known or request.sender is None:
+            else:
                 name = f"queue of {request.topic}"
                 self._resolving = self._client.runtime.spawn(self._resolve_first(request), name)
                 self._resolving.add_done_callback(self._resolved)
@@ -319,9 +324,20 @@ class Accumulator:
         if not task.cancelled():
             self._drain()
 
-    def _enter_first(self) -> None:
-        # Under the lock, or its caller's next message could overtake it.
+    def _enter_chosen(self) -> SendRequest | None:
+        """Hand over the first messages, as far as their queues are chosen; return the next one."""
+        handed_in, to_begin = self._handed_in, self._to_begin
+        # Under the lock, or a caller's next message could overtake them.
         with self._lock:
+            while handed_in and (sender := handed_in[0].sender) is not None:
+                sender.put(handed_in.popleft().pending)
+                to_begin.add(sender)
+            return handed_in[0] if handed_in else None
+
+    def _enter_first(self) -> None:
+        with self._lock:
+            if not self._handed_in:  # closed meanwhile
+                return
             request = self._handed_in.popleft()
             if request.sender is not None:  # else it failed
                 request.sender.put(request.pending)

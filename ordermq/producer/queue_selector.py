@@ -262,8 +262,13 @@ class QueueRouting:
             RouteError: no broker has the topic, or none has accepted its messages so far.
             OrderingError: they changed since a key was first sent, and keys would move.
         """
-        queues = self._latest_of(routes, topic)
-        if queues is self._pinned.get(topic):  # nearly always: no lock, no comparison
+        latest = self._latest.get(topic)
+        # Nearly always: no lock, no comparison, no call but one.
+        if latest is not None and latest[0] is routes.known(topic):
+            queues = latest[1]
+        else:
+            queues = self._latest_of(routes, topic)
+        if queues is self._pinned.get(topic):
             return queues
         # Only here, after a change: two threads that meet it together must not pin two sets.
         with self._pinning:
