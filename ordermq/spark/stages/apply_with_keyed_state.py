@@ -26,6 +26,7 @@ from pyspark.sql.types import StructField, StructType
 from ordermq.errors import ConfigError, OrderingError
 from ordermq.model.message_queue import MessageQueue
 from ordermq.spark.row_order import OrderCheck, RowOrigins, check_columns, check_not_split
+from ordermq.spark.shown_errors import text_first
 from ordermq.spark.stages.apply_in_order import (
     MAX_ROWS_OF_A_KEY,
     SHARDING_KEY,
@@ -272,7 +273,8 @@ def _stage(
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     # Spark pickles this closure: it carries only what the executors need.
     def stage(batches: Iterator[Any]) -> Iterator[Any]:
-        return run_with_state(spec, states, max_bytes, batches)
+        with text_first():
+            yield from run_with_state(spec, states, max_bytes, batches)
 
     return stage
 

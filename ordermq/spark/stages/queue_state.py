@@ -207,6 +207,8 @@ class QueueState:
         versions = folder.versions(queue)
         check_sole_writer(versions, version, queue)
         folder.remove(queue, outdated(versions, self._base, version))
+        if version.kind == "snapshot":  # now and then is enough
+            folder.remove_drafts(queue, version.batch)
         self.state.forget_changes()
         # Taken out when it was loaded, and a task has a queue once: it is not there now.
         n_bytes = self.state.n_bytes

@@ -40,6 +40,7 @@ _NO_BATCH: Final = "none"
 _NAME: Final = re.compile(
     r"(\d{12,})\.(\d{12,}|none)\.([0-9a-f]{8})\.([0-9a-f]{8})\.(\d+)\.(\d+)\.(snapshot|changes)"
 )
+_DRAFT: Final = re.compile(r"(\d{12,})\..*\.draft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +275,14 @@ class StateFolder:
                 self._system.delete_file(f"{self._folder(queue)}/{version.name}")
             except FileNotFoundError:
                 continue  # another attempt of this task has deleted it
+
+    def remove_drafts(self, queue: MessageQueue, batch: int) -> None:
+        """Delete what writers have left that were killed in batches before this one."""
+        folder = self._folder(queue)
+        for name in _names_in(self._system, folder):
+            draft = _DRAFT.fullmatch(name)
+            if draft is not None and int(draft[1]) < batch:
+                self._system.delete_file(f"{folder}/{name}")
 
     def _folder(self, queue: MessageQueue) -> str:
         name = f"{queue.topic}@{queue.broker_name}-{queue.queue_id}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordermq.errors import ConfigError, OrderingError, StoreError
@@ -86,6 +86,7 @@ ATTEMPT = st.tuples(st.sampled_from(ENDS), st.integers(0, 2), st.booleans())
 BATCH = st.tuples(st.text("abcdefgh", max_size=9), st.lists(ATTEMPT, max_size=3), st.integers(0, 2))
 
 
+@settings(max_examples=40)  # each writes some fifty files to the disk
 @given(st.lists(BATCH, max_size=14), st.sampled_from([1, 3, 32]))
 def test_the_state_is_that_of_the_finished_batches_wherever_attempts_end(
     batches: list[Any], most_changes: int
@@ -197,13 +198,28 @@ def test_a_worker_takes_no_state_that_another_attempt_has_replaced(tmp_path: Pat
     assert cache.hits == 1  # of batch 1 alone
 
 
+def test_what_killed_writers_have_left_is_deleted_with_the_next_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_state, "MAX_CHANGES", 0)
+    folder = folder_in(tmp_path)
+    for number in range(3):
+        with pytest.raises(Killed):
+            run_and_die(folder, batch(number), number, "a", StateCache(), "draft")
+        run(folder, batch(number), number, "a")
+        drafts = [path.name[:12] for path in tmp_path.rglob("*.draft")]
+        assert drafts == [f"{number:012d}"]
+
+
 def test_a_damaged_version_is_named_with_what_to_do(tmp_path: Path) -> None:
     folder = folder_in(tmp_path)
     run(folder, TASK, 0, "ab")
     (path,) = tmp_path.rglob("*.snapshot")
     whole = path.read_bytes()
-    damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
-    for content in [*damaged, *(whole[:size] for size in range(len(whole)))]:
+    damaged = [
+        whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), 3)
+    ]
+    for content in [*damaged, *(whole[:size] for size in range(0, len(whole), 3))]:
         path.write_bytes(content)
         with pytest.raises(StoreError, match="is damaged: restore it from a backup") as raised:
             begun(folder, batch(1), 2)
