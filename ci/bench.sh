@@ -62,6 +62,7 @@ spark() {
     "$python" -m bench.spark.driver
     "$python" -m bench.spark.growth
     "$python" -m bench.spark.memory
+    "$python" -m bench.spark.state
 }
 
 all() {

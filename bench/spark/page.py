@@ -168,9 +168,40 @@ def driver(result: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
+MIN_STATE_RATIO = 30
+
+
+def state(result: dict[str, Any]) -> str:
+    work = result["workload"]
+    rows = [
+        [name, f"{row['rows']:,}", f"{row['rows_per_second']:,}", f"{row['rate_ratio']:.1f}",
+         f"{row['cpu_ms_per_thousand_rows']:,.1f}", f"{row['cpu_ratio']:.1f}",
+         f">= {MIN_STATE_RATIO}" if name == "apply_with_keyed_state" else "",
+         verdict(row["cpu_ratio"] >= MIN_STATE_RATIO and row["rate_ratio"] >= MIN_STATE_RATIO)
+         if name == "apply_with_keyed_state" else ""]
+        for name, row in result["ways"].items()
+    ]  # fmt: skip
+    kept = result["ways"]["apply_with_keyed_state"]
+    return (
+        "## Stages with state on Spark\n\n"
+        f"A stream of {work['keys']:,} keys in {work['queues']} queues, a row per key and "
+        "micro-batch; a count and a sum per key. Where all would take too long, a way is given "
+        "fewer rows, and so fewer keys to keep. CPU time is that of the whole process tree. The "
+        f"states of {kept['keys']:,} keys take {kept['state_mib']} MiB in the workers and "
+        f"{kept['stored_mib']} MiB on disk, and equal NumPy's sums.\n\n"
+        + table(
+            ["way", "rows", "rows/s", "relative to apply_with_state",
+             "CPU ms per 1,000 rows", "relative", "target", "met"],
+            rows,
+        )
+        + source_line(result)
+    )  # fmt: skip
+
+
 SECTIONS = {
     "spark": section,
     "spark_driver": driver,
     "spark_growth": growth,
     "spark_memory": memory,
+    "spark_state": state,
 }
