@@ -102,6 +102,7 @@ class QueueSender:
         self._waiting: deque[PendingMessage] = deque()
         self._in_flight: InFlightBatch | None = None
         self._is_beginning = False
+        self._is_stopped = False
 
     @property
     def queue(self) -> MessageQueue:
@@ -141,6 +142,8 @@ class QueueSender:
         self._protocol.wait(waiter)
 
     def _begin_outside(self) -> None:
+        if self._is_stopped:  # what waits is about to fail
+            return
         if self._failed_keys:  # messages are refused on the I/O thread, like all that fail
             self._client.runtime.post(self.begin)
         else:
@@ -165,8 +168,11 @@ class QueueSender:
 
     async def stop(self) -> None:
         """End the request in flight; callers that wait for it get an error."""
-        if self._in_flight is not None:
-            await self._in_flight.stop()
+        with self._lock:
+            self._is_stopped = True
+            in_flight = self._in_flight  # a caller that reads its answer may end it meanwhile
+        if in_flight is not None:
+            await in_flight.stop()
         self._fail_waiting()
 
     def _ended(self, may_continue: bool) -> None:

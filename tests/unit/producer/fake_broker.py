@@ -87,6 +87,9 @@ class FakeBroker:
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work, name=name)
 
+    def post(self, action: Callable[..., object], *arguments: object) -> None:
+        asyncio.get_running_loop().call_soon(action, *arguments)
+
     def master_of(self, broker_name: str) -> str:
         return "127.0.0.1:10911"
 

@@ -29,8 +29,10 @@ from ordermq.model.properties import encode
 from ordermq.model.status import SendStatus
 from ordermq.producer import queue_sender
 from ordermq.producer.pending_message import PendingMessage, batch_body, take_batch
-from ordermq.producer.queue_sender import QueueSender
+from ordermq.producer.queue_sender import InFlightBatch, QueueSender
 from ordermq.producer.send_protocol import SendProtocol
+from ordermq.remoting.command import Command
+from ordermq.remoting.headers import SendReplyHeader
 
 from .fake_broker import FATES, FakeBroker
 
@@ -439,6 +441,78 @@ def test_an_answer_after_the_sender_stopped_changes_nothing() -> None:
         assert done == ["a"]
         assert isinstance(one.error, StateError)
         assert one.receipts is None
+
+    run(work())
+
+
+def stored_at(offset: int, count: int = 1) -> Command:
+    places = ",".join(f"{offset + i:032X}" for i in range(count))
+    return Command(0, SendReplyHeader(places, QUEUE.queue_id, offset).to_ext())
+
+
+def test_an_answer_read_outside_is_left_to_the_loop_unless_it_only_wakes_threads() -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        broker.gate.clear()
+        sender = sender_of(broker)
+        first, second = pending("a", is_alone=True), pending("b")
+        put(sender, first, second)
+        batch = sender._in_flight
+        assert batch is not None
+        assert not batch.answered_outside(stored_at(7))  # its caller may be a future
+        first.wakes_only = True
+        assert not batch.answered_outside(Command(2, remark="busy"))
+        assert not batch.answered_outside(Command(0, {"queueId": "3"}))
+        assert first.receipts is None
+        broker.in_flight = 0  # as if the broker had answered
+        assert batch.answered_outside(stored_at(7))
+        assert first.receipt().queue_offset == 7
+        assert broker.requests == [["a"], ["b"]], "the next request follows at once"
+        await sender.stop()
+
+    run(work())
+
+
+def test_an_answer_told_again_wakes_its_callers_and_sends_nothing_twice() -> None:
+    async def work() -> None:
+        broker, done = FakeBroker(), list[str]()
+        broker.gate.clear()
+        sender = sender_of(broker)
+        one = pending("a", done=done)
+        one.wakes_only = True
+        put(sender, one)
+        batch = sender._in_flight
+        assert batch is not None
+        # An exception in the middle: the batch is over, and nobody was told.
+        assert batch._may_end()
+        batch.answered(stored_at(7))
+        assert sender.is_idle
+        assert one.receipt().queue_offset == 7
+        assert done == ["a", "a"]
+        assert broker.requests == [["a"]]
+
+    run(work())
+
+
+def test_a_caller_that_ends_a_batch_while_the_sender_stops_begins_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        broker = FakeBroker()
+        broker.gate.clear()
+        sender, first, second = sender_of(broker), pending("a", is_alone=True), pending("b")
+        first.wakes_only = True
+        put(sender, first, second)
+
+        async def overtaken(batch: InFlightBatch) -> None:
+            assert batch.answered_outside(stored_at(7))
+
+        monkeypatch.setattr(InFlightBatch, "stop", overtaken)
+        await sender.stop()
+        assert first.receipt().queue_offset == 7
+        assert isinstance(second.error, StateError)
+        assert sender.is_idle
+        assert broker.requests == [["a"]]
 
     run(work())
 
