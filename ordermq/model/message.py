@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         delay_ms: int
 
 
+# A character has at most four bytes, so most texts need not be encoded to be measured.
+_SURELY_SHORT = props.MAX_BYTES // 4
 _BODIES = (bytes, bytearray, memoryview)  # a tuple, because `a | b` would be created on each call
 
 
@@ -178,7 +180,8 @@ class Message:
             _require_short(text, self.topic)
         elif sharding_key:  # nearly all ordered messages
             text = _key_text(sharding_key) + text
-            _require_short(text, self.topic)
+            if len(text) > _SURELY_SHORT:
+                _require_short(text, self.topic)
         return text
 
     def _own_properties(self) -> dict[str, str]:
@@ -254,8 +257,7 @@ def _require_free(name: str, topic: str) -> None:
 
 
 def _require_short(text: str, topic: str) -> None:
-    # A character has at most four bytes, so most texts need not be encoded to be measured.
-    if len(text) > props.MAX_BYTES // 4 and len(text.encode()) > props.MAX_BYTES:
+    if len(text) > _SURELY_SHORT and len(text.encode()) > props.MAX_BYTES:
         raise ConfigError(
             f"message properties take {len(text.encode())} bytes: expected at most "
             f"{props.MAX_BYTES}",

@@ -202,20 +202,19 @@ class BatchWaiter:
     """Lets a thread wait until all `count` messages of one call are done."""
 
     def __init__(self, count: int) -> None:
+        self.is_done = False
         self._count = count
         self._done: set[PendingMessage] = set()
         self._thread = threading.get_ident()
         self.event = ThreadEvent.of_thread()
 
-    @property
-    def is_done(self) -> bool:
-        # A copy: another thread may add to the set meanwhile.
-        return sum(map(len, [*self._done])) == self._count
-
     def on_done(self, message: PendingMessage) -> None:
-        self._done.add(message)
-        if threading.get_ident() != self._thread and self.is_done:
-            self.event.set()
+        self._done.add(message)  # a set: it may be told twice
+        # A copy: another thread may add to the set meanwhile.
+        if self._count == 1 or sum(map(len, [*self._done])) == self._count:
+            self.is_done = True
+            if threading.get_ident() != self._thread:
+                self.event.set()
 
     def wait(self) -> None:
         wait_for_event(self)

@@ -402,8 +402,13 @@ class Producer(Starting):
                 break
             in_flight.append(pending)
             self._hand_in(message, key, None, [pending], is_awaited=False)
-            while in_flight and (len(in_flight) >= max_in_flight or in_flight[0].is_done):
-                yield window.receipt(in_flight.popleft())
+            while in_flight:
+                if in_flight[0].is_done:
+                    yield in_flight.popleft().receipt()
+                elif len(in_flight) >= max_in_flight:
+                    yield window.receipt(in_flight.popleft())
+                else:
+                    break
         while in_flight:
             yield window.receipt(in_flight.popleft())
         if refused is not None:

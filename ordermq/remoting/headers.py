@@ -71,6 +71,9 @@ def _generate(header: type[Any]) -> _Methods:
         read.append(f"    if {is_absent}: {name} = {absent}")
         write.append(f"    value = self.{name}")
         if kind == "int":
+            # The usual case without a call: up to 18 digits cannot overflow a Java long.
+            is_plain = f"len({name}) < 19 and {name}.isdecimal() and {name}.isascii()"
+            read.append(f"    elif {is_plain}: {name} = int({name})")
             read.append(f"    else: {name} = number(cls, {name}, {wire!r}, {name!r})")
             write.append(f"    if value is not None: ext[{wire!r}] = str(int(value))")
         elif kind == "bool":
@@ -97,9 +100,6 @@ def _missing(header: type[Header], wire: str, name: str) -> NoReturn:
 
 def _number(header: type[Header], text: str, wire: str, name: str) -> int:
     try:
-        # The usual case first: up to 18 digits cannot overflow a Java long.
-        if text.isascii() and text.isdecimal() and len(text) < 19:
-            return int(text)
         return _read_int(text)
     except ValueError:
         raise ProtocolError(
