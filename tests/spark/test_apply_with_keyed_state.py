@@ -36,7 +36,8 @@ from ordermq.spark.stages import failure_policy
 from ordermq.spark.stages.apply_with_keyed_state import StateSpec, is_temporary, run_with_state
 from ordermq.spark.stages.output import OutputShape
 from ordermq.spark.stages.stage_invocation import StageSpec
-from tests.spark.conftest import Broker
+from ordermq.spark.versions import BATCHES_OF_AVAILABLE_NOW
+from tests.spark.conftest import Broker, needs
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # executors do not have the tests
 cloudpickle.register_pickle_by_value(sys.modules[numbered.__module__])
@@ -312,6 +313,7 @@ def assert_totals(rows: list[Any], **options: str) -> None:
     assert sorted(tuple(row) for row in rows) == sorted(wanted)
 
 
+@needs(BATCHES_OF_AVAILABLE_NOW)
 def test_the_example_keeps_exact_totals_over_a_restart(
     spark: SparkSession, broker: Broker, producer: Producer, tmp_path: Path
 ) -> None:
