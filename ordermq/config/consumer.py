@@ -69,7 +69,7 @@ def _pull_path() -> PullPathKind:
 
 
 def _consume_path() -> ConsumePathKind:
-    return path_from(CONSUME_PATH_VARIABLE, ConsumePathKind.PYTHON)
+    return path_from(CONSUME_PATH_VARIABLE, ConsumePathKind.NATIVE)
 
 
 class Keyless(StrEnum):
@@ -237,8 +237,8 @@ class ConsumeConfig:
     max_ahead_per_queue: int = 2_000
     # By key: order of messages without a sharding key, "lane" or "barrier".
     keyless: Keyless = Keyless.LANE
-    # Loop that calls an orderly listener: "python", or "native" where the core has it; default from
-    # ORDERMQ_CONSUME_PATH.
+    # Loop that calls ordered listeners: "native" for the one of the core where it can, or "python";
+    # default from ORDERMQ_CONSUME_PATH.
     consume_path: ConsumePathKind = field(default_factory=_consume_path)
 
     def __post_init__(self) -> None:

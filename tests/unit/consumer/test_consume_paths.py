@@ -232,6 +232,8 @@ def test_the_time_of_the_system_is_read_natively_and_any_other_is_asked_for() ->
 
 def test_the_environment_chooses_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CONSUME_PATH_VARIABLE, raising=False)
+    assert ConsumeConfig().consume_path == "native"
+    monkeypatch.setenv(CONSUME_PATH_VARIABLE, "python")
     assert ConsumeConfig().consume_path == "python"
     monkeypatch.setenv(CONSUME_PATH_VARIABLE, "native")
     assert ConsumeConfig().consume_path == "native"
