@@ -325,14 +325,19 @@ class Accumulator:
             self._drain()
 
     def _enter_chosen(self) -> SendRequest | None:
-        """Hand over the first messages, as far as their queues are chosen; return the next one."""
-        handed_in, to_begin = self._handed_in, self._to_begin
+        """Hand over the first messages, as far as queue and route are known; return the next."""
+        handed_in, to_begin, is_known = self._handed_in, self._to_begin, self._routes.is_known
         # Under the lock, or a caller's next message could overtake them.
         with self._lock:
-            while handed_in and (sender := handed_in[0].sender) is not None:
-                sender.put(handed_in.popleft().pending)
-                to_begin.add(sender)
-            return handed_in[0] if handed_in else None
+            while handed_in:
+                request = handed_in[0]
+                # A reply names its queue, of a topic whose route nobody may have asked for.
+                if request.sender is None or not is_known(request.topic):
+                    return request
+                handed_in.popleft()
+                request.sender.put(request.pending)
+                to_begin.add(request.sender)
+            return None
 
     def _enter_first(self) -> None:
         with self._lock:
