@@ -10,7 +10,7 @@ part that is restarted has its old address.
 | instance.py | one folder with a name server and brokers |
 | ports, settings, options of each part | plan.py |
 | processes.py | one Java process |
-| proxy.py | the proxy that gRPC clients need |
+| proxy.py | the proxy of RocketMQ 5: for gRPC clients, and its port for others |
 | jars.py | the jars of a version, from Maven |
 | remoting.py | one request of the remoting protocol, to ask whether a part runs |
 | console.py | messages to the user, and the error that ends a command |
@@ -28,6 +28,7 @@ from typing import Any
 from console import CommandError, report
 from instance import Instance
 from jars import VERSIONS, class_path
+from proxy import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
 EPILOG = f"""\
@@ -125,8 +126,9 @@ def arguments() -> argparse.Namespace:
     starting.add_argument("--brokers", type=int, default=1, metavar="N", help="masters (1)")
     starting.add_argument("--slave", action="store_true", help="one slave per master")
     starting.add_argument(
-        "--proxy", action="store_true", help="also start a proxy for gRPC clients (5.x)"
-    )
+        "--proxy", nargs="?", const="cluster", choices=MODES, metavar="MODE",
+        help="also start a proxy (5.x): cluster, the default, or local: around each broker",
+    )  # fmt: skip
     starting.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the brokers"
     )

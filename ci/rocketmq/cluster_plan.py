@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from console import CommandError
-from proxy import PROXY, proxy_plan
+from proxy import PROXY, proxy_plan, with_proxy
 
 PORTS = range(20_000, 32_000)  # below what systems hand out to outgoing connections
 BROKER_SETTINGS = {  # small sizes, for a laptop; --set and --properties override them
@@ -31,6 +31,7 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
     heap = options.heap
     broker_java = [f"-Xms{heap // 2}m", f"-Xmx{heap}m", f"-XX:MaxDirectMemorySize={heap}m"]
     name_server_port = next(ports)
+    name_server = f"127.0.0.1:{name_server_port}"
     plan: dict[str, dict[str, Any]] = {
         "name-server": {
             "main": "org.apache.rocketmq.namesrv.NamesrvStartup",
@@ -51,7 +52,7 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
                 "brokerRole": "SLAVE" if slave else "ASYNC_MASTER",
                 "listenPort": str(port),
                 "haListenPort": str(port + 1),
-                "namesrvAddr": f"127.0.0.1:{name_server_port}",
+                "namesrvAddr": name_server,
                 "storePathRootDir": str(folder / part / "store"),
                 "storePathCommitLog": str(folder / part / "store" / "commitlog"),
                 **settings_of(options),
@@ -62,8 +63,10 @@ def plan_parts(folder: Path, options: argparse.Namespace) -> dict[str, dict[str,
                 "java": broker_java,
                 "settings": settings,
             }
-    if options.proxy:
-        plan[PROXY] = proxy_plan(next(ports), next(ports), f"127.0.0.1:{name_server_port}")
+            if options.proxy == "local":
+                plan[part] = with_proxy(plan[part], next(ports), next(ports), name_server)
+    if options.proxy == "cluster":
+        plan[PROXY] = proxy_plan(next(ports), next(ports), name_server, heap)
     for name, of_part in plan.items():
         own = [option_for(name, option) for option in options.java]
         of_part["java"] = [*of_part["java"], *filter(None, own)]

@@ -7,12 +7,13 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 from cluster_plan import plan_parts
 from console import CommandError
 from jars import class_path
 from processes import Part
-from proxy import PROXY, Proxy
+from proxy import PROXY, BrokerInProxy, Proxy, remoting_address
 
 
 class Instance:
@@ -31,9 +32,15 @@ class Instance:
         plan = json.loads(self.file.read_text())
         self.version = plan["version"]
         self.parts = {
-            name: (Proxy if name == PROXY else Part)(self.folder, self.version, name, part)
+            name: self._kind(name, part)(self.folder, self.version, name, part)
             for name, part in plan["parts"].items()
         }
+
+    @staticmethod
+    def _kind(name: str, plan: dict[str, Any]) -> type[Part]:
+        if name == PROXY:
+            return Proxy
+        return BrokerInProxy if PROXY in plan else Part
 
     def plan(self, options: argparse.Namespace) -> None:
         """Choose ports and settings, and write them down."""
@@ -54,10 +61,12 @@ class Instance:
 
     def write_environment(self) -> None:
         brokers = ";".join(p.address for n, p in self.parts.items() if n.startswith("broker"))
+        proxies = ";".join(filter(None, (remoting_address(p.plan) for p in self.parts.values())))
         (self.folder / "env").write_text(
             f"ROCKETMQ_VERSION={self.version}\n"
             f"ROCKETMQ_NAME_SERVERS={self.name_server}\n"
             f"ROCKETMQ_BROKERS='{brokers}'\n"
+            f"ROCKETMQ_PROXIES='{proxies}'\n"
             f"ROCKETMQ_FOLDER='{self.folder}'\n"
             f"ROCKETMQ_CLASS_PATH='{class_path(self.version)}'\n"
         )

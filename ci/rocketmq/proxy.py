@@ -1,4 +1,4 @@
-"""RocketMQ's proxy for gRPC clients; it finds the brokers through the name server."""
+"""RocketMQ's proxy: in front of the brokers (cluster mode), or with a broker in it (local mode)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,53 @@ from jars import class_path
 from processes import EMPTY_LOGBACK, Part
 
 PROXY = "proxy"
+MODES = ("cluster", "local")
+_MAIN = "org.apache.rocketmq.proxy.ProxyStartup"
+_FILE = "rmq-proxy.json"
 
 
-def proxy_plan(grpc_port: int, remoting_port: int, name_server: str) -> dict[str, Any]:
-    """Return the plan of a proxy; its port is the one for gRPC."""
+def proxy_plan(
+    grpc_port: int, remoting_port: int, name_server: str, heap_mib: int
+) -> dict[str, Any]:
+    """Return the plan of a proxy in cluster mode; its port is the one for gRPC."""
     return {
-        "main": "org.apache.rocketmq.proxy.ProxyStartup",
+        "main": _MAIN,
         "port": grpc_port,
-        "java": ["-Xms256m", "-Xmx768m"],
-        "settings": {
-            "rocketMQClusterName": "DefaultCluster",
-            "proxyMode": "CLUSTER",
-            "namesrvAddr": name_server,
-            "grpcServerPort": grpc_port,
-            "remotingListenPort": remoting_port,
-            "localServeAddr": "127.0.0.1",
-            "useEndpointPortFromRequest": True,
-            "enableACL": False,
-        },
+        "java": [f"-Xms{heap_mib // 2}m", f"-Xmx{heap_mib * 2}m"],
+        "settings": _settings("CLUSTER", grpc_port, remoting_port, name_server),
+    }
+
+
+def with_proxy(
+    broker: dict[str, Any], grpc_port: int, remoting_port: int, name_server: str
+) -> dict[str, Any]:
+    """Return the plan of a broker that runs in the process of a proxy in local mode."""
+    settings = _settings("LOCAL", grpc_port, remoting_port, name_server)
+    return broker | {"main": _MAIN, PROXY: settings}
+
+
+def remoting_address(plan: dict[str, Any]) -> str | None:
+    """Return the address of the remoting port in a part's plan; None: it is no proxy."""
+    settings = plan.get(PROXY, plan["settings"])
+    port = settings.get("remotingListenPort")
+    return None if port is None else f"127.0.0.1:{port}"
+
+
+def _settings(mode: str, grpc_port: int, remoting_port: int, name_server: str) -> dict[str, Any]:
+    return {
+        "rocketMQClusterName": "DefaultCluster",
+        "proxyMode": mode,
+        "namesrvAddr": name_server,
+        "grpcServerPort": grpc_port,
+        "remotingListenPort": remoting_port,
+        "localServeAddr": "127.0.0.1",
+        "useEndpointPortFromRequest": True,
+        "enableACL": False,
+        # A test does not wait 20 s for a route, for the type of a topic, or until brokers know
+        # that they may ask for the state of a transaction.
+        "topicRouteServiceCacheRefreshSeconds": 1,
+        "topicConfigCacheRefreshSeconds": 1,
+        "transactionHeartbeatPeriodSecond": 1,
     }
 
 
@@ -36,19 +65,44 @@ class Proxy(Part):
     """A proxy of an instance, in cluster mode."""
 
     def command(self) -> list[str]:
+        settings = self.plan["settings"]
+        return self._proxy_command(settings, "-n", settings["namesrvAddr"])
+
+    def _proxy_command(self, settings: dict[str, Any], *arguments: str) -> list[str]:
+        """Write the proxy's settings and return the command that starts it."""
         (self.conf / "rmq.proxy.logback.xml").write_text(EMPTY_LOGBACK)
-        settings = self.conf / "rmq-proxy.json"
-        settings.write_text(json.dumps(self.plan["settings"], indent=1))
-        return self.java(
-            class_path(self.version, ARTIFACTS),
-            *("-n", self.plan["settings"]["namesrvAddr"], "-pm", "cluster", "-pc", str(settings)),
+        file = self.conf / _FILE
+        file.write_text(json.dumps(settings, indent=1))
+        mode = settings["proxyMode"].lower()
+        classes = class_path(self.version, ARTIFACTS)
+        return self.java(classes, *arguments, "-pm", mode, "-pc", str(file))
+
+    def is_ready(self, name_server: str) -> bool:
+        """Connect to its ports: that for gRPC is opened first."""
+        return _is_open(self.address) and _is_open(remoting_address(self.plan))
+
+
+class BrokerInProxy(Proxy):
+    """A broker with a proxy in local mode around it; its address is the broker's own."""
+
+    def command(self) -> list[str]:
+        settings = self.plan[PROXY]
+        Part.command(self)  # for the broker's settings
+        name_server = settings["namesrvAddr"]
+        return self._proxy_command(
+            settings, "-n", name_server, "-bc", str(self.conf / "settings.conf")
         )
 
     def is_ready(self, name_server: str) -> bool:
-        """Connect to the gRPC port, which the proxy opens last."""
-        host, port = self.address.split(":")
-        try:
-            socket.create_connection((host, int(port)), 2.0).close()
-        except OSError:
-            return False
-        return True
+        """As a broker, and connect to the proxy's port."""
+        return Part.is_ready(self, name_server) and _is_open(remoting_address(self.plan))
+
+
+def _is_open(address: str | None) -> bool:
+    assert address is not None
+    host, port = address.split(":")
+    try:
+        socket.create_connection((host, int(port)), 2.0).close()
+    except OSError:
+        return False
+    return True

@@ -54,6 +54,13 @@ class Cluster:
             self.addresses[name] = address
         self.name_servers = self.addresses["name-server"]
 
+    @property
+    def proxies(self) -> str:
+        """The remoting ports of its proxies."""
+        found = re.search(r"^ROCKETMQ_PROXIES='(.+)'$", (self.folder / "env").read_text(), re.M)
+        assert found is not None, "started without --proxy"
+        return found[1]
+
     def start(self, part: str) -> None:
         """Returns once it answers, and is known to the name server."""
         self._script("start", part)
@@ -90,13 +97,19 @@ class Cluster:
             return client.wait(client.start(code, ext, body))
 
     def put_topic(
-        self, topic: str, brokers: dict[str, int], perm: int = 6, write: int | None = None
+        self,
+        topic: str,
+        brokers: dict[str, int],
+        perm: int = 6,
+        write: int | None = None,
+        message_type: str = "",
     ) -> None:
         """Create or change a topic, and wait until the name server tells it.
 
         Args:
             brokers: how many queues each has, as {"broker-a": 4}.
             write: how many of them take messages; all, if None.
+            message_type: of RocketMQ 5, that its proxy checks.
         """
         wanted = {}
         for broker, count in brokers.items():
@@ -111,6 +124,8 @@ class Cluster:
                 "topicSysFlag": "0",
                 "order": "false",
             }
+            if message_type:
+                ext["attributes"] = f"+message.type={message_type}"
             answer = self.ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
             assert answer.code == 0, answer.remark
         eventually(lambda: self.route(topic) == wanted, f"the route of {topic} is {wanted}")
