@@ -163,27 +163,38 @@ class Admin(Closing):
         return self._client.call(self._groups.look(name, topics, ask_members))
 
     def reset(
-        self, group: str, topic: str, to: Place, *, queues: Sequence[int] = ()
+        self,
+        group: str,
+        topic: str,
+        to: Place,
+        *,
+        queues: Sequence[int] = (),
+        wait_s: float = 30.0,
     ) -> list[QueueReset]:
         """Move a group to other offsets of a topic, forward or back.
 
         Live members are asked through their brokers, and each moves as soon as its running batch
-        has ended: nothing runs twice at the same time. While no member is online the offsets are
-        stored under the queues' locks.
+        has ended: nothing runs twice at the same time. The call waits until all have heard of it,
+        and repeats what a queue's member has not. While no member is online the offsets are stored
+        under the queues' locks.
 
         Args:
             to: "first", "last", a datetime (the first message stored then or later), or an offset,
                 which is brought into the range of messages that a queue has.
             queues: numbers of the queues; default all.
+            wait_s: the longest time to wait for members, which hear of it with a pull.
+                `is_confirmed` of a queue tells whether its member has.
         Raises:
             ConfigError: an argument out of its range, a queue that does not exist.
-            StateError: members are online, and RocketMQ's brokers cannot move them so: an offset,
-                single queues, or queues without a committed offset.
+            StateError: members are online, and brokers before RocketMQ 5.2 cannot move them so: an
+                offset, single queues, or queues without a committed offset.
             LockRefused: a member that is not online still holds a lock.
         """
         require_place(to, "to")
         return self._client.call(
-            self._resets.reset(check_group(group), check_topic(topic), to, queues)
+            self._resets.reset(
+                check_group(group), check_topic(topic), to, queues, int(wait_s * 1000)
+            )
         )
 
     # Dead letters.

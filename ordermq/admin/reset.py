@@ -4,24 +4,35 @@ A live member of an ordered group has a lease on its queues and commits what it 
 offset that is only stored would be overwritten with its next commit. Hence members are asked to
 move themselves. While no member is online the queues are locked first, as a member would: one that
 was killed or cut off may still hold a lock, and one that joins waits until the reset is done.
+
+RocketMQ 5 and the embedded broker tell of a reset once, in the answer to the next pull of a queue.
+That may be a pull which they hold since before the queue moved to another member, and its answer
+reaches nobody. So members are asked until each has heard of it, and those that have not are told
+again. An idle member, whose own pull the broker holds, is asked to pull at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
+from typing import NamedTuple
 
 from ordermq.admin.topics import Place, Topics
 from ordermq.client.session import ClientSession
-from ordermq.errors import BrokerError, LockRefused, StateError
+from ordermq.errors import BrokerError, LockRefused, RemotingError, StateError
 from ordermq.model.message_queue import MessageQueue
+from ordermq.remoting.bodies import QueueHolding
 from ordermq.remoting.codes import ResponseCode
 from ordermq.remoting.headers import ResetOffsetHeader
 
 _log = logging.getLogger("ordermq.client")
 _END_MS = -1  # as a timestamp of a reset: after the newest message
+_CHECK_MS, _CHECKS_PER_REPEAT = 250, 12  # a held pull is answered at its end, some seconds later
+_TOLD_BY_PULLS = "useServerSideResetOffset=true"  # a line of a broker's configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +44,28 @@ class QueueReset:
         after: the offset that the group continues from.
         by_members: live members were told, and each goes there as soon as its running batch ends;
             False: the offset is stored.
+        is_confirmed: it is stored, or the queue's member has heard of it, or a broker that tells
+            members itself did so. False: the member did not say so in time, as after a freeze;
+            members of other clients never do.
     """
 
     queue: MessageQueue
     before: int | None
     after: int
     by_members: bool
+    is_confirmed: bool = True
 
     def __repr__(self) -> str:
         way = "by its member" if self.by_members else "stored"
+        way += "" if self.is_confirmed else ", not confirmed"
         return f"<QueueReset {self.queue}: {self.before} to {self.after}, {way}>"
+
+
+class _Wanted(NamedTuple):
+    """A reset that the queue's member has to hear of by a pull."""
+
+    address: str
+    offset: int
 
 
 class Resets:
@@ -53,7 +76,7 @@ class Resets:
         self._topics = topics
 
     async def reset(
-        self, group: str, topic: str, place: Place, queue_ids: Sequence[int]
+        self, group: str, topic: str, place: Place, queue_ids: Sequence[int], wait_ms: int
     ) -> list[QueueReset]:
         """Move the group, as `Admin.reset` describes."""
         queues = await self._topics.queues(topic, queue_ids)
@@ -63,14 +86,18 @@ class Resets:
         for queue in queues:
             by_broker.setdefault(queue.broker_name, []).append(queue)
         is_online = bool(await self._members(group))
+        heard = await self._heard(group) if is_online else {}
         after: dict[MessageQueue, int] = {}
+        wanted: dict[MessageQueue, _Wanted] = {}
         for broker, there in by_broker.items():
             address = self._client.routes.master_of(broker)
             chosen = {queue: targets[queue] for queue in there}
             if not is_online:
                 after |= await self._store(address, group, chosen)
-            elif await self._client.api.held_locks(address, group, []) is not None:
-                after |= await self._ask_embedded(address, group, chosen)
+            elif await self._tells_by_pulls(address, group):
+                told = {queue: _Wanted(address, offset) for queue, offset in chosen.items()}
+                after |= await self._tell(group, told)
+                wanted |= told
             else:
                 whole = len(there) == len(await self._queues_of(topic, broker))
                 self._require_askable(group, topic, place, whole)
@@ -80,8 +107,9 @@ class Resets:
                 "group %s: %s joined during the reset of %s; ordered members waited for it, others "
                 "may undo it with their next commit", group, ", ".join(sorted(joined)), topic,
             )  # fmt: skip
+        left = await self._confirm(group, wanted, heard, wait_ms) if wanted else wanted.keys()
         return [
-            QueueReset(queue, before[queue], after[queue], is_online)
+            QueueReset(queue, before[queue], after[queue], is_online, queue not in left)
             for queue in queues
             if queue in after
         ]
@@ -108,22 +136,102 @@ class Resets:
             await self._client.api.unlock(address, group, list(held), epochs)
         return dict(targets)
 
-    async def _ask_embedded(
-        self, address: str, group: str, targets: Mapping[MessageQueue, int]
+    async def _tells_by_pulls(self, address: str, group: str) -> bool:
+        """Return True if this broker moves single queues, and tells of it by their next pull."""
+        if await self._client.api.held_locks(address, group, []) is not None:
+            return True  # the embedded broker
+        # Asked, not taken from the version: brokers with this setting off ignore the queue and the
+        # offset of a request, and would move every queue.
+        try:
+            return _TOLD_BY_PULLS in await self._client.api.broker_config(address)
+        except BrokerError as error:  # an account that may reset, and not read settings
+            _log.info("%s: moving members by time only: %s", address, error)
+            return False
+
+    async def _tell(
+        self, group: str, wanted: Mapping[MessageQueue, _Wanted]
     ) -> dict[MessageQueue, int]:
-        """Have the embedded broker move live members, queue by queue."""
+        """Have brokers move live members, queue by queue."""
         after: dict[MessageQueue, int] = {}
-        for queue, offset in targets.items():
+        for queue, (address, offset) in wanted.items():
             header = ResetOffsetHeader(
                 queue.topic, group, _END_MS, queue_id=queue.queue_id, offset=offset
             )
             after |= await self._client.api.reset_offsets(address, header)
         return after
 
+    async def _confirm(
+        self,
+        group: str,
+        wanted: Mapping[MessageQueue, _Wanted],
+        before: Mapping[tuple[MessageQueue, str], QueueHolding],
+        wait_ms: int,
+    ) -> Set[MessageQueue]:
+        """Wait until the members have heard of it; return the queues whose members have not."""
+        left = dict(wanted)
+        topic = next(iter(wanted)).topic
+        end_ms = self._client.clock.now_ms() + wait_ms
+        for number in count(1):
+            others: set[MessageQueue] = set()
+            # After each round of telling; what it brings is seen at the next check.
+            hurry = topic if number % _CHECKS_PER_REPEAT == 1 else None
+            heard = await self._heard(group, hurry)
+            for place, holding in heard.items():
+                queue, _ = place
+                if holding.resets is None:
+                    others.add(queue)  # a member of another client, which says nothing of it
+                elif queue in left:
+                    known = before.get(place)
+                    is_new = holding.resets > ((known and known.resets) or 0)
+                    if is_new or holding.done == left[queue].offset:
+                        del left[queue]
+            if left.keys() <= others or self._client.clock.now_ms() >= end_ms:
+                break
+            if number % _CHECKS_PER_REPEAT == 0:
+                # Only what a member holds and has not heard of: a pull of an earlier member took
+                # it. Told twice, a queue would move once more.
+                held = {queue for queue, _ in heard}
+                missed = {q: to for q, to in left.items() if q in held and q not in others}
+                if not missed and not left.keys() & held:
+                    break  # the members that are online consume other topics
+                await self._tell(group, missed)
+            await self._client.clock.sleep_ms(_CHECK_MS)
+        return left.keys()
+
+    async def _heard(
+        self, group: str, pull_now: str | None = None
+    ) -> dict[tuple[MessageQueue, str], QueueHolding]:
+        """Return what each live member says of each of its queues."""
+        masters = await self._client.name_servers.masters()
+        members: dict[str, str] = {}
+        for address in masters.values():
+            found = await self._client.api.group_connections(address, group)
+            members |= {member.client_id: address for member in found.members}
+        # All at once: one that is frozen is waited for.
+        told = await asyncio.gather(
+            *(self._holdings(at, group, name, pull_now) for name, at in members.items())
+        )
+        return {
+            (queue, name): holding
+            for name, holdings in zip(members, told, strict=True)
+            for queue, holding in holdings.items()
+        }
+
+    async def _holdings(
+        self, address: str, group: str, member: str, pull_now: str | None
+    ) -> dict[MessageQueue, QueueHolding]:
+        try:
+            holdings, _ = await self._client.api.member_report(address, group, member, pull_now)
+        except RemotingError as error:
+            # Frozen, or just left: its queues stay unconfirmed, and the caller is told which.
+            _log.debug("member %s of group %s does not answer: %s", member, group, error)
+            return {}
+        return holdings
+
     async def _ask_rocketmq(
         self, address: str, group: str, topic: str, place: Place
     ) -> dict[MessageQueue, int]:
-        """Have a broker of RocketMQ move live members; it knows times only."""
+        """Have a broker that tells its members itself move them; it knows times only."""
         wall_ms = {"first": 0, "last": _END_MS}.get(str(place))
         if isinstance(place, datetime):
             wall_ms = int(place.timestamp() * 1000)
@@ -142,11 +250,12 @@ class Resets:
             ) from error  # fmt: skip
 
     def _require_askable(self, group: str, topic: str, place: Place, is_whole: bool) -> None:
-        # Its request 222 ignores what it does not know, and would move every queue by time.
+        # Its request 222 ignores queue and offset, and would move every queue by time.
         if isinstance(place, int) or not is_whole:
             raise StateError(
-                "members are online, and RocketMQ's brokers move those on all queues of a topic "
-                "and by time only: stop the group first, or reset to 'first', 'last' or a time",
+                "members are online, and this broker moves those on all queues of a topic and by "
+                "time only, as RocketMQ does without useServerSideResetOffset: stop the group "
+                "first, or reset to 'first', 'last' or a time",
                 group=group, topic=topic,
             )  # fmt: skip
 

@@ -78,9 +78,10 @@ class LongPolling:
 
     def answer_group(self, key: QueueKey, group: str) -> None:
         """Answer a group's pulls of a queue now: with the offset that an admin reset it to."""
-        for pull in self._take_matching(
-            key, lambda pull: pull.request.ext["consumerGroup"] == group
-        ):
+        # The newest first: older ones may be of a member that had the queue before, which nobody
+        # listens to any more, and only the first answer tells of the reset.
+        held = self._take_matching(key, lambda pull: pull.request.ext["consumerGroup"] == group)
+        for pull in reversed(held):
             self._answer_held(pull)
 
     def disconnect(self, connection: BrokerConnection) -> None:

@@ -46,9 +46,10 @@ def reset(
 ) -> None:
     """Move GROUP to other offsets of TOPIC, forward or back.
 
-    Live members are asked to move, each after its running batch. While no member is online the
-    offsets are stored under the queues' locks. Members of RocketMQ's brokers can be moved on all
-    queues of a topic only, and not to an offset: stop them for that.
+    Live members are asked to move, each after its running batch; this waits up to 30 s until all
+    have heard of it. While no member is online the offsets are stored under the queues' locks.
+    Live members of brokers before RocketMQ 5.2 can be moved on all queues of a topic only, and not
+    to an offset: stop them for that.
 
     \b
     Example:
@@ -70,6 +71,7 @@ def reset(
                 "before": each.before,
                 "after": each.after,
                 "by_members": each.by_members,
+                "confirmed": each.is_confirmed,
             }
             for each in found
         )
@@ -84,3 +86,8 @@ def reset(
     )
     if any(each.by_members for each in found):
         note("each live member goes there as soon as its running batch has ended")
+    if silent := [str(each.queue) for each in found if not each.is_confirmed]:
+        note(
+            f"not confirmed by the member that has it: {', '.join(silent)}; look at ordermq lag, "
+            "and reset these again if they did not move"
+        )

@@ -17,6 +17,7 @@ from ordermq.model.message import MessageBatch
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
+    PULL_NOW,
     GroupConnections,
     Heartbeat,
     HeldLock,
@@ -650,6 +651,13 @@ class BrokerApi:
         self._check(answer, "broker did not reset the group", address, group=header.group)
         return queue_table_from_body(answer.body, "offsetTable")
 
+    async def broker_config(self, address: str) -> str:
+        """Return a broker's settings, as `name=value` lines; empty from one that keeps none."""
+        command = Command.request(RequestCode.GET_BROKER_CONFIG)
+        answer = await self._connections.request(address, command, self._config.request_timeout_ms)
+        self._check(answer, "broker did not return its settings", address)
+        return answer.body.decode()
+
     async def group_progress(self, address: str, group: str) -> dict[MessageQueue, QueueProgress]:
         """Return the group's offsets, on every queue of this broker it has an offset for."""
         command = Command.request(RequestCode.GET_CONSUME_STATS, GroupHeader(group).to_ext())
@@ -669,13 +677,16 @@ class BrokerApi:
         return connections_from_body(answer.body)
 
     async def member_report(
-        self, address: str, group: str, client_id: str
+        self, address: str, group: str, client_id: str, pull_now: str | None = None
     ) -> tuple[dict[MessageQueue, QueueHolding], MemberSubscriptions]:
         """Return a member's own view of its queues, and its subscriptions.
 
         The broker forwards the request to it.
+
+        Args:
+            pull_now: the topic whose idle queues it pulls again; members of ordermq do.
         """
-        body = await self._running_info(address, group, client_id)
+        body = await self._running_info(address, group, client_id, pull_now)
         return holdings_from_body(body), member_subscriptions_from_body(body)
 
     async def member_subscriptions(
@@ -697,9 +708,13 @@ class BrokerApi:
         self._check(answer, "broker did not list the locks", address, group=group)
         return held_locks_from_body(answer.body)
 
-    async def _running_info(self, address: str, group: str, client_id: str) -> bytes:
+    async def _running_info(
+        self, address: str, group: str, client_id: str, pull_now: str | None = None
+    ) -> bytes:
         # Without the stacks of all threads, which are large and not needed here.
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        if pull_now is not None:
+            ext[PULL_NOW] = pull_now  # brokers forward fields that they do not know
         command = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
         answer = await self._connections.request(address, command, _RELAY_TIMEOUT_MS)
         self._check(answer, f"member {client_id} did not answer", address, group=group)

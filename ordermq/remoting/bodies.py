@@ -28,6 +28,8 @@ _QUEUE_AS_NAME = re.compile(rb"([{,]\s*)(\{[^{}]*\})\s*:")
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+# Extensions of GET_CONSUMER_RUNNING_INFO: of a queue in the answer, and of the request.
+RESETS, PULL_NOW = "omqResets", "omqPullNow"
 MAX_QUEUES = 1 << 17  # of a topic at one broker: no more are ever made, and each is an object here
 
 
@@ -473,12 +475,15 @@ class QueueHolding:
         done: the offset up to which it has consumed; it commits some seconds later.
         buffered: messages that are pulled and not finished.
         in_listener: those of them that its listener is processing.
+        resets: how often an admin has moved the queue since the member has it; None from members
+            of other clients.
     """
 
     is_locked: bool
     done: int
     buffered: int
     in_listener: int
+    resets: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,6 +621,7 @@ def holdings_from_body(body: bytes) -> dict[MessageQueue, QueueHolding]:
             _member(row, "commitOffset", int, what),
             _member(row, "cachedMsgCount", int, what),
             _member(row, "transactionMsgCount", int, what),
+            _member(row, RESETS, int, what) if RESETS in row else None,
         )
         for queue, row in queue_rows_from_body(body, what).items()
     }

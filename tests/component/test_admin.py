@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,11 +178,29 @@ def test_live_members_are_moved_and_consume_again_in_order(
         seen.wait_for_count(60)
         eventually(lambda: admin.group("g", ["orders"]).lag == 0, "all is committed")
         moved = admin.reset("g", "orders", "first")
-        assert all(each.by_members for each in moved)
+        assert all(each.by_members and each.is_confirmed for each in moved)
         seen.wait_for_count(120)
         eventually(lambda: admin.group("g", ["orders"]).lag == 0, "all is committed again")
     for key in range(10):
         assert [int(body) for body in seen.bodies_of(f"k{key}")] == [*range(key, 60, 10)] * 2
+
+
+def test_live_members_all_move_though_the_broker_still_holds_a_former_owners_pulls(
+    admin: Admin, producer: Producer, make_consumer: MakeConsumer, seen: Seen
+) -> None:
+    producer.send_many(numbered(60))
+    queues = len(admin.topic("orders").queues)
+    with make_consumer(seen.take):
+        seen.wait_for_count(60)
+        with make_consumer(seen.take) as two:
+            eventually(lambda: len(two.assigned_queues()) == queues // 2, "its share")
+            eventually(lambda: admin.group("g", ["orders"]).lag == 0, "all is committed")
+            moved = admin.reset("g", "orders", "first")
+            assert [each.is_confirmed for each in moved] == [True] * queues
+            seen.wait_for(
+                lambda got: all(count > 1 for count in Counter(body for *_, body in got).values()),
+                "everything again",
+            )
 
 
 def test_a_lock_of_a_member_that_is_not_online_refuses_the_reset(

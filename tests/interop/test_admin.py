@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -77,6 +78,53 @@ def test_a_group_without_members_goes_on_from_the_offsets_it_is_given(
     before = len(run.deliveries)
     run.member("second")
     eventually(lambda: len(run.deliveries) == before + 40, "all of it once more")
+
+
+def test_live_members_all_move_though_the_broker_still_holds_a_former_owners_pulls(
+    run: Run, admin: Admin
+) -> None:
+    admin.create_topic(run.topic, 2)
+    run.send(60)
+    run.member("one")
+    run.wait_for_all()
+    eventually(lambda: admin.group(run.group, [run.topic]).lag == 0, "all is committed")
+    # "two" takes the queues of one broker over, whose pulls of "one" that broker goes on holding.
+    run.member("two")
+    run.wait_for_shares(one=2, two=2)
+    moved = admin.reset(run.group, run.topic, "first")
+    assert [(each.after, each.by_members, each.is_confirmed) for each in moved] == [
+        (0, True, True)
+    ] * 4
+    places = {(delivery.queue, delivery.offset) for delivery in run.deliveries}
+
+    def comes_again() -> bool:
+        counts = Counter((delivery.queue, delivery.offset) for delivery in run.deliveries)
+        return all(counts[place] >= 2 for place in places)
+
+    eventually(comes_again, "everything again")
+
+
+def test_live_members_move_to_an_offset_and_on_single_queues_if_the_broker_can(
+    run: Run, admin: Admin
+) -> None:
+    admin.create_topic(run.topic, 2)
+    run.send(60)
+    run.member("one", broker_suspend_ms=1_000)
+    run.wait_for_all()
+    eventually(lambda: admin.group(run.group, [run.topic]).lag == 0, "all is committed")
+    before = len(run.deliveries)
+    if run.cluster.version.startswith("4."):
+        with pytest.raises(StateError, match="on all queues of a topic and by time only"):
+            admin.reset(run.group, run.topic, 3, queues=[1])
+        return
+    moved = admin.reset(run.group, run.topic, 3, queues=[1])
+    assert {(each.queue.queue_id, each.after, each.is_confirmed) for each in moved} == {
+        (1, 3, True)
+    }
+    ends = admin.topic(run.topic).queues
+    again = sum(end.end - 3 for queue, end in ends.items() if queue.queue_id == 1)
+    eventually(lambda: len(run.deliveries) == before + again, "what follows that offset")
+    assert {delivery.queue.queue_id for delivery in run.deliveries[before:]} == {1}
 
 
 def test_a_lock_of_a_member_that_is_not_online_refuses_the_reset(run: Run, admin: Admin) -> None:

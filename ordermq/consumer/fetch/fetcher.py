@@ -483,6 +483,8 @@ class QueueFetcher:
     ) -> None:
         """Continue where the broker says: it does not have the offset, or an admin reset it."""
         assigned, target = self.assigned, reply.next_begin_offset
+        # Counted before the buffer is done: an admin who asks learns that the reset has arrived.
+        assigned.resets += is_reset
         # What is buffered comes first: it is older than the answer.
         while assigned.generation == generation and assigned.wait_for_room(1):
             await wait_until_set(self._wake, self._client.clock, _ROOM_RECHECK_MS)
@@ -618,6 +620,13 @@ class Fetcher:
         """Pull a queue from its current offset; the pull at the old offset may be held for long."""
         fetcher = self._by_queue.get(assigned.queue)
         if fetcher is not None:
+            self._restart(fetcher)
+
+    def pull_now(self, assigned: AssignedQueue) -> None:
+        """Pull a queue again if the broker holds its pull: an admin's reset comes with the next."""
+        fetcher = self._by_queue.get(assigned.queue)
+        # Not while an answer is acted on: it may be that of a reset.
+        if fetcher is not None and fetcher.is_pulling:
             self._restart(fetcher)
 
     def subscribe(self, subscription: Subscription, *, is_registered: bool) -> None:

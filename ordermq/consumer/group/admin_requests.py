@@ -29,6 +29,8 @@ from ordermq.model.message_queue import MessageQueue
 from ordermq.model.stored_message import StoredMessage
 from ordermq.model.subscription import Subscription
 from ordermq.remoting.bodies import (
+    PULL_NOW,
+    RESETS,
     queue_table_from_body,
     queue_table_to_json,
     subscription_to_json,
@@ -63,6 +65,7 @@ class AdminRequests:
         assigned: Callable[[], list[AssignedQueue]],
         last_pull_ms: Callable[[MessageQueue], int],
         seek: Callable[[AssignedQueue, int], object],
+        pull_now: Callable[[AssignedQueue], object],
         is_polled: bool,
         thread_count: int,
     ) -> None:
@@ -74,6 +77,7 @@ class AdminRequests:
         self._assigned = assigned
         self._last_pull_ms = last_pull_ms
         self._seek = seek
+        self._pull_now = pull_now
         self._is_polled = is_polled
         self.thread_count = thread_count
         self._started_ms = client.clock.wall_ms()
@@ -119,6 +123,10 @@ class AdminRequests:
         # Here, because it brings modules of mail and archives along, for a rare request.
         from importlib.metadata import version
 
+        if (topic := request.ext.get(PULL_NOW)) is not None:
+            for assigned in self._assigned():
+                if assigned.queue.topic == topic:
+                    self._pull_now(assigned)
         parts: dict[str, Any] = {
             "mqPopTable": {},
             "properties": {
@@ -170,6 +178,7 @@ class AdminRequests:
             "transactionMsgMaxOffset": max(buffered.last_consuming, 0),
             "transactionMsgMinOffset": max(consuming, 0),
             "tryUnlockTimes": assigned.try_unlock_times,
+            RESETS: assigned.resets,
         }
 
     def _reset(self, request: Command) -> Command:
@@ -180,6 +189,7 @@ class AdminRequests:
         # Answered before the seeks are done: a queue waits for its batch, the tool does not.
         for assigned in self._assigned():
             if assigned.queue in offsets:
+                assigned.resets += 1
                 self._seek(assigned, offsets[assigned.queue])
         return request.reply(ResponseCode.SUCCESS)
 

@@ -316,6 +316,7 @@ class GroupMember(ProcessBound):
             assigned=self._rebalancer.assigned,
             last_pull_ms=self._fetcher.last_pull_ms,
             seek=self.control.seek_for_admin,
+            pull_now=self._fetcher.pull_now,
             is_polled=settings.is_polled,
             thread_count=settings.thread_count,
         )

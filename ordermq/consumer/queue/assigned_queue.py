@@ -229,6 +229,7 @@ class AssignedQueue(QueueFields):
         # False: the start offset comes from a setting, or from the broker's rule for new groups,
         # and is stored with the first commit. I/O thread only.
         self.has_stored_offset = True
+        self.resets = 0  # how often an admin moved it; I/O thread only
         self._on_lease_lost, self._on_drained, self._on_room, self._on_idle = callbacks
         self._lock = threading.Lock()
         self._state = QueueState.ACTIVE
