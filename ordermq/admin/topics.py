@@ -30,6 +30,7 @@ from ordermq.remoting.headers import CreateTopicHeader
 # Every broker of RocketMQ has this group from the start; the pulls of `peek` only name it.
 TOOLS_GROUP = "TOOLS_CONSUMER"
 MAX_QUEUES = 65_535  # of a topic at one broker, as RocketMQ's tools accept
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")  # of RocketMQ 5's topics
 _ROUTE_CHECKS, _ROUTE_CHECK_MS = 100, 100
 
 Place = str | int | datetime
@@ -108,7 +109,9 @@ class Topics:
         )
         return [each for each in summaries if with_internal or not _is_internal(each.name, made)]
 
-    async def create(self, name: str, queues: int, brokers: Sequence[str]) -> TopicState:
+    async def create(
+        self, name: str, queues: int, brokers: Sequence[str], message_type: str | None
+    ) -> TopicState:
         """Create a topic, and return once producers find it.
 
         Raises:
@@ -120,6 +123,11 @@ class Topics:
             raise ConfigError(f"topic {name!r} belongs to the brokers: choose another name")
         if isinstance(queues, bool) or not isinstance(queues, int) or not 1 <= queues <= MAX_QUEUES:
             raise ConfigError(f"queues={queues!r}: expected 1..{MAX_QUEUES}", topic=name)
+        if message_type is not None and message_type not in MESSAGE_TYPES:
+            raise ConfigError(
+                f"message_type={message_type!r}: expected one of {', '.join(MESSAGE_TYPES)}",
+                topic=name,
+            )
         masters = await self._client.name_servers.masters()
         if unknown := sorted(set(brokers) - set(masters)):
             raise ConfigError(
@@ -131,6 +139,8 @@ class Topics:
         chosen = brokers or sorted(masters)
         for broker in chosen:
             header = CreateTopicHeader(name, queues, queues, PERM_READ | PERM_WRITE)
+            if message_type is not None:
+                header.attributes = f"+message.type={message_type}"
             await self._client.api.put_topic(masters[broker], header)
         # Brokers tell the name servers in the background. A producer that came before that would
         # create the topic once more, with its own number of queues.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ordermq.admin.admin import Admin
-from ordermq.admin.topics import MAX_QUEUES, TopicState
+from ordermq.admin.topics import MAX_QUEUES, MESSAGE_TYPES, TopicState
 from ordermq.cli.client_options import Servers, client_options, exit_on_error
 from ordermq.cli.output import (
     EXIT_CODES,
@@ -96,10 +96,21 @@ def describe_topic(topic: str, servers: Servers, as_json: bool) -> None:
     multiple=True,
     help="Name of a broker that gets it; may be repeated. Default: all brokers.",
 )
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
+    help="Messages that RocketMQ 5's proxy lets into it; default there: NORMAL.",
+)
 @client_options
 @json_option
 def create_topic(
-    topic: str, queues: int, brokers: tuple[str, ...], servers: Servers, as_json: bool
+    topic: str,
+    queues: int,
+    brokers: tuple[str, ...],
+    message_type: str | None,
+    servers: Servers,
+    as_json: bool,
 ) -> None:
     """Create TOPIC, and wait until producers find all of its queues.
 
@@ -111,7 +122,8 @@ def create_topic(
       ordermq topics create orders --queues 8
     """
     with exit_on_error(), Admin(**servers.settings()) as admin:
-        _show(admin.create_topic(topic, queues, brokers=brokers), as_json)
+        made = admin.create_topic(topic, queues, brokers=brokers, message_type=message_type)
+        _show(made, as_json)
 
 
 @topics.command("delete", epilog=EXIT_CODES)

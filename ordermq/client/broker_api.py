@@ -75,6 +75,7 @@ _RELAY_TIMEOUT_MS = 10_000
 # All of them mean stored; the last three only less durable than the broker's settings ask for.
 # "msg body length limit 4194304B" of RocketMQ, "message body of 9 bytes" of the embedded broker.
 _BODY_SIZE = re.compile(r"body (?:length limit (\d+)B|of \d+ bytes)")
+_PROXY_MARK = "TRACE_ON"  # a field of every answer of RocketMQ's proxy
 _STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -229,6 +230,12 @@ class BrokerApi:
                     f"; the request has {body_bytes} bytes: send less per request, compress it, "
                     "or raise the broker's maxMessageSize"
                 )
+            elif answer.code == ResponseCode.MESSAGE_ILLEGAL and "TopicMessageType" in why:
+                why += (
+                    "; RocketMQ's proxy checks the topic's attribute message.type: make it MIXED "
+                    "for messages with and without keys, or set the proxy's "
+                    "enableTopicMessageTypeCheck=false"
+                )
             elif answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
                 why += (
                     "; nothing was stored: free space on the broker's disk, or see its store.log, "
@@ -294,7 +301,8 @@ class BrokerApi:
             timeout_ms: time to wait for the answer; None sends one-way, as all of Java's clients
                 do. Brokers never answer the state "unknown".
             remark: the reason, for the broker's log.
-        Raises: BrokerError: it was refused. RequestTimeout, ConnectionLost: unknown.
+        Raises: BrokerError: it was refused, or a proxy answered instead of the broker.
+            RequestTimeout, ConnectionLost: unknown.
         """
         command = Command.request(RequestCode.END_TRANSACTION, header.to_ext())
         command.remark = remark
@@ -307,6 +315,18 @@ class BrokerApi:
         self._check(
             answer, "broker did not end the transaction", address, group=header.producer_group
         )
+        # RocketMQ's proxy answers before it has asked a broker, and asks none unless it relayed a
+        # check of this transaction (its TransactionProcessor): the commit is stored after the
+        # broker's next check, perhaps behind later ones. It marks its answers; brokers do so with
+        # those to sends and pulls only.
+        if _PROXY_MARK in answer.ext:
+            raise BrokerError(
+                "RocketMQ's proxy confirms no transaction: it is committed once the broker asks, "
+                "and may then follow later messages of its key",
+                response_code=answer.code,
+                group=header.producer_group,
+                address=address,
+            )
 
     async def pull(
         self, address: str, header: PullHeader, timeout_ms: int

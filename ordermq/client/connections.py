@@ -23,6 +23,10 @@ from ordermq.remoting.reading import ReadingOf, TransportReading
 from ordermq.remoting.tls import client_context
 
 _log = logging.getLogger("ordermq.client")
+_NOT_SERVED = (
+    "the server does not serve this request: RocketMQ's proxy serves none of administration and no "
+    "replies, an older broker none that came later; give the name servers' own addresses"
+)
 _MAX_BACKOFF = 16  # times reconnect_delay_ms: 3.2 s with the default, short for a restart
 
 # The reply to a broker's request: now, later, or None if this client does not serve it.
@@ -157,8 +161,10 @@ class Connections(ProcessBound):
                 connection.uncork()
 
     def explained(self, answer: Command) -> Command:
-        """Add to a denied answer's remark which account asked; return the answer."""
-        if is_denied(answer.code, answer.remark):
+        """Add the likely cause to the remark of an answer that refuses; return the answer."""
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            answer.remark = f"{(answer.remark or 'not supported').strip()}; {_NOT_SERVED}"
+        elif is_denied(answer.code, answer.remark):
             answer.remark = f"{answer.remark or 'no permission'}; {self._who_asked()}"
         return answer
 

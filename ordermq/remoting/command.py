@@ -43,7 +43,9 @@ _SEND_MEMBERS = (
     b'"h":"%d"' % _FLAG,
     b'"i":%b' % _PROPERTIES_TEXT,
 )
-_opaques = itertools.count(1)
+# Far from those of RocketMQ's proxy, which count from 0. It answers a request that it could not
+# pass on with one of its own (rmq#10280), which must not be the answer to another one of ours.
+_opaques = itertools.count(1 << 30)
 
 
 def next_opaque() -> int:

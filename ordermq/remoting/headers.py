@@ -135,7 +135,7 @@ class TopicHeader(Header):
 
 @dataclass(slots=True, eq=False, repr=False)
 class CreateTopicHeader(Header):
-    """UPDATE_AND_CREATE_TOPIC 17; the last four are required by RocketMQ 4."""
+    """UPDATE_AND_CREATE_TOPIC 17; RocketMQ 4 requires all but `attributes`."""
 
     topic: str
     read_queue_nums: int = _ext("readQueueNums")
@@ -145,6 +145,7 @@ class CreateTopicHeader(Header):
     filter_type: str = _ext("topicFilterType", default="SINGLE_TAG")
     topic_sys_flag: int = _ext("topicSysFlag", default=0)
     order: bool = False
+    attributes: str | None = None  # since 5.0: `+name=value` of each, joined with commas
 
 
 @dataclass(slots=True, eq=False, repr=False)

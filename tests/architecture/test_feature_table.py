@@ -1,4 +1,4 @@
-"""The feature table of docs/comparison.md: each link of ours leads to a test that exists."""
+"""The feature tables of docs/comparison.md and docs/proxy.md: each link of ours leads to a test."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ _LINK = re.compile(r'\]\(\.\./(tests/[^ )"]+)(?: "([^"]+)")?\)')
 
 
 def rows() -> list[str]:
-    text = (ROOT / "docs" / "comparison.md").read_text()
-    table = text.split("<!-- features:begin -->")[1].split("<!-- features:end -->")[0]
-    return [line for line in table.strip().splitlines()[2:] if "talks to" not in line]
+    found = []
+    for page in ("comparison.md", "proxy.md"):
+        text = (ROOT / "docs" / page).read_text()
+        table = text.split("<!-- features:begin -->")[1].split("<!-- features:end -->")[0]
+        found += [line for line in table.strip().splitlines()[2:] if "talks to" not in line]
+    return found
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[1].strip())

@@ -19,7 +19,8 @@ from ordermq.events import EventType
 from ordermq.model.message_queue import MessageQueue
 from ordermq.model.names import RETRY_PREFIX
 from ordermq.remoting.bodies import ConsumerData, Heartbeat
-from ordermq.remoting.codes import ResponseCode
+from ordermq.remoting.codes import PullFlag, ResponseCode
+from ordermq.remoting.headers import PullHeader
 
 _log = logging.getLogger("ordermq.consumer")
 _HALF_AN_HOUR_MS = 1_800_000
@@ -93,6 +94,13 @@ class BrokerOffsets:
                 if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                     raise
             await self._create_group(address)
+            try:
+                await api.update_offset(address, self._group, queue, offset, epoch, reset)
+                return
+            except BrokerError as error:
+                if error.response_code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+            await self._create_group_behind_proxy(address, queue)
             await api.update_offset(address, self._group, queue, offset, epoch, reset)
 
     def close(self) -> None:
@@ -106,6 +114,22 @@ class BrokerOffsets:
         await self._client.api.heartbeat(address, Heartbeat(self._client.client_id, (member,)))
         await self._client.api.unregister(address, consumer_group=self._group)
         await self._client.heartbeats.beat()
+
+    async def _create_group_behind_proxy(self, address: str, queue: MessageQueue) -> None:
+        # RocketMQ's proxy keeps heartbeats to itself: a broker creates the group at its first pull,
+        # before it looks at the queue, which may be that of an epoch.
+        pull = PullHeader(
+            self._group,
+            queue.topic,
+            queue.queue_id,
+            queue_offset=0,
+            max_messages=1,
+            sys_flag=PullFlag.SUBSCRIPTION,  # else the proxy looks for one of this client
+            subscription="*",
+            broker_name=queue.broker_name,
+        )
+        with contextlib.suppress(BrokerError):  # the write that follows tells whether it helped
+            await self._client.api.pull(address, pull, self._client.config.offset_timeout_ms)
 
 
 class FirstOffsets:
