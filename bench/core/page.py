@@ -200,8 +200,9 @@ def core_matrix_section(result: dict[str, Any]) -> str:
         f"{cffi_factor(result):.1f} times as long (median of all cases). The offset map, the codec "
         "and every other size: `bench/results/core_matrix.json`.\n\n"
         "The same command times the consume loop and the frame path (an answer to a pull, from its "
-        "bytes to the process queue), so that a slower commit is seen; without all the rest: "
-        '`python -m bench.core.matrix -k "consume_loop or frame_path"`.\n\n'
+        "bytes to the process queue) and the send path (messages to requests, answers to "
+        "receipts), so that a slower commit is seen; without all the rest: "
+        '`python -m bench.core.matrix -k "consume_loop or frame_path or send_path"`.\n\n'
         + table(*depth_table(result))
         + "\n"
         + table(*batch_table(result))

@@ -24,6 +24,7 @@ from bench.core import (
     bench_lock_table,
     bench_offset_map,
     bench_process_queue,
+    bench_send_path,
 )
 from bench.core.figures import Work, ours
 
@@ -36,6 +37,7 @@ MODULES: tuple[ModuleType, ...] = (
     bench_consume_loop,
     bench_frame_path,
     bench_id_window,
+    bench_send_path,
 )
 CASES = [
     pytest.param(make, id=f"{module.__name__.rpartition('bench_')[2]}-{name}")
