@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -34,15 +35,19 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
 def section(path: str, command: click.Command) -> str:
     """Return one command: what it does, how it is called, its options."""
     text = inspect.cleandoc(command.help or "")
-    words, _, examples = text.partition("\b\nExample:\n")
+    # "Example:", or "Example, with so-and-so:".
+    words, *rest = re.split(r"^\x08\nExample(?:, .*)?:\n", text, maxsplit=1, flags=re.MULTILINE)
+    examples = "".join(rest)
     # Other blocks that must keep their lines are marked likewise.
     prose = words.replace("\b\n", "").strip()
     usage = " ".join([path, *command.collect_usage_pieces(click.Context(command))])
     lines = [f"## {path}", "", prose, "", "```sh", usage]
     if examples:
         lines += ["", *inspect.cleandoc(f"\n{examples}").splitlines()]
-    lines += ["```", "", "| option | default | meaning |", "|---|---|---|"]
-    lines += [row(each) for each in command.params if isinstance(each, click.Option)]
+    lines += ["```"]
+    options = [row(each) for each in command.params if isinstance(each, click.Option)]
+    if options:
+        lines += ["", "| option | default | meaning |", "|---|---|---|", *options]
     return "\n".join(lines) + "\n"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ PAGES = {
 _EXAMPLES = "examples.md"
 # Of the files of examples/ that the site shows, by ending or name.
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".conf": "properties", "Dockerfile": "docker"}
+_CODE_WITH_PIPE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)((?: \"[^\"]*\")?)\)")
 
 
@@ -38,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Make plain text of links that leave the site."""
+    """Make plain text of links that leave the site, and show the pipes of code in tables."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def resolved(found: re.Match[str]) -> str:
@@ -57,7 +59,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{text}]({posixpath.relpath(_EXAMPLES, folder)}#{_anchor(name)})"
         return text
 
-    return _LINK.sub(resolved, markdown)
+    return _LINK.sub(resolved, _with_pipes(markdown))
+
+
+def _with_pipes(markdown: str) -> str:
+    """Return the text with `a \\| b` of its tables written so that Python-Markdown shows a pipe.
+
+    GitHub takes the backslash away; Python-Markdown shows it where it stands in code.
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        text = escape(found[1].replace("\\|", "|")).replace("|", "&#124;")
+        return f"<code>{text}</code>"
+
+    lines = markdown.split("\n")
+    return "\n".join(
+        _CODE_WITH_PIPE.sub(shown, line) if line.startswith("|") else line for line in lines
+    )
 
 
 def _moved(text: str) -> str:

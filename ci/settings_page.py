@@ -176,7 +176,9 @@ def settings_of(group: type) -> list[Setting]:
             allowed.get(one.name, "true, false" if one.type == "bool" else ""),
             JAVA.get(f"{group.__name__}.{one.name}", ""),
             # The range has a column of its own.
-            re.sub(r"\s+\S+( ms)?\.\.\S.*$", "", meaning_of(at[one.name], comments, lines)),
+            re.sub(
+                r"(?<=[.;])\s+\S+( ms)?\.\.\S.*$", "", meaning_of(at[one.name], comments, lines)
+            ),
         )
         for one in fields(group)
         # Inherited ones are rows of the group they are declared in.

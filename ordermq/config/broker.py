@@ -28,7 +28,7 @@ class Durability(StrEnum):
 class BrokerConfig:
     """The embedded broker."""
 
-    # Name of the broker in routes and message queues: 1..100 letters, digits and any of . _ | -
+    # Name of the broker in routes and message queues; up to 100 letters, digits and any of . _ | -
     broker_name: str = "embedded"
     # Name of its cluster, for admin tools and in the topic of replies; likewise, without a dot.
     cluster_name: str = "DefaultCluster"

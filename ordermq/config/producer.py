@@ -60,7 +60,7 @@ class SendConfig:
     compress_msg_body_over_howmuch: int = 4_096
     # Compression of bodies: "zlib", "lz4" or "zstd".
     compress_type: CompressionType = CompressionType.ZLIB
-    # Level of the compression: zlib 0..9, zstd 1..22; lz4 has none.
+    # Level of the compression: of zlib 0..9, of zstd 1..22; lz4 has none.
     compress_level: int = 5
     # Path of answers to sends: "native" for reads by the threads that wait, where they can, or
     # "python"; default from ORDERMQ_SEND_PATH.

@@ -108,11 +108,13 @@ def shown(broker: str) -> str:
 
 
 def described() -> list[str]:
-    """Return a line for each row, with its fault."""
-    return [
+    """Return the table of the rows: a line for each, with its fault."""
+    rows = [
         f"| {row.name} | {row.fault}{row.only and f' (only on {shown(row.only)})'} |"
         for row in ROWS.values()
     ]
+    # The mark stands before the head: one inside the table would end it.
+    return ["| row | fault |", "|---|---|", *rows]
 
 
 def main() -> None:

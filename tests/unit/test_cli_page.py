@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -29,3 +30,22 @@ def test_every_command_and_every_option_says_what_it_does() -> None:
         if isinstance(each, click.Option) and not each.help
     ]
     assert silent == []
+
+
+def test_an_example_is_code_whatever_its_heading_adds() -> None:
+    page = SCRIPT["PAGE"].read_text()
+    assert "\nordermq run billing:consumer --processes 4 --metrics-port 9100\n" in page
+    assert "Example" not in page.partition("## ordermq run")[2].partition("```")[0]
+
+
+def test_the_documents_name_only_commands_that_there_are() -> None:
+    words = {path.partition(" ")[2] for path, _ in SCRIPT["commands"](main, "ordermq")}
+    firsts = {each.partition(" ")[0] for each in words}
+    # Of the prose; a block of code is what a test runs, or the output of something.
+    named = {
+        (path.name, command)
+        for path in [*(SCRIPT["ROOT"] / "docs").rglob("*.md"), *SCRIPT["ROOT"].glob("*.md")]
+        for command in re.findall(r"`ordermq ([a-z]+)[ `]", path.read_text())
+    } - {("benchmarks.md", "on")}  # `ordermq on asyncio` is a row of a table
+    assert len(named) > 20
+    assert [each for each in sorted(named) if each[1] not in firsts] == []

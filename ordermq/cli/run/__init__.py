@@ -61,8 +61,8 @@ def run(
 ) -> None:
     """Run a consumer in several processes, which share its group's queues.
 
-    CONSUMER is a PushConsumer of MODULE with its listener, not started, or a function that makes
-    one. Each process imports MODULE anew.
+    CONSUMER is a PushConsumer or AsyncConsumer of MODULE with its listener, not started, or a
+    function that makes one. Each process imports MODULE anew.
 
     A process that crashes is started again, after 1 s, doubled up to 30 s. SIGHUP restarts them
     one after the other; each new one must hold queues before the next one stops. SIGTERM and SIGINT
@@ -72,7 +72,7 @@ def run(
     \b
     Example, with `consumer = PushConsumer(...)` in billing.py:
       ordermq run billing:consumer --processes 4 --metrics-port 9100
-      kill -HUP PID      restarts with new code, queue by queue
+      kill -HUP PID      # restart with new code, one process after the other
     """
     if sys.platform == "win32":
         fail("ordermq run needs signals and sockets of Unix", ExitCode.USAGE)
